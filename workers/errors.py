@@ -1,0 +1,79 @@
+"""One exception class per cause: who catches one knows what happened without reading the text.
+
+Every message names the thing, its value, what was expected and what to do. Classes whose cause has parts that a
+program may want (the sample's index, the exit codes) carry them as attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class BlobfeedError(Exception):
+    """Everything that blobfeed raises on purpose."""
+
+
+class ParameterError(BlobfeedError, ValueError):
+    """A parameter has an unknown name, a wrong type or an impossible value."""
+
+
+class SourceError(BlobfeedError):
+    """A source cannot be opened, or what it holds contradicts itself: seen in setup, before training starts."""
+
+
+class SampleError(BlobfeedError):
+    """One sample could not be made; `__cause__` is the loader's exception where there is one."""
+
+    def __init__(self, message: str, *, source: str = "", index: int = -1, path: str = "") -> None:
+        super().__init__(message)
+        self.source = source
+        self.index = index
+        self.path = path
+
+
+class SampleTooLargeError(BlobfeedError, ValueError):
+    """A sample of varying shape exceeds the declared maximum that its slot has room for."""
+
+
+class TooManyBadSamples(BlobfeedError):
+    """`on_error: replace` met more bad samples than `max_bad_samples` allows."""
+
+    def __init__(self, message: str, indices: Sequence[int]) -> None:
+        super().__init__(message)
+        self.indices = tuple(indices)
+
+
+class LoaderDied(BlobfeedError):
+    """Loaders died so often in a short time that starting more of them is no use."""
+
+    def __init__(self, message: str, exits: Sequence[str]) -> None:
+        super().__init__(message)
+        self.exits = tuple(exits)
+
+
+class AssemblerDied(BlobfeedError):
+    """The assembler process ended while the trainer still needed it."""
+
+
+class PipelineStalled(BlobfeedError):
+    """No batch came within `timeout_s`."""
+
+
+class PipelineClosed(BlobfeedError):
+    """The pipeline was used after close(), or in a process that does not own it (a fork of the trainer)."""
+
+
+class EndOfData(BlobfeedError):
+    """All the epochs that `epochs` asked for have been delivered."""
+
+
+class RingAllocationError(BlobfeedError, MemoryError):
+    """The memory for the ring of batch slots is not to be had."""
+
+
+class SocketPathError(BlobfeedError):
+    """No directory for the sockets whose path fits into a socket address."""
+
+
+class InterpreterError(BlobfeedError):
+    """No Python interpreter of the trainer's own version could be found to run the assembler."""

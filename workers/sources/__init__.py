@@ -1,0 +1,40 @@
+"""The sources of samples, found by the key under `source:` in the parameters; imported when first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..checks import nearest
+from ..errors import ParameterError
+from .base import Source
+
+_CLASSES = {
+    "hdf5": "hdf5:HDF5Source",
+    "hdf5_samples": "hdf5_samples:HDF5SamplesSource",
+    "npy": "npy:NpySource",
+    "image_list": "image_list:ImageListSource",
+}
+
+
+def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_dir: Path) -> Source:
+    """The source that `spec` declares: a mapping with one key, the kind, over that kind's options.
+
+    Raises ParameterError for an unknown kind or a bad option, SourceError for what the files hold.
+    """
+    if not isinstance(spec, Mapping) or len(spec) != 1:
+        raise ParameterError(f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {spec!r}")
+    ((kind, options),) = spec.items()
+    if kind not in _CLASSES:
+        raise ParameterError(
+            f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
+        )
+    if not isinstance(options, Mapping):
+        raise ParameterError(f"source {kind}: expected a mapping of options, got {options!r}")
+    module_name, _, class_name = _CLASSES[kind].partition(":")
+    source_class: type[Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
+    return source_class.from_options(options, tops=tops, base_dir=base_dir)
+
+
+__all__ = ["Source", "open_source"]

@@ -1,0 +1,98 @@
+"""Shapes and types: what one sample has under a name, and rows of samples whose shapes vary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SampleTooLargeError
+
+AnyArray = NDArray[np.generic]
+IndexArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What each sample has under one name; there is no batch axis in `shape`.
+
+    Where `varies` is true, samples may differ in size: `shape` is then the largest that a slot has room for, the number
+    of axes is the same for all, and each extent of a sample is at most the one declared.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    varies: bool = False
+
+    @property
+    def items(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.items * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{'up to ' if self.varies else ''}{self.shape} {self.dtype.name}"
+
+
+class RaggedRows:
+    """Rows for samples of varying shape: each row has room for the largest, and its real shape beside it.
+
+    `memory`: shape (rows, spec.items), C-contiguous.  `shapes`: shape (rows, number of axes) int32.
+    A reader of the rows finds row i's sample, C-contiguous, at the start of memory[i].
+    """
+
+    __slots__ = ("memory", "shapes", "spec")
+
+    def __init__(self, spec: ArraySpec, memory: AnyArray, shapes: NDArray[np.int32]) -> None:
+        self.spec = spec
+        self.memory = memory
+        self.shapes = shapes
+
+    @classmethod
+    def empty(cls, spec: ArraySpec, rows: int) -> RaggedRows:
+        return cls(spec, np.zeros((rows, spec.items), spec.dtype), np.zeros((rows, len(spec.shape)), np.int32))
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def __getitem__(self, rows: slice) -> RaggedRows:
+        return RaggedRows(self.spec, self.memory[rows], self.shapes[rows])
+
+    def reserve(self, row: int, shape: Sequence[int]) -> AnyArray:
+        """A writable view of `shape` on the memory of `row`, to decode into; raises SampleTooLargeError."""
+        largest = self.spec.shape
+        if len(shape) != len(largest) or any(have > limit for have, limit in zip(shape, largest, strict=True)):
+            raise SampleTooLargeError(
+                f"a sample of shape {tuple(shape)} does not fit the declared maximum {largest}; "
+                "declare a larger maximum, or resize or crop the samples"
+            )
+        self.shapes[row] = shape
+        return self.memory[row, : math.prod(shape)].reshape(tuple(shape))
+
+    def put(self, row: int, sample: AnyArray) -> None:
+        """Copy `sample` into `row`; raises SampleTooLargeError."""
+        self.reserve(row, sample.shape)[...] = sample
+
+    def get(self, row: int) -> AnyArray:
+        """A view of the sample in `row`, in its own shape."""
+        shape = tuple(int(extent) for extent in self.shapes[row])
+        return self.memory[row, : math.prod(shape)].reshape(shape)
+
+
+Rows = AnyArray | RaggedRows
+"""The rows of one name: an array of shape (rows, *spec.shape), or ragged rows where the spec varies."""
+
+NamedRows = Mapping[str, Rows]
+
+
+def allocate_rows(specs: Mapping[str, ArraySpec], rows: int) -> dict[str, Rows]:
+    """Fresh memory for `rows` samples, by name: what a source's `read` fills."""
+    return {
+        name: RaggedRows.empty(spec, rows) if spec.varies else np.zeros((rows, *spec.shape), spec.dtype)
+        for name, spec in specs.items()
+    }
