@@ -1,0 +1,105 @@
+"""Which part of the data is this process's own: told by the parameters, or found where trainers keep it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ..workers.errors import ParameterError
+from ..workers.parameters import Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `rank` of `world_size` parts; `origin` says who told, for messages and logs."""
+
+    rank: int
+    world_size: int
+    origin: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ParameterError(
+                f"the shard told by {self.origin} is rank {self.rank} of world size {self.world_size}: "
+                "expected 0 <= rank < world size; give 'rank' and 'world_size' as parameters to overrule it"
+            )
+
+
+WHOLE = Shard(0, 1, "nobody: one process reads everything")
+
+
+def choose_shard(*told: Shard | None) -> Shard:
+    """The first of `told` that says anything, else the whole data."""
+    return next((shard for shard in told if shard is not None), WHOLE)
+
+
+def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
+    """The shard of this process: from the arguments, else from where its trainer keeps it.
+
+    Asked in turn: the arguments; `torch.distributed`, where a process group has been initialised; the environment's
+    RANK and WORLD_SIZE, which torchrun sets; `caffe.solver_rank()` and `caffe.solver_count()`, where Caffe has been
+    imported. Neither torch nor Caffe is imported for the question: who uses them has done so. Raises ParameterError.
+    """
+    return choose_shard(
+        _from_arguments(rank, world_size),
+        _from_torch_distributed(),
+        shard_in_environment(os.environ),
+        _from_caffe(),
+    )
+
+
+def with_shard(parameters: Parameters) -> Parameters:
+    """`parameters` with `rank` and `world_size` filled in where they were left open."""
+    shard = find_shard(parameters.rank, parameters.world_size)
+    return msgspec.structs.replace(parameters, rank=shard.rank, world_size=shard.world_size)
+
+
+def shard_in_environment(environment: Mapping[str, str]) -> Shard | None:
+    """The shard that RANK and WORLD_SIZE tell, or None where neither is set; raises ParameterError for half of one."""
+    told = {name: environment[name] for name in ("RANK", "WORLD_SIZE") if environment.get(name)}
+    if not told:
+        return None
+    if len(told) == 1:
+        ((name, value),) = told.items()
+        missing = "WORLD_SIZE" if name == "RANK" else "RANK"
+        raise ParameterError(
+            f"the environment has {name}={value} but no {missing}: which shard to read is told by both or neither; "
+            f"set {missing} too, or give 'rank' and 'world_size' as parameters"
+        )
+    return Shard(_number("RANK", told["RANK"]), _number("WORLD_SIZE", told["WORLD_SIZE"]), "RANK and WORLD_SIZE")
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ParameterError(
+            f"the environment has {name}={text!r}: expected a whole number; "
+            "correct it, or give 'rank' and 'world_size' as parameters"
+        ) from None
+
+
+def _from_arguments(rank: int | None, world_size: int | None) -> Shard | None:
+    if (rank is None) != (world_size is None):
+        raise ParameterError(f"'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}")
+    return None if rank is None or world_size is None else Shard(rank, world_size, "the parameters")
+
+
+def _from_torch_distributed() -> Shard | None:
+    distributed = sys.modules.get("torch.distributed")
+    # torch can be built without it; then the module is there and has no process groups.
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Shard(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _from_caffe() -> Shard | None:
+    caffe = sys.modules.get("caffe")
+    # Caffe before 1.0 has neither function: it trains on one device only.
+    if caffe is None or not hasattr(caffe, "solver_count"):
+        return None
+    return Shard(caffe.solver_rank(), caffe.solver_count(), "caffe.solver_rank() and caffe.solver_count()")
