@@ -1,0 +1,73 @@
+"""The order in which an array's dimensions are stored, and the order in which its samples are delivered: C, D, H, W."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import ParameterError
+from ..specs import AnyArray
+
+_DELIVERED = "cdhw"
+_TORCH_DEFAULTS = {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4}
+_TORCH_NAMES = {"num_dim": "n", "h_dim": "h", "w_dim": "w", "cha_dim": "c"}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Which stored axis counts the samples, and which of the others (that one left out) each delivered axis is."""
+
+    sample_axis: int
+    order: tuple[int, ...]
+
+    def delivered(self, stored: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one delivered sample; `stored` is the whole array's shape."""
+        sample = without(stored, self.sample_axis)
+        return tuple(sample[axis] for axis in self.order)
+
+    def as_stored(self, rows: AnyArray) -> AnyArray:
+        """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return rows.transpose(0, *(axis + 1 for axis in back))
+
+
+def without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """`shape` with one axis left out."""
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def plain(rank: int) -> Arrangement:
+    """Samples counted by the first axis, the rest as it lies."""
+    return Arrangement(0, tuple(range(rank - 1)))
+
+
+def from_names(names: Sequence[str], rank: int, what: str) -> Arrangement:
+    """The arrangement of an array stored with dimensions `names`: 'n' and any of 'c', 'd', 'h', 'w'.
+
+    Raises ParameterError where they are not that, or not as many as the array has.
+    """
+    if len(set(names)) != len(names) or "n" not in names or not set(names) <= set("n" + _DELIVERED):
+        raise ParameterError(
+            f"{what}: parameter 'dims' is {list(names)!r}: expected the stored order of the dimensions, 'n' (samples) "
+            "once and each of 'c', 'd', 'h', 'w' at most once, such as [n, h, w, c]"
+        )
+    if len(names) != rank:
+        raise ParameterError(
+            f"{what}: parameter 'dims' names {len(names)} dimensions, {list(names)!r}, but the array has {rank}"
+        )
+    sample = [name for name in names if name != "n"]
+    return Arrangement(list(names).index("n"), tuple(sample.index(name) for name in _DELIVERED if name in sample))
+
+
+def names_from_torch(numbers: Mapping[str, int | None], what: str) -> tuple[str, ...] | None:
+    """The names for the 1-based `num_dim, h_dim, w_dim, cha_dim` that torch.async-hdf5-reader takes; None if unset.
+
+    Those left out have that reader's defaults, 1, 2, 3 and 4 (its README). Raises ParameterError where the four are
+    not the numbers 1 to 4.
+    """
+    if all(number is None for number in numbers.values()):
+        return None
+    places = {name: numbers.get(name) or default for name, default in _TORCH_DEFAULTS.items()}
+    if sorted(places.values()) != [1, 2, 3, 4]:
+        raise ParameterError(f"{what}: the parameters {places!r} are 1-based and must be 1, 2, 3 and 4 in some order")
+    return tuple(_TORCH_NAMES[name] for name in sorted(places, key=places.__getitem__))
