@@ -1,0 +1,77 @@
+"""Where each field of a prototxt stands: the protobuf library parses the text, but forgets the lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_TOKEN = re.compile(
+    r"""
+      (?P<skip> \#[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' )
+    | (?P<field> [A-Za-z_]\w* (?= (?:\s|\#[^\n]*\n)* [:{<] ) )
+    | (?P<open> [{<] )
+    | (?P<close> [}>] )
+    | [A-Za-z_]\w*
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass
+class Place:
+    """A field in the text: its name, the line and column (from 1) of its first letter, and the fields inside it."""
+
+    name: str
+    line: int
+    column: int
+    inside: list[Place] = field(default_factory=list)
+    opened: bool = False
+
+    def find(self, name: str, nth: int = 0) -> Place | None:
+        """The `nth` field called `name` directly inside this one, or the last where fewer are written out.
+
+        `stage: ["a", "b"]` is two values at one place.
+        """
+        found = [place for place in self.inside if place.name == name]
+        return found[min(nth, len(found) - 1)] if found else None
+
+    def follow(self, *path: str | int) -> Place:
+        """The deepest place on the way of `path`, such as ("layer", 3, "pooling_param"); numbers count repetitions."""
+        here, steps = self, list(path)
+        while steps:
+            name = str(steps.pop(0))
+            nth = int(steps.pop(0)) if steps and isinstance(steps[0], int) else 0
+            there = here.find(name, nth)
+            if there is None:
+                break
+            here = there
+        return here
+
+
+def read_places(text: str) -> Place:
+    """The fields of `text`, which the protobuf library has found to be well formed, under a root without a name."""
+    root = latest = Place("", 0, 0)
+    around = [root]
+    for kind, token, line, column in _tokens(text):
+        if kind == "field":
+            latest = Place(token, line, column)
+            around[-1].inside.append(latest)
+        elif kind == "open":
+            if latest.opened:  # the second element of `layer: [{...}, {...}]` has no name of its own
+                latest = Place(latest.name, line, column)
+                around[-1].inside.append(latest)
+            latest.opened = True
+            around.append(latest)
+        elif kind == "close":
+            latest = around.pop()
+    return root
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str, int, int]]:
+    line, line_start, seen = 1, 0, 0
+    for match in _TOKEN.finditer(text):
+        line += text.count("\n", seen, match.start())
+        line_start = text.rfind("\n", 0, match.start()) + 1
+        seen = match.start()
+        yield match.lastgroup or "", match.group(), line, match.start() - line_start + 1
