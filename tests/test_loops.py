@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blobfeed.readers.loops import Loops
-from blobfeed.workers.batch_plan import BatchPlan
+from blobfeed.workers.batch_plan import BatchPlan, LastBatch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 @st.composite
 def loops(draw: st.DrawFn) -> Loops:
     samples, size, world = draw(st.integers(1, 60)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
-    last = draw(st.sampled_from(["wrap", "drop", "partial"]))
+    last: LastBatch = draw(st.sampled_from(["wrap", "drop", "partial"]))
     round_rows = size * world
     assume(last != "drop" or samples >= round_rows)
     assume(last != "partial" or not 0 < samples % round_rows < world)
