@@ -1,0 +1,79 @@
+# `make train` and `make test` do everything, set-up included. Each stamp in .venv stands for a finished step, so a
+# second call repeats nothing: a changed source reinstalls the package alone, in seconds; a changed setup.py or
+# constraints.txt brings the dependencies up to date. Another interpreter: make PYTHON=python3.12 …
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+FOLDERS := blobfeed layers readers trainer workers
+# The directories are among them since a deleted file leaves no other trace.
+SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
+
+# The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
+unexport PYTHONPATH PYTHONHOME
+.DELETE_ON_ERROR:
+.PHONY: help train test test-long lint types pytest format clean distclean
+
+help:
+	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
+	@echo 'make test       every check: format, lint, types, tests'
+	@echo 'make test-long  the same with the tests that take minutes'
+	@echo 'make format     let ruff rewrite what it can'
+	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'
+
+train: $(VENV)/package
+	$(BIN)/blobfeed train --solver prototxt_examples/digits/solver.prototxt
+
+test: lint types pytest
+
+test-long: lint types
+	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
+
+lint: $(VENV)/dependencies
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+# mypy looks into the working directory first, and at the top of the checkout it would find ./blobfeed there, without
+# its subpackages. So it works in a directory from which only the folders that are not installed can be seen.
+types: $(VENV)/package
+	rm -rf $(VENV)/types
+	mkdir $(VENV)/types
+	ln -s ../../tests ../../benchmarks ../../prototxt_examples $(VENV)/types/
+	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache \
+		-p blobfeed -p tests -p benchmarks -p prototxt_examples
+
+pytest: $(VENV)/package
+	$(BIN)/pytest
+
+format: $(VENV)/dependencies
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'blobfeed needs Python 3.11 or later, and $(PYTHON) is none: name one, as in make PYTHON=python3.12 …' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/dependencies: $(VENV)/python constraints.txt setup.py
+	@echo 'Installing what blobfeed and its tests need into $(VENV): about a minute, once.'
+	$(PIP) install --constraint constraints.txt setuptools wheel
+	$(PIP) install --constraint constraints.txt --no-build-isolation '.[test]'
+	touch $@
+
+# setuptools packs whatever an earlier build left in build/, deleted modules too: so that goes first.
+# The path file puts the checkout behind site-packages: tests.support and benchmarks can be imported in every process
+# of this environment, and blobfeed is still the installed one.
+$(VENV)/package: $(VENV)/dependencies $(SOURCES)
+	rm -rf build
+	$(PIP) install --no-deps --no-build-isolation --force-reinstall .
+	echo '$(CURDIR)' > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

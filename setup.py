@@ -1,0 +1,94 @@
+"""Maps the folders at the top of the checkout into one package: an installation adds one name to site-packages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+FOLDERS = ("trainer", "layers", "readers", "workers")
+
+# Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
+# protobuf. What the tests run with is pinned in constraints.txt.
+RUNTIME = (
+    "numpy>=1.26",
+    "protobuf>=4.21",
+    "h5py>=3.10",
+    "pyzmq>=25.1",
+    "msgspec>=0.18",
+    "cloudpickle>=3.0",
+    "PyYAML>=6.0",
+    "rich>=13.0",
+    "typer>=0.12",
+)
+
+EXTRAS = {
+    "torch": ("torch>=2.1",),
+    "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
+    "compression": ("isal>=1.5", "hdf5plugin>=4.3"),
+    "keras": ("keras>=3.3",),
+    "tensorflow": ("tensorflow>=2.16",),
+}
+
+# What `make test` needs: every extra but TensorFlow, whose tests skip themselves, and the tools.
+TEST = (
+    *(requirement for extra, needed in EXTRAS.items() if extra != "tensorflow" for requirement in needed),
+    "build",
+    "hypothesis",
+    "mypy",
+    "psutil",
+    "pytest>=8.1",
+    "pytest-timeout",
+    "ruff",
+    "scikit-learn",
+    "setuptools>=77",
+    "types-PyYAML",
+    "types-protobuf",
+    "wheel",
+)
+
+
+def packages() -> list[str]:
+    inside = [name for folder in FOLDERS for name in (folder, *(f"{folder}.{sub}" for sub in find_packages(folder)))]
+    return ["blobfeed", *(f"blobfeed.{name}" for name in inside)]
+
+
+def version() -> str:
+    # Read, not imported: a build environment need not hold what the package imports.
+    found = re.search(r'^__version__ = "(.+)"$', (ROOT / "blobfeed" / "__init__.py").read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError('blobfeed/__init__.py has no line __version__ = "…"')
+    return found[1]
+
+
+setup(
+    name="blobfeed",
+    version=version(),
+    description="A multi-process input layer for Caffe nets and other trainers: whole batches, ready before asked for",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="blobfeed contributors",
+    license_expression="BSD-2-Clause",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.11",
+    packages=packages(),
+    package_dir={"blobfeed": "blobfeed", **{f"blobfeed.{folder}": folder for folder in FOLDERS}},
+    package_data={"": ["py.typed", "*.proto"]},
+    install_requires=list(RUNTIME),
+    extras_require={
+        **{extra: list(needed) for extra, needed in EXTRAS.items()},
+        "all": [requirement for needed in EXTRAS.values() for requirement in needed],
+        "test": list(TEST),
+    },
+    entry_points={"console_scripts": ["blobfeed = blobfeed.cli:main"]},
+)

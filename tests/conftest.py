@@ -1,0 +1,84 @@
+"""Rules for every test: it runs against the package it means to, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+import blobfeed
+
+from .support import leftovers
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PATIENCE_S = 2.0
+_TEMPORARY = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_checkout() and not _checkout_is_meant():
+        raise pytest.UsageError(
+            f"blobfeed would be imported from the checkout ({blobfeed.__file__}), and the tests are for the installed "
+            "package: run `make test`, or say PYTHONPATH=. to mean the checkout"
+        )
+    leftovers.mark_environment()
+    resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
+    config.stash[_TEMPORARY] = _own_temporary_directory()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"blobfeed: {'the checkout' if _is_checkout() else 'installed'}, {Path(blobfeed.__file__).parent}"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash.get(_TEMPORARY, ""), ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda"):
+        torch = pytest.importorskip("torch", reason="needs a CUDA device, and torch is not installed")
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
+    temporary = pytestconfig.stash[_TEMPORARY]
+    before = leftovers.Belongings.now(temporary)
+    yield
+    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), _PATIENCE_S)
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
+    before = leftovers.descriptors()
+    yield
+    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), _PATIENCE_S)
+    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], _PATIENCE_S)
+    leftovers.kill(leftovers.orphans())
+    if opened or alive:
+        pytest.fail("the tests of this module left behind: " + "; ".join(opened + alive), pytrace=False)
+
+
+def _is_checkout() -> bool:
+    return Path(blobfeed.__file__).resolve().parent == _ROOT / "blobfeed"
+
+
+def _checkout_is_meant() -> bool:
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return any(Path(entry).resolve() == _ROOT for entry in named if entry)
+
+
+def _own_temporary_directory() -> Path:
+    # Whatever appears in it is ours, other users of the machine notwithstanding. tmp_path stays where it always is, so
+    # that the files of a failed test can be looked at. The name is short because sockets' paths have to be.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="bf-")
+    return Path(tempfile.tempdir)

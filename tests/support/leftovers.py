@@ -1,0 +1,139 @@
+"""Processes, files and descriptors that a test has left behind.
+
+Two looks of different price. `Belongings` costs a fraction of a millisecond and is taken around every test: direct
+children, entries of /dev/shm and of the temporary directory. Around a module also come the open descriptors and, by a
+mark in their environment, the processes that no longer have a parent here: an orphaned loader is nobody's child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_POLL_S = 0.01
+_SHARED_MEMORY = Path("/dev/shm")
+_MARK = "BLOBFEED_TEST_RUN"
+# multiprocessing starts these once and ends them with the process that asked; they are not ours to end.
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def mark_environment() -> None:
+    """From now on every process started here, at whatever remove, carries the mark that `orphans` looks for."""
+    os.environ[_MARK] = _our_mark()
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What this process has at one moment, each by the words in which a leftover is reported."""
+
+    children: frozenset[int]
+    shared_memory: frozenset[str]
+    temporary: frozenset[str]
+
+    @classmethod
+    def now(cls, temporary: Path) -> Self:
+        return cls(
+            children=frozenset(_children()),
+            shared_memory=_names(_SHARED_MEMORY),
+            temporary=_names(temporary),
+        )
+
+    def added_since(self, before: Belongings) -> list[str]:
+        return [
+            *(describe(pid) for pid in sorted(self.children - before.children) if not _is_helper(pid)),
+            *(f"/dev/shm/{name}" for name in sorted(self.shared_memory - before.shared_memory) if not _foreign(name)),
+            *(f"temporary file {name}" for name in sorted(self.temporary - before.temporary)),
+        ]
+
+
+def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:
+    """What `left` still gives at the deadline; returns at once when it gives nothing."""
+    end = time.monotonic() + deadline_s
+    while (found := left()) and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return found
+
+
+def orphans() -> list[int]:
+    """Marked processes apart from this one and its multiprocessing helpers, children or not."""
+    return [pid for pid in _pids() if pid != os.getpid() and _is_marked(pid) and not _is_helper(pid)]
+
+
+def descriptors() -> dict[int, str]:
+    """The open file descriptors and what each stands for."""
+    return dict(_descriptors())
+
+
+def opened_since(before: dict[int, str]) -> list[str]:
+    return [f"descriptor {number} ({target})" for number, target in descriptors().items() - before.items()]
+
+
+def describe(pid: int) -> str:
+    with suppress(OSError):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return f"process {pid}: a zombie that nobody waited for"
+        return f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_text(errors='replace').replace(chr(0), ' ')}"
+    return f"process {pid}, just gone"
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _names(directory: Path) -> frozenset[str]:
+    return frozenset(entry.name for entry in directory.iterdir())
+
+
+def _our_mark() -> str:
+    return str(os.getpid())
+
+
+def _children() -> Iterator[int]:
+    # The kernel keeps a list for each thread; asking every process of the machine for its parent takes ten times as
+    # long.
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):
+            yield from map(int, (task / "children").read_text().split())
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _descriptors() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield int(entry.name), str(entry.readlink())
+
+
+def _is_helper(pid: int) -> bool:
+    with suppress(OSError):
+        return any(helper.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for helper in _HELPERS)
+    return False
+
+
+def _is_marked(pid: int) -> bool:
+    with suppress(OSError):
+        return f"{_MARK}={_our_mark()}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def _foreign(name: str) -> bool:
+    """Whether a process outside of this test run has /dev/shm/`name` mapped: the machine may have other users."""
+    path = str(_SHARED_MEMORY / name)
+    outside = (pid for pid in _pids() if pid != os.getpid() and not _is_marked(pid))
+    return any(path in _maps(pid) for pid in outside)
+
+
+def _maps(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text()
+    return ""
