@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from .errors import ParameterError
 
@@ -20,6 +21,22 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The keys that a mapping of these options may have."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(options))
+
+
+def check_names(names: Iterable[object], known: Iterable[str], what: str) -> None:
+    """Raises ParameterError for the first of `names` that is none of `known`, with the nearest of them."""
+    allowed = tuple(known)
+    for name in names:
+        if name not in allowed:
+            raise ParameterError(
+                f"{what}: unknown parameter {name!r}{nearest(str(name), allowed)}; "
+                f"the known ones are {', '.join(allowed)}"
+            )
+
+
 def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """`options` as a `msgspec.Struct` of type `into`; raises ParameterError naming key, value and what is allowed.
 
@@ -28,27 +45,97 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {options!r}")
-    known = [field.encode_name for field in msgspec.structs.fields(into)]
-    for key in options:
-        if key not in known:
-            raise ParameterError(
-                f"{what}: unknown parameter {key!r}{nearest(str(key), known)}; the known ones are {', '.join(known)}"
-            )
+    kind = inspect.type_info(into)
+    _check_keys(options, kind, what)
     try:
         return msgspec.convert(dict(options), into, str_keys=True)
     except msgspec.ValidationError as error:
-        raise ParameterError(_explain(error, options, what)) from None
+        raise ParameterError(_explain(error, options, kind, what)) from None
 
 
-def _explain(error: msgspec.ValidationError, options: Mapping[Any, Any], what: str) -> str:
-    text = str(error)
-    message, _, path = text.partition(" - at `$")
-    keys = re.findall(r"\.([^.\[`]+)|\[(\d+)\]", path)
-    value: Any = options
-    name = ""
-    for attribute, position in keys:
-        name += f".{attribute}" if attribute else f"[{position}]"
-        value = value[attribute] if attribute else value[int(position)]
-    if not keys:
-        return f"{what}: {message}"
-    return f"{what}: parameter {name.lstrip('.')!r} is {value!r}: {message[0].lower()}{message[1:]}"
+def _check_keys(options: Mapping[object, object], kind: inspect.Type, what: str, parent: str = "") -> None:
+    """The keys of `options` and of every mapping of options inside it: all known, none missing."""
+    struct = _member(kind, inspect.StructType)
+    if struct is None:
+        return
+    check_names(options, [field.encode_name for field in struct.fields], f"{what}: {parent[:-1]}" if parent else what)
+    for field in struct.fields:
+        value = options.get(field.encode_name)
+        if field.required and field.encode_name not in options:
+            raise ParameterError(
+                f"{what}: parameter {parent + field.encode_name!r} is missing: expected {allowed(field.type)}"
+            )
+        if isinstance(value, Mapping):
+            _check_keys(value, field.type, what, f"{parent}{field.encode_name}.")
+
+
+def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type, what: str) -> str:
+    """The name, value and allowed values of what msgspec complains about at the path that ends its message."""
+    name, value = "", options
+    for step in _steps(str(error)):
+        inner = _type_inside(kind, step)
+        if inner is None or not isinstance(value, Mapping | list | tuple):
+            break
+        name += f"[{step}]" if isinstance(step, int) else f".{step}"
+        value = value[step] if isinstance(value, Mapping) else value[int(step)]
+        kind = inner
+    return f"{what}: parameter {name.lstrip('.')!r} is {value!r}: expected {allowed(kind)}"
+
+
+def _steps(message: str) -> Iterator[str | int]:
+    """What leads to the value: "… - at `$.transform.mean_value[1]`" gives transform, mean_value, 1."""
+    path = message.rpartition("`$")[2]
+    for name, position in re.findall(r"\.([^.\[`]+)|\[(\d+)\]", path):
+        yield name or int(position)
+
+
+def _type_inside(kind: inspect.Type, step: str | int) -> inspect.Type | None:
+    if isinstance(step, int):
+        sequence = _member(kind, inspect.VarTupleType) or _member(kind, inspect.ListType)
+        return sequence.item_type if sequence else None
+    struct = _member(kind, inspect.StructType)
+    fields = {field.encode_name: field.type for field in struct.fields} if struct else {}
+    return fields.get(step)
+
+
+_Kind = TypeVar("_Kind", bound=inspect.Type)
+
+
+def _member(kind: inspect.Type, wanted: type[_Kind]) -> _Kind | None:
+    """`kind` itself, or the one of a union's members, that is a `wanted`."""
+    members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return next((member for member in members if isinstance(member, wanted)), None)
+
+
+def allowed(kind: inspect.Type) -> str:
+    """What a type allows, in words: "a whole number >= 1 or 'auto'"."""
+    match kind:
+        case inspect.UnionType():
+            # Leaving a parameter out says None; a message that offers it as a value only gets longer.
+            return " or ".join(allowed(member) for member in kind.types if not isinstance(member, inspect.NoneType))
+        case inspect.LiteralType():
+            return " or ".join(map(repr, kind.values))
+        case inspect.IntType() | inspect.FloatType():
+            return ("a whole number" if isinstance(kind, inspect.IntType) else "a number") + _bounds(kind)
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"a list, each item {allowed(kind.item_type)}"
+        case inspect.StructType():
+            return f"a mapping with keys among {', '.join(field.encode_name for field in kind.fields)}"
+        case inspect.DictType():
+            any_value = isinstance(kind.value_type, inspect.AnyType)
+            return "a mapping of names to values" + ("" if any_value else f", each value {allowed(kind.value_type)}")
+    return _IN_WORDS.get(type(kind), type(kind).__name__)
+
+
+_IN_WORDS: Mapping[type[inspect.Type], str] = {
+    inspect.StrType: "text",
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "null",
+    inspect.AnyType: "anything",
+}
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    signs = ((">=", kind.ge), (">", kind.gt), ("<=", kind.le), ("<", kind.lt))
+    told = " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+    return f" {told}" if told else ""

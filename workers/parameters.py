@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -61,6 +63,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rank: NotNegative | None = None
     world_size: Positive | None = None
     transform: Transform = Transform()
+    max_shapes: dict[str, tuple[Positive, ...]] = {}
     pad: Pad | None = None
     cache: Cache | None = None
     on_error: Literal["raise", "replace"] = "raise"
@@ -72,15 +75,24 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     delivery: Literal["copy", "view"] = "copy"
 
 
-def parse_param_str(text: str) -> dict[str, Any]:
-    """The mapping that a layer's `param_str` holds: YAML, hence also JSON and a Python-style dict of plain values.
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that also reads what JSON and Python write: PyYAML takes 1e-3 for text, and None for a word."""
 
-    Raises ParameterError where it is not YAML or not a mapping.
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
+
+
+def parse_param_str(text: str) -> dict[str, Any]:
+    """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
+
+    Raises ParameterError where it is none of them.
     """
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ParameterError(f"param_str is not valid YAML: {error}; it reads {text!r}") from None
+    value = _python_dict(text)
+    if value is None:
+        value = _yaml(text)
     if not isinstance(value, dict):
         raise ParameterError(
             f"param_str: expected a mapping such as {{source: {{hdf5: {{path: train.h5}}}}, batch_size: 64}}, "
@@ -89,15 +101,59 @@ def parse_param_str(text: str) -> dict[str, Any]:
     return value
 
 
+def _python_dict(text: str) -> object:
+    # Tried first: YAML reads the tuple in {'mean_value': (104, 117)} as two keys, and says nothing.
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _yaml(text: str) -> object:
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ParameterError(f"param_str is not valid YAML: {error}; it reads {text!r}") from None
+
+
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
-    parameters = check_options(values, Parameters, what)
+    parameters = check_options(_with_lists(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
-        raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(values)}")
-    if (parameters.rank is None) != (parameters.world_size is None):
-        raise ParameterError(f"{what}: 'rank' and 'world_size' go together, got {dict(values)!r}")
-    if parameters.rank is not None and parameters.world_size is not None and parameters.rank >= parameters.world_size:
-        raise ParameterError(
-            f"{what}: parameter 'rank' is {parameters.rank}: expected a number below world_size={parameters.world_size}"
-        )
+        raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
+    _check_shard(parameters, what)
+    _check_transform(parameters.transform, what)
     return parameters
+
+
+def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One top, or one mean for all channels, may be written without the list around it."""
+    if not isinstance(values, Mapping):
+        return values
+    changed = dict(values)
+    if isinstance(changed.get("tops"), str):
+        changed["tops"] = [changed["tops"]]
+    transform = changed.get("transform")
+    if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float):
+        changed["transform"] = {**transform, "mean_value": [transform["mean_value"]]}
+    return changed
+
+
+def _check_shard(parameters: Parameters, what: str) -> None:
+    rank, world_size = parameters.rank, parameters.world_size
+    if (rank is None) != (world_size is None):
+        raise ParameterError(f"{what}: 'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}")
+    if rank is not None and world_size is not None and rank >= world_size:
+        raise ParameterError(f"{what}: parameter 'rank' is {rank}: expected a number below world_size={world_size}")
+
+
+def _check_transform(transform: Transform, what: str) -> None:
+    if transform.mean_file and transform.mean_value:
+        raise ParameterError(
+            f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "
+            f"{transform.mean_value}: give one of them"
+        )
+    if transform.force_color and transform.force_gray:
+        raise ParameterError(f"{what}: 'transform.force_color' and 'transform.force_gray' are both true: give one")
