@@ -2,11 +2,72 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .workers.errors import AssemblerDied as AssemblerDied
+    from .workers.errors import BlobfeedError as BlobfeedError
+    from .workers.errors import EndOfData as EndOfData
+    from .workers.errors import InterpreterError as InterpreterError
+    from .workers.errors import LoaderDied as LoaderDied
+    from .workers.errors import ParameterError as ParameterError
+    from .workers.errors import PipelineClosed as PipelineClosed
+    from .workers.errors import PipelineStalled as PipelineStalled
+    from .workers.errors import RingAllocationError as RingAllocationError
+    from .workers.errors import SampleError as SampleError
+    from .workers.errors import SampleTooLargeError as SampleTooLargeError
+    from .workers.errors import SocketPathError as SocketPathError
+    from .workers.errors import SourceError as SourceError
+    from .workers.errors import TooManyBadSamples as TooManyBadSamples
+    from .workers.sources.base import Source as Source
+    from .workers.specs import ArraySpec as ArraySpec
+    from .workers.specs import RaggedRows as RaggedRows
+
+# Where each public name lives. It is imported when first asked for, so that `import blobfeed` costs a millisecond, and
+# a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
+# test compares the two.
+_HOMES = {
+    "workers.errors": (
+        "AssemblerDied",
+        "BlobfeedError",
+        "EndOfData",
+        "InterpreterError",
+        "LoaderDied",
+        "ParameterError",
+        "PipelineClosed",
+        "PipelineStalled",
+        "RingAllocationError",
+        "SampleError",
+        "SampleTooLargeError",
+        "SocketPathError",
+        "SourceError",
+        "TooManyBadSamples",
+    ),
+    "workers.sources.base": ("Source",),
+    "workers.specs": ("ArraySpec", "RaggedRows"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)
 
 # The folders of the subpackages stand beside this one in a checkout, and inside it once installed (setup.py maps
 # them). Without this line `import blobfeed`, typed at the top of a checkout, would find a package with no insides.
 if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").exists():
     __path__.append(str(_checkout))
+
+if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a public one
+
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
