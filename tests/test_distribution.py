@@ -1,0 +1,100 @@
+"""Wheel and sdist: built as for a release, installed into an environment of their own, and run there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import blobfeed
+
+from .support.imports import FOLDERS
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES_AT_THE_TOP = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
+FOLDERS_OF_THE_SDIST = ("benchmarks", "blobfeed", "docs", "prototxt_examples", "tests", *FOLDERS)
+NOT_SHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.solverstate", "*.caffemodel")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # Neither may the checkout come in by way of the path.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def files_below(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what belongs to the project, without what may lie beside it in a tree that is worked in."""
+    copy = tmp_path_factory.mktemp("source")
+    for folder in FOLDERS_OF_THE_SDIST:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_SHIPPED)
+    for name in FILES_AT_THE_TOP:
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the sdist and, built from nothing but this sdist, the wheel."""
+    out = tmp_path_factory.mktemp("dist")
+    tree = shutil.copytree(source, out / "tree")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, cwd=tree)
+    return out
+
+
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel; what the wheel depends on is looked up, behind it, where the tests find it."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=home)
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip()
+    (Path(packages) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return home
+
+
+def test_the_wheel_puts_one_name_into_site_packages(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} == {
+        "blobfeed",
+        f"blobfeed-{blobfeed.__version__}.dist-info",
+    }
+
+
+def test_the_wheel_holds_every_module_and_the_marker_of_types(built: Path, source: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.partition("/")[0].endswith(".dist-info")}
+    modules = {f"blobfeed/{name}" for name in files_below(source / "blobfeed")}
+    modules |= {f"blobfeed/{folder}/{name}" for folder in FOLDERS for name in files_below(source / folder)}
+    assert held == modules
+    assert "blobfeed/py.typed" in held
+
+
+def test_the_sdist_holds_the_whole_project_the_examples_and_their_data_included(built: Path, source: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    assert files_below(source) - held == set()
+    assert "prototxt_examples/digits/solver.prototxt" in held
+
+
+def test_the_installed_command_runs_and_is_the_one_of_the_wheel(environment: Path, tmp_path: Path) -> None:
+    where = run(environment / "bin" / "python", "-c", "import blobfeed; print(blobfeed.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(environment)
+    assert blobfeed.__version__ in run(environment / "bin" / "blobfeed", "version", cwd=tmp_path)

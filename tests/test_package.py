@@ -1,0 +1,151 @@
+"""The installed package: who imports whom, what importing costs, the public names and the pins."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import blobfeed
+
+from .support.imports import FOLDERS, imported, modules, upward
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {"torch", "keras", "tensorflow", "caffe"}
+
+
+def python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def loaded_by(statement: str, cwd: Path) -> set[str]:
+    """The top-level modules and blobfeed's folders that a fresh interpreter has after `statement`."""
+    run = python(f"{statement}\nimport sys; print(*sys.modules)", cwd)
+    assert run.returncode == 0, run.stderr
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_go_one_way_only(folder: str) -> None:
+    found = list(modules(f"blobfeed.{folder}"))
+    wrong = {
+        name: against
+        for name, path in found
+        if (against := upward(imported(path.read_text(), name, is_package=path.stem == "__init__"), name))
+    }
+    assert found
+    assert wrong == {}, "the order is blobfeed → trainer → layers → readers → workers"
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "wrong"),
+    [
+        ("blobfeed.workers.ring", "from ..readers.delivery import Delivery", True),
+        ("blobfeed.workers.ring", "from .. import readers", True),
+        ("blobfeed.workers.ring", "def later(): from ..layers import harness", True),
+        ("blobfeed.workers.sources.npy", "from ...cli import main", True),
+        ("blobfeed.layers.base", "import workers.specs", True),
+        ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
+        ("blobfeed.layers.base", "from ..trainer import net", True),
+        ("blobfeed.layers.base", "from ..readers.delivery import Delivery", False),
+        ("blobfeed.workers.sources.npy", "from ..specs import ArraySpec", False),
+        ("blobfeed.workers.sources.npy", "from . import base", False),
+        ("blobfeed.workers.ring", "import numpy", False),
+        ("blobfeed.cli", "from .trainer import net", False),
+    ],
+)
+def test_an_import_against_the_order_is_recognised(module: str, line: str, wrong: bool) -> None:
+    assert bool(upward(imported(line, module, is_package=False), module)) == wrong
+
+
+def test_nothing_in_workers_imports_a_framework_not_even_late() -> None:
+    wrong = {
+        name: against
+        for name, path in modules("blobfeed.workers")
+        if (against := {n.split(".")[0] for n in imported(path.read_text(), name, is_package=False)} & HEAVY)
+    }
+    assert wrong == {}
+
+
+def test_importing_blobfeed_alone_imports_none_of_its_parts(tmp_path: Path) -> None:
+    loaded = loaded_by("import blobfeed", tmp_path)
+    assert {name for name in loaded if name.startswith("blobfeed.")} == set()
+    assert "numpy" not in loaded
+
+
+@pytest.mark.parametrize("module", ["layers", "readers", "workers.loader", "workers.pipeline", "workers.sources"])
+def test_importing_what_a_loader_or_a_caffe_user_needs_pulls_in_no_framework(module: str, tmp_path: Path) -> None:
+    assert loaded_by(f"import blobfeed.{module}", tmp_path) & HEAVY == set()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_cannot_be_imported_by_its_bare_name(folder: str) -> None:
+    run = python(f"import {folder}", cwd=ROOT)
+    assert run.returncode != 0
+    assert "ImportError" in run.stderr
+
+
+@pytest.mark.parametrize("name", blobfeed.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(blobfeed, name).__name__ == name
+    assert name in dir(blobfeed)
+
+
+def test_the_public_names_are_the_same_for_type_checkers() -> None:
+    tree = ast.parse(Path(blobfeed.__file__).read_text())
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    assert {
+        (node.module, alias.asname) for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    } == {(home, name) for home, names in blobfeed._HOMES.items() for name in names}
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="'blobfeed' has no attribute 'MultiProcesInputLayer'"):
+        getattr(blobfeed, "MultiProcesInputLayer")  # noqa: B009 - a type checker would refuse the plain spelling
+
+
+def test_every_dependency_is_pinned_at_the_version_that_is_tested() -> None:
+    pins = {r.name: str(r.specifier) for r in map(Requirement, constraint_lines())}
+    pinned = {str(canonicalize_name(name)): pin for name, pin in pins.items()}
+    tested = {name: f"=={Version(importlib.metadata.version(name)).public}" for name in needed_for_the_tests()}
+    assert {name: pin for name, pin in tested.items() if pinned.get(name) != pin} == {}
+
+
+def constraint_lines() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def needed_for_the_tests() -> set[str]:
+    """What blobfeed[test] needs, directly or not; of a torch for CUDA without the CUDA that it pins by itself."""
+    seen: set[tuple[str, str]] = set()
+    wanted = [("blobfeed", ""), ("blobfeed", "test")]
+    while wanted:
+        if (step := wanted.pop()) not in seen:
+            seen.add(step)
+            wanted += needs(*step)
+    return {name for name, _ in seen if not re.match("blobfeed$|nvidia-|cuda-|triton$", name)}
+
+
+def needs(name: str, extra: str) -> Iterator[tuple[str, str]]:
+    for requirement in map(Requirement, requirements(name)):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield from ((canonicalize_name(requirement.name), asked) for asked in ("", *requirement.extras))
+
+
+def requirements(name: str) -> list[str]:
+    try:
+        return importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        if name == "blobfeed":
+            pytest.skip("only the installed package says what it needs, and this is the checkout")
+        raise
