@@ -1,0 +1,293 @@
+"""The assembler: the process between trainer and loaders that plans batches and keeps the ledger.
+
+     trainer                       assembler                        loader N
+        │ ── Release(unit) ───────────► │                               │
+        │                               │ ── Fill(task, slot, rows) ──► │   1. a free slot gets the next unit,
+        │                               │                               │      its rows are cut into tasks
+        │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
+        │ ◄── Announce(unit, slot) ──── │                               │   3. all rows in: announced, in order
+        │    or Failure(what, cause)    │                               │
+
+It is started as an interpreter of its own (`python -m blobfeed.workers.assembler DESCRIPTOR`), forks the nursery
+before it makes its ZeroMQ context, and waits in one place for all there is: releases, results, deaths of loaders
+(through the nursery), the death of the trainer (through its pidfd), and the next deadline.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+
+from . import links
+from .board import Board, Count
+from .config import Config
+from .dispatch import TaskSize
+from .errors import LoaderDied
+from .ledger import Ledger, Task
+from .loader import run_loader
+from .loader_pool import Death, LoaderPool
+from .messages import (
+    Announce,
+    BadRow,
+    Done,
+    Failure,
+    Fill,
+    FromLoader,
+    Opener,
+    Postprocess,
+    Ready,
+    Release,
+    Sealer,
+    StartFailed,
+    ToAssembler,
+)
+from .nursery import Nursery
+from .process import ignore_terminal_signals
+
+_LONGEST_WAIT_S = 1.0
+
+_log = logging.getLogger("blobfeed")
+
+
+class Assembler:
+    """Thin around the ledger: receives, asks the ledger, sends."""
+
+    def __init__(self, config: Config, nursery: Nursery) -> None:
+        self._config = config
+        self._nursery = nursery
+        self._board = Board(config.descriptors.board, config.max_loaders)
+        self._pool = LoaderPool(config, nursery, self._board)
+        self._ledger = Ledger(
+            slots=config.slots,
+            rows_of=config.units.rows_of,
+            units=config.units.total,
+            in_order=config.in_order,
+            postprocess=config.postprocess,
+        )
+        self._task_size = TaskSize(config.seconds_per_row, config.units.rows)
+        self._sealer = Sealer(config.key)
+        self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
+        self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
+        self._replaced: dict[int, dict[int, int]] = {}
+        self._failures: dict[int, Failure] = {}
+        self._bad_samples: dict[tuple[int, int], str] = {}
+        self._stopping = False
+        self._failed = False
+        self._open_links()
+
+    def _open_links(self) -> None:
+        self._folder = Path(self._config.sockets)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._batch_link = links.open_socket(self._context, zmq.PUSH)
+        self._batch_link.connect(links.address(self._folder, "batches"))
+        self._release_link = links.open_socket(self._context, zmq.PULL)
+        self._release_link.connect(links.address(self._folder, "releases"))
+        self._result_link = links.open_socket(self._context, zmq.PULL)
+        self._result_link.bind(links.address(self._folder, "results"))
+        self._task_links: dict[int, zmq.Socket[bytes]] = {}
+        self._poller = zmq.Poller()
+        for watched in (
+            self._release_link,
+            self._result_link,
+            self._nursery.fileno(),
+            self._config.descriptors.trainer,
+        ):
+            self._poller.register(watched, zmq.POLLIN)
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Until the trainer says stop or is gone."""
+        while not self._stopping:
+            try:
+                self._pool.start_missing(time.monotonic())
+                self._hand_out()
+                self._announce()
+                self._wait()
+            except LoaderDied as death:
+                self._fail(Failure("LoaderDied", str(death), details=death.exits))
+
+    def close(self) -> None:
+        """End the loaders, wait until they are gone, and leave nothing behind."""
+        self._nursery.close()
+        self._context.destroy(linger=0)
+        links.remove_socket_directory(self._folder)
+
+    def _wait(self) -> None:
+        ready = dict(self._poller.poll(self._timeout_s() * 1000))
+        if self._config.descriptors.trainer in ready:
+            self._stopping = True
+            return
+        if self._release_link in ready:
+            self._drain_releases()
+        if self._result_link in ready:
+            self._drain_results()
+        if self._nursery.fileno() in ready and (death := self._pool.handle_event(time.monotonic())):
+            # Its last reports may already lie in the socket: what they tick off need not be made again.
+            self._drain_results()
+            self._bury(death)
+        self._kill_overdue()
+        self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
+
+    def _timeout_s(self) -> float:
+        now = time.monotonic()
+        deadlines = (self._ledger.next_deadline(self._config.task_timeout_s), self._pool.next_start())
+        waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
+        return 0.001 + min([_LONGEST_WAIT_S, *waits])
+
+    # ---- towards the loaders
+
+    def _hand_out(self) -> None:
+        if self._failed:
+            return
+        self._ledger.rows_per_task = self._task_size.rows
+        self._ledger.open_units()
+        for loader, task in self._ledger.assign(time.monotonic()):
+            self._task_links[loader].send(self._sealer.seal(_order_for(task)))
+
+    def _kill_overdue(self) -> None:
+        limit = self._config.task_timeout_s
+        for loader in self._ledger.overdue(time.monotonic(), limit):
+            self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
+        self._pool.kill_slow_starters()
+
+    # ---- from the loaders
+
+    def _drain_results(self) -> None:
+        while (frame := links.receive(self._result_link)) is not None:
+            match self._results.open(frame):
+                case Ready(loader):
+                    self._welcome(loader)
+                case Done() as done:
+                    self._book(done)
+                case StartFailed(loader, text, cause):
+                    what = f"loader {loader} could not start; its own error is the cause of this one"
+                    self._fail(Failure("LoaderDied", what, cause=cause, cause_text=text))
+
+    def _welcome(self, loader: int) -> None:
+        if not self._pool.note_ready(loader):
+            self._results.dropped += 1
+            return
+        link = links.open_socket(self._context, zmq.PUSH)
+        link.connect(links.address(self._folder, f"tasks-{loader}"))
+        self._task_links[loader] = link
+        self._ledger.add_loader(loader)
+
+    def _book(self, done: Done) -> None:
+        task = self._ledger.done(done.loader, done.task, time.monotonic())
+        if task is None:
+            self._results.dropped += 1
+            return
+        self._pool.note_task_done()
+        self._board.add(Count.TASKS)
+        self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
+        for bad in done.bad:
+            self._note_bad(task.unit, bad)
+
+    def _note_bad(self, unit: int, bad: BadRow) -> None:
+        if bad.replacement < 0:
+            text = f"{bad.path} could not be made"
+            failure = Failure("SampleError", text, unit, bad.row, bad.cause, bad.text)
+            known = self._failures.get(unit)
+            if known is None or bad.row < known.row:
+                self._failures[unit] = failure
+            return
+        self._replaced.setdefault(unit, {})[bad.row] = bad.replacement
+        if (bad.epoch, bad.index) in self._bad_samples:
+            return
+        self._bad_samples[bad.epoch, bad.index] = f"{bad.index}: {bad.path}: {bad.text}"
+        self._board.add(Count.REPLACED)
+        _log.warning("bad sample %d of epoch %d (%s) replaced by sample %d: %s", bad.index, bad.epoch, bad.path,
+                     bad.replacement, bad.text)  # fmt: skip
+        if len(self._bad_samples) > self._config.max_bad_samples:
+            self._fail_for_bad_samples()
+
+    def _fail_for_bad_samples(self) -> None:
+        limit, listed = self._config.max_bad_samples, tuple(self._bad_samples.values())
+        text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
+        self._fail(Failure("TooManyBadSamples", text, details=tuple(str(index) for _, index in self._bad_samples)))
+
+    def _bury(self, death: Death) -> None:
+        link = self._task_links.pop(death.loader, None)
+        if link is None:  # it died before it was ready, so it owes nothing
+            return
+        link.close()
+        (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
+        poisoned = self._ledger.remove_loader(death.loader, death.last.task)
+        if poisoned is None:
+            return
+        if self._config.on_error == "replace" and not poisoned.is_postprocess:
+            self._ledger.retry(poisoned)
+            return
+        text = f"{poisoned.deaths} loaders died on it, the last one was {death.how} ({death.last})"
+        self._failures[poisoned.unit] = Failure("SampleError", text, poisoned.unit, poisoned.first_row)
+        self._ledger.write_off(poisoned)
+
+    # ---- towards the trainer
+
+    def _announce(self) -> None:
+        for unit, slot in self._ledger.announcements():
+            if self._failed:
+                return
+            if failure := self._failures.get(unit):
+                self._fail(failure)
+                return
+            replaced = tuple(self._replaced.pop(unit, {}).items())
+            self._batch_link.send(self._sealer.seal(Announce(unit, slot, replaced)))
+
+    def _fail(self, failure: Failure) -> None:
+        """Tell the trainer, once, and do nothing more but wait for its end."""
+        if not self._failed:
+            self._failed = True
+            self._pool.wanted = 0
+            self._batch_link.send(self._sealer.seal(failure))
+
+    def _drain_releases(self) -> None:
+        while (frame := links.receive(self._release_link)) is not None:
+            match self._releases.open(frame):
+                case Release(unit):
+                    if not self._ledger.release(unit):
+                        self._releases.dropped += 1
+                case message if message is not None:
+                    self._stopping = True
+
+
+def _order_for(task: Task) -> Fill | Postprocess:
+    if task.is_postprocess:
+        return Postprocess(task.id, task.unit, task.slot)
+    return Fill(task.id, task.unit, task.slot, task.first_row, task.rows, task.skip)
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    """Import once what every loader will need; what cannot be imported is the loaders' to report, with the reason."""
+    for name in modules:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main() -> None:
+    """`python -m blobfeed.workers.assembler DESCRIPTOR`, the descriptor holding the Config."""
+    ignore_terminal_signals()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    config = Config.read(int(sys.argv[1]))
+    logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
+    sys.path[:] = config.sys_path
+    _preload(config.modules)
+    kept = config.descriptors
+    nursery = Nursery(lambda loader, seat: run_loader(config, loader, seat), keep=(kept.ring, kept.board, kept.errors))
+    assembler = Assembler(config, nursery)
+    try:
+        assembler.run()
+    finally:
+        assembler.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The board: a page of shared memory where each loader writes what it is doing, and the assembler its counts.
+
+It has to be memory and not messages: what a loader was doing must be known after it was killed, and what all of them
+are doing must be known when the assembler itself does not answer. Each number has one writer; a reader may see a state
+a moment old, never one that was not written.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+import time
+from dataclasses import dataclass
+
+_WORDS_PER_SEAT = 8
+_COUNTERS = 8
+
+
+class Activity(enum.IntEnum):
+    """What a loader is doing."""
+
+    ABSENT = 0
+    STARTING = 1
+    WAITING = 2
+    READING = 3
+    DECODING = 4
+    POSTPROCESSING = 5
+
+
+class Count(enum.IntEnum):
+    """What the assembler counts."""
+
+    LOADERS = 0
+    LOADER_DEATHS = 1
+    REPLACED = 2
+    DROPPED_MESSAGES = 3
+    TASKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SeatState:
+    """What stands on one loader's seat; `task` is 0 and `sample` is -1 where there is none."""
+
+    pid: int
+    loader: int
+    activity: Activity
+    task: int
+    sample: int
+    since: float
+    """time.monotonic() at which the activity began."""
+
+    def __str__(self) -> str:
+        sample = f" sample {self.sample}" if self.sample >= 0 else ""
+        seconds = time.monotonic() - self.since
+        return f"loader {self.loader} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
+
+
+class Board:
+    """`seats` seats on an inherited memory file."""
+
+    def __init__(self, descriptor: int, seats: int) -> None:
+        self.descriptor = descriptor
+        self.seats = seats
+        self._map = mmap.mmap(descriptor, self._bytes(seats))
+        self._words = memoryview(self._map).cast("q")
+
+    @staticmethod
+    def _bytes(seats: int) -> int:
+        return 8 * (_COUNTERS + seats * _WORDS_PER_SEAT)
+
+    @classmethod
+    def create(cls, seats: int) -> Board:
+        descriptor = os.memfd_create("blobfeed-board", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, cls._bytes(seats))
+        return cls(descriptor, seats)
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+    def count(self, what: Count) -> int:
+        return self._words[what]
+
+    def set_count(self, what: Count, value: int) -> None:
+        self._words[what] = value
+
+    def add(self, what: Count, value: int = 1) -> None:
+        self._words[what] += value
+
+    def seat(self, number: int) -> Seat:
+        return Seat(self._words[_COUNTERS + number * _WORDS_PER_SEAT :][:_WORDS_PER_SEAT])
+
+    def states(self) -> list[SeatState]:
+        """The seats that are taken."""
+        states = [self.seat(number).read() for number in range(self.seats)]
+        return [state for state in states if state.activity is not Activity.ABSENT]
+
+
+class Seat:
+    """One loader's words: pid, loader, activity, task, sample, since in nanoseconds."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def take(self, loader: int, pid: int) -> None:
+        words = self._words
+        words[0], words[1], words[3] = pid, loader, 0
+        self.write(Activity.STARTING)
+
+    def leave(self) -> None:
+        self._words[2] = Activity.ABSENT
+
+    def begin_task(self, task: int) -> None:
+        self._words[3] = task
+
+    def write(self, activity: int, sample: int = -1) -> None:
+        words = self._words
+        words[2] = activity
+        words[4] = sample
+        words[5] = time.monotonic_ns()
+
+    def read(self) -> SeatState:
+        pid, loader, activity, task, sample, since = self._words[:6].tolist()
+        return SeatState(pid, loader, Activity(activity), task, sample, since / 1e9)

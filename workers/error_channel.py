@@ -1,0 +1,73 @@
+"""Exceptions on their way from a loader to the trainer.
+
+Nothing is ever unpickled from a ZeroMQ socket, which has a name and which others might reach. Exception objects travel
+over a socket pair that only the pipeline's own processes inherit; the messages carry a number that names them, and
+their text for those that cannot be pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import secrets
+import socket
+import traceback
+
+import cloudpickle
+
+_log = logging.getLogger("blobfeed")
+
+
+def describe(error: BaseException) -> str:
+    """The exception with its traceback, as Python would print it."""
+    return "".join(traceback.format_exception(error))
+
+
+def send_exception(channel: socket.socket, error: BaseException) -> int:
+    """Send `error` to the trainer; the number that names it, or 0 where it cannot be pickled or there is no room."""
+    number = secrets.randbits(62) + 1
+    try:
+        data = cloudpickle.dumps((number, error))
+        # An exception whose constructor takes other arguments than it stores pickles well and fails to unpickle.
+        pickle.loads(data)
+        channel.send(data, socket.MSG_DONTWAIT)
+    except Exception as problem:
+        _log.info("an exception travels as text only: %s: %s", type(problem).__name__, problem)
+        return 0
+    return number
+
+
+class ErrorInbox:
+    """The trainer's end of the channel."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def take(self, number: int, text: str) -> BaseException:
+        """The exception `number`, or one that holds `text` alone; the loader's traceback is noted on it."""
+        error = self._find(number)
+        if error is None:
+            return RemoteError(text)
+        error.add_note(f"raised in a loader:\n{text}")
+        return error
+
+    def _find(self, number: int) -> BaseException | None:
+        while number:
+            try:
+                data = self._channel.recv(1 << 22, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            if not data:
+                return None
+            try:
+                found, error = pickle.loads(data)
+            except Exception as problem:
+                _log.info("an exception of a loader could not be unpickled: %s: %s", type(problem).__name__, problem)
+                continue
+            if found == number and isinstance(error, BaseException):
+                return error
+        return None
+
+
+class RemoteError(Exception):
+    """An exception of a loader of which only the text could be brought over."""

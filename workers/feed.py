@@ -1,0 +1,243 @@
+"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next unit.
+
+Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The trainer's
+side of the board says what every loader is doing even when the assembler does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+
+import cloudpickle
+import zmq
+
+from . import links
+from .board import Board, Count
+from .config import Config
+from .error_channel import ErrorInbox
+from .errors import AssemblerDied, BlobfeedError, LoaderDied, PipelineStalled, SampleError, TooManyBadSamples
+from .messages import Announce, Failure, Opener, Release, Sealer, Stop, ToTrainer
+from .plan import Plan
+from .process import exit_in_words
+from .ring import Ring
+from .spawn import Shared, end_assembler, spawn_assembler, trainer_sys_path
+
+_STALL_LOG_S = 10.0
+
+_log = logging.getLogger("blobfeed")
+
+
+class Feed:
+    """The processes of one pipeline, from start to close."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start them; raises RingAllocationError, SocketPathError, InterpreterError, or what pickling raises."""
+        self.waited_ns = 0
+        self.stalls = 0
+        self.start_ns = 0
+        self._plan = plan
+        self._begun = time.monotonic_ns()
+        self._held: set[int] = set()
+        self._announced: set[int] = set()
+        self._all_announced_below = 0
+        self._reported_ns = 0
+        self._failure: BlobfeedError | None = None
+        recipe = cloudpickle.dumps(plan.recipe)
+        ring = Ring.create(plan.layout, plan.slots)
+        self.shared = Shared.make(ring, Board.create(plan.max_loaders))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox = ErrorInbox(self.shared.errors)
+        self._sealer = Sealer(self.shared.key)
+        self._opener: Opener[ToTrainer] = Opener(self.shared.key, ToTrainer)
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start(_config(plan, self.shared, recipe))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, config: Config) -> None:
+        self._batch_link = links.open_socket(self._context, zmq.PULL)
+        self._batch_link.bind(links.address(self.shared.folder, "batches"))
+        self._release_link = links.open_socket(self._context, zmq.PUSH)
+        self._release_link.bind(links.address(self.shared.folder, "releases"))
+        try:
+            self._process = spawn_assembler(config)
+        finally:
+            self.shared.close_passed()
+        self._handle = os.pidfd_open(self._process.pid)
+        self._poller = zmq.Poller()
+        self._poller.register(self._batch_link, zmq.POLLIN)
+        self._poller.register(self._handle, zmq.POLLIN)
+
+    # ---- units
+
+    def next_unit(self) -> Announce:
+        """The next complete unit; waits at most `timeout_s`.
+
+        Raises SampleError, TooManyBadSamples, LoaderDied, AssemblerDied, PipelineStalled; after the first of them the
+        same error again, for there is no way on.
+        """
+        if self._failure is not None:
+            raise self._failure
+        announce = self._received() or self._wait()
+        self._held.add(announce.unit)
+        return announce
+
+    def release(self, unit: int) -> None:
+        """Give the unit's slot back."""
+        self._held.discard(unit)
+        waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
+        if self._process is not None and self._failure is None:
+            self._release_link.send(self._sealer.seal(Release(unit, waited)))
+
+    @property
+    def units_ready(self) -> bool:
+        """Whether the next unit can be had without waiting."""
+        return bool(self._batch_link.poll(0))
+
+    def _received(self) -> Announce | None:
+        """The next valid announcement among what has arrived."""
+        while (frame := links.receive(self._batch_link)) is not None:
+            message = self._opener.open(frame)
+            if isinstance(message, Failure):
+                self._failure = self._explain(message)
+                raise self._failure
+            if message is not None and self._is_new(message.unit):
+                return message
+        return None
+
+    def _is_new(self, unit: int) -> bool:
+        """False for an announcement that was heard before: a frame of ours that somebody sent again."""
+        if unit < self._all_announced_below or unit in self._announced:
+            self._opener.dropped += 1
+            return False
+        self._announced.add(unit)
+        while self._all_announced_below in self._announced:
+            self._announced.remove(self._all_announced_below)
+            self._all_announced_below += 1
+        return True
+
+    def _wait(self) -> Announce:
+        if len(self._held) >= self._plan.slots:
+            raise PipelineStalled(
+                f"all {self._plan.slots} slots of the ring are held by batches that were taken and not released: "
+                "release them, or raise prefetch_batches"
+            )
+        begun = time.monotonic_ns()
+        self.stalls += 1
+        try:
+            return self._watch(begun / 1e9)
+        finally:
+            now = time.monotonic_ns()
+            self.waited_ns += now - begun
+            self.start_ns = self.start_ns or now - self._begun
+
+    def _watch(self, begun: float) -> Announce:
+        timeout_s = self._plan.parameters.timeout_s
+        deadline, next_log = begun + timeout_s, begun + _STALL_LOG_S
+        while True:
+            now = time.monotonic()
+            # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
+            ready = dict(self._poller.poll(max(0.0, min(deadline, next_log) - now) * 1000 + 1))
+            if (announce := self._received()) is not None:
+                return announce
+            if self._handle in ready:
+                raise self._assembler_died()
+            now = time.monotonic()
+            if now >= deadline:
+                raise self._stalled(timeout_s)
+            if now >= next_log:
+                next_log = now + _STALL_LOG_S
+                _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
+
+    def activities(self) -> str:
+        """What each loader is doing, in words."""
+        states = self.shared.board.states()
+        return "; ".join(map(str, states)) if states else "no loader has started"
+
+    # ---- errors
+
+    def _assembler_died(self) -> BlobfeedError:
+        process = self._process
+        how = exit_in_words(process.wait()) if process is not None else "gone"
+        self._failure = AssemblerDied(
+            f"the assembler process ended while batches were still wanted: {how}; "
+            "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage"
+        )
+        return self._failure
+
+    def _stalled(self, timeout_s: float) -> BlobfeedError:
+        return PipelineStalled(
+            f"no batch for timeout_s={timeout_s:g} s; what the loaders were doing: {self.activities()}; "
+            "raise timeout_s if this source may take so long"
+        )
+
+    def _explain(self, failure: Failure) -> BlobfeedError:
+        """The exception for what the assembler reported, with the loader's own exception as its cause."""
+        error = self._exception_for(failure)
+        if failure.cause_text:
+            error.__cause__ = self._inbox.take(failure.cause, failure.cause_text)
+        return error
+
+    def _exception_for(self, failure: Failure) -> BlobfeedError:
+        if failure.error == "TooManyBadSamples":
+            return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
+        if failure.error == "LoaderDied":
+            return LoaderDied(failure.text, failure.details)
+        recipe = self._plan.recipe
+        segment = next(self._plan.units.segments(failure.unit, failure.row, 1))
+        index = int(recipe.order.indices(segment.position, 1)[0])
+        where = recipe.source.where(index)
+        epoch = segment.position // recipe.order.samples
+        return SampleError(
+            f"sample {index} of epoch {epoch} ({where}): {failure.text}; repair or leave out the sample, or set "
+            "on_error: replace to have another take its place",
+            source=type(recipe.source).kind,
+            index=index,
+            path=where,
+        )
+
+    # ---- the end
+
+    @property
+    def dropped(self) -> int:
+        return self._opener.dropped + self.shared.board.count(Count.DROPPED_MESSAGES)
+
+    def close(self) -> None:
+        """End all processes and wait for it; then give back sockets, memory and the directory."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._release_link.send(self._sealer.seal(Stop()))
+                end_assembler(self._process)
+            os.close(self._handle)
+        self._context.destroy(linger=0)
+        self.shared.close()
+
+
+def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
+    parameters = plan.parameters
+    wanted = parameters.num_loaders
+    return Config(
+        descriptors=shared.descriptors,
+        sockets=str(shared.folder),
+        key=shared.key,
+        layout=plan.layout,
+        slots=plan.slots,
+        units=plan.units,
+        recipe=recipe,
+        modules=plan.recipe.source.modules,
+        sys_path=trainer_sys_path(),
+        num_loaders=1 if wanted == "auto" else wanted,
+        max_loaders=plan.max_loaders,
+        in_order=parameters.in_order,
+        postprocess=plan.recipe.hooks.postprocess is not None,
+        seed=parameters.seed,
+        on_error=parameters.on_error,
+        max_bad_samples=parameters.max_bad_samples,
+        task_timeout_s=parameters.task_timeout_s,
+        seconds_per_row=plan.seconds_per_row,
+    )

@@ -1,0 +1,232 @@
+"""The ledger: who owes which rows of which batch. Pure: events in, decisions out, no clock and no socket of its own.
+
+A *unit* is what one slot holds: a batch, or several batches where they are tiny. Its rows are cut into tasks; tasks are
+given to the loader that owes least, at most MAX_OWED at a time; a unit whose last task is done is announced; the
+trainer's release frees its slot for the next unit. What a dead loader owed is given to others. Only the death of the
+process puts its tasks back, never a mere suspicion: so nobody can still be writing into rows that another loader gets.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+MAX_OWED = 2
+"""Tasks a loader holds at most: one to work on and one so that it need not wait for the next."""
+
+_DEATHS_BEFORE_CUT = 2
+_DEATHS_BEFORE_POISON = 3
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """`rows` rows of `unit` from `first_row`; `rows` is 0 for the postprocessing of the whole unit."""
+
+    id: int
+    unit: int
+    slot: int
+    first_row: int
+    rows: int
+    deaths: int = 0
+    skip: int = 0
+    """How many candidates for the row are already known to kill loaders (only where `rows` is 1)."""
+
+    @property
+    def is_postprocess(self) -> bool:
+        return self.rows == 0
+
+
+@dataclass(slots=True)
+class _Unit:
+    slot: int
+    rows: int
+    open_rows: int
+    postprocess_deaths: int = 0
+
+
+@dataclass(slots=True)
+class _Debt:
+    """What one loader owes, oldest first; it works in this order."""
+
+    tasks: deque[Task] = field(default_factory=deque)
+    since: float = 0.0
+    """When it began its oldest task."""
+
+
+class Ledger:
+    """All units between the opening of a slot and its release.
+
+    `slots`: slots in the ring.  `rows_of`: how many rows a unit has (the last one may have fewer).
+    `units`: how many there are in all, or None for an endless run.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        rows_of: Callable[[int], int],
+        units: int | None = None,
+        in_order: bool = True,
+        postprocess: bool = False,
+    ) -> None:
+        self.rows_per_task = 1 << 40
+        self._rows_of = rows_of
+        self._units = units
+        self._in_order = in_order
+        self._postprocess = postprocess
+        self._free = deque(range(slots))
+        self._next_unit = 0
+        self._next_announced = 0
+        self._next_task = 1
+        self._working: dict[int, _Unit] = {}
+        self._complete: list[tuple[int, _Unit]] = []
+        self._announced: dict[int, int] = {}
+        self._queue: list[tuple[int, int, int, Task]] = []
+        self._debts: dict[int, _Debt] = {}
+
+    # ---- slots and units
+
+    def open_units(self) -> None:
+        """Give every free slot to the next unit and cut its rows into tasks."""
+        while self._free and (self._units is None or self._next_unit < self._units):
+            number, slot = self._next_unit, self._free.popleft()
+            self._next_unit += 1
+            rows = self._rows_of(number)
+            self._working[number] = _Unit(slot, rows, rows)
+            self._cut(number, slot, range(0, rows, self.rows_per_task), rows, self.rows_per_task)
+
+    def _cut(self, unit: int, slot: int, starts: Iterable[int], end: int, rows: int, skip: int = 0) -> None:
+        for start in starts:
+            self._enqueue(Task(self._new_id(), unit, slot, start, min(rows, end - start), skip=skip))
+
+    def _new_id(self) -> int:
+        self._next_task += 1
+        return self._next_task - 1
+
+    def _enqueue(self, task: Task) -> None:
+        heapq.heappush(self._queue, (task.unit, task.first_row, task.id, task))
+
+    def announcements(self) -> Iterator[tuple[int, int]]:
+        """(unit, slot) of what the trainer can be told of now, in its order; each is given once."""
+        while self._complete and (not self._in_order or self._complete[0][0] == self._next_announced):
+            number, unit = heapq.heappop(self._complete)
+            self._next_announced += 1
+            self._announced[number] = unit.slot
+            yield number, unit.slot
+
+    def release(self, unit: int) -> bool:
+        """The trainer is done with `unit`; False where it does not hold it (a repeated or foreign message)."""
+        slot = self._announced.pop(unit, None)
+        if slot is None:
+            return False
+        self._free.append(slot)
+        return True
+
+    # ---- loaders and tasks
+
+    def add_loader(self, loader: int) -> None:
+        self._debts[loader] = _Debt()
+
+    @property
+    def loaders(self) -> list[int]:
+        return list(self._debts)
+
+    @property
+    def idle_loaders(self) -> int:
+        return sum(not debt.tasks for debt in self._debts.values())
+
+    def owed(self, loader: int) -> list[Task]:
+        """What `loader` owes, oldest first."""
+        return list(self._debts[loader].tasks)
+
+    def assign(self, now: float) -> Iterator[tuple[int, Task]]:
+        """(loader, task) for each task that can be given out now; the earliest rows first, to who owes least."""
+        while self._queue and self._debts:
+            loader, debt = min(self._debts.items(), key=lambda item: len(item[1].tasks))
+            if len(debt.tasks) >= MAX_OWED:
+                return
+            task = heapq.heappop(self._queue)[-1]
+            if not debt.tasks:
+                debt.since = now
+            debt.tasks.append(task)
+            yield loader, task
+
+    def done(self, loader: int, task_id: int, now: float) -> Task | None:
+        """The task that `loader` has done; None where it owes no such task (a repeated or late message)."""
+        debt = self._debts.get(loader)
+        task = next((task for task in debt.tasks if task.id == task_id), None) if debt else None
+        if debt is None or task is None:
+            return None
+        debt.tasks.remove(task)
+        debt.since = now
+        self._tick_off(task)
+        return task
+
+    def _tick_off(self, task: Task) -> None:
+        unit = self._working[task.unit]
+        unit.open_rows -= task.rows
+        if unit.open_rows > 0:
+            return
+        if self._postprocess and not task.is_postprocess:
+            self._enqueue(Task(self._new_id(), task.unit, task.slot, 0, 0, deaths=unit.postprocess_deaths))
+            return
+        heapq.heappush(self._complete, (task.unit, self._working.pop(task.unit)))
+
+    def overdue(self, now: float, limit: float) -> list[int]:
+        """Loaders that have been at one task for longer than `limit` seconds."""
+        return [loader for loader, debt in self._debts.items() if debt.tasks and now - debt.since > limit]
+
+    def next_deadline(self, limit: float) -> float | None:
+        """When the first loader becomes overdue, if it does not report before."""
+        return min((debt.since + limit for debt in self._debts.values() if debt.tasks), default=None)
+
+    # ---- death
+
+    def remove_loader(self, loader: int, working_on: int = 0) -> Task | None:
+        """`loader` is dead: its tasks go back. Returns the task on which loaders die too often, if this is one.
+
+        `working_on`: the id of the task it had begun, 0 if none: that one alone is suspect. The oldest owed task is no
+        substitute: a loader may die before its report of that task has left it, and working on the next one.
+        A returned task is out of the ledger's hands until `retry` puts it back.
+        """
+        poison = None
+        for task in self._debts.pop(loader).tasks:
+            if task.id == working_on:
+                poison = self._put_back_suspect(task)
+            else:
+                self._put_back(task)
+        return poison
+
+    def _put_back(self, task: Task) -> None:
+        if task.is_postprocess:
+            self._refill(task)
+        else:
+            self._enqueue(task)
+
+    def _put_back_suspect(self, task: Task) -> Task | None:
+        task.deaths += 1
+        if task.rows > 1 and task.deaths >= _DEATHS_BEFORE_CUT:
+            end = task.first_row + task.rows
+            self._cut(task.unit, task.slot, range(task.first_row, end), end, 1)
+            return None
+        if task.deaths >= _DEATHS_BEFORE_POISON:
+            return task
+        self._put_back(task)
+        return None
+
+    def _refill(self, task: Task) -> None:
+        """A hook that died in the middle of a unit may have left it half changed: all its rows are made again."""
+        unit = self._working[task.unit]
+        unit.postprocess_deaths = task.deaths
+        unit.open_rows = unit.rows
+        self._cut(task.unit, unit.slot, range(0, unit.rows, self.rows_per_task), unit.rows, self.rows_per_task)
+
+    def write_off(self, task: Task) -> None:
+        """Count a poisoned task as done: its unit fails, and is still to be announced in its turn."""
+        self._tick_off(task)
+
+    def retry(self, task: Task) -> None:
+        """Put back a poisoned row: the candidate on which loaders died is to be skipped, the next one tried."""
+        self._cut(task.unit, task.slot, [task.first_row], task.first_row + 1, 1, skip=task.skip + 1)

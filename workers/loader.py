@@ -1,0 +1,107 @@
+"""A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
+
+    1. receive Fill or Postprocess       (its own tasks link, at most two ahead)
+    2. write on the board what it is about to do
+    3. make the rows, in the slot's own memory
+    4. send Done, with the rows that could not be made
+
+It is killed whenever the assembler sees fit, so nothing it does may need a tidy end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cloudpickle
+import zmq
+
+from . import links
+from .board import Activity, Board, Seat
+from .config import Config
+from .error_channel import describe, send_exception
+from .malloc import keep_freed_memory
+from .messages import Done, Fill, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
+from .recipe import Recipe
+from .ring import Ring
+from .task_worker import TaskWorker
+
+_LAST_REPORT_MS = 1000
+
+Report = Callable[[FromLoader], None]
+
+
+def run_loader(config: Config, loader: int, seat_number: int) -> None:
+    """The whole life of loader number `loader`; comes back only where it could not start."""
+    os.environ["BLOBFEED_ROLE"] = "loader"
+    _settle()
+    seat = Board(config.descriptors.board, config.max_loaders).seat(seat_number)
+    seat.take(loader, os.getpid())
+    channel = socket.socket(fileno=config.descriptors.errors)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    report = _connect_results(context, config)
+    try:
+        worker = _prepare(config, seat, channel)
+    except Exception as error:
+        report(StartFailed(loader, describe(error), send_exception(channel, error)))
+        context.destroy(linger=_LAST_REPORT_MS)
+        return
+    tasks = links.open_socket(context, zmq.PULL)
+    tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
+    report(Ready(loader))
+    _work(loader, worker, seat, _messages(tasks, Opener(config.key, ToLoader), seat, worker), report)
+
+
+def _settle() -> None:
+    """What suits a process that decodes and does little else."""
+    keep_freed_memory()
+    if cv2 := sys.modules.get("cv2"):
+        cv2.setNumThreads(1)
+
+
+def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) -> Report:
+    results = links.open_socket(context, zmq.PUSH)
+    results.connect(links.address(Path(config.sockets), "results"))
+    sealer = Sealer(config.key)
+
+    def report(message: FromLoader) -> None:
+        results.send(sealer.seal(message))
+
+    return report
+
+
+def _prepare(config: Config, seat: Seat, channel: socket.socket) -> TaskWorker:
+    recipe = cloudpickle.loads(config.recipe)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"expected a Recipe, got {type(recipe).__name__}")
+    ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
+    return TaskWorker(config, recipe, ring.views, seat, channel)
+
+
+def _work(loader: int, worker: TaskWorker, seat: Seat, messages: Iterator[ToLoader], report: Report) -> None:
+    for message in messages:
+        seat.begin_task(message.task)
+        begun = time.monotonic_ns()
+        bad = worker.fill(message) if isinstance(message, Fill) else worker.postprocess(message)
+        report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(bad)))
+        seat.begin_task(0)
+
+
+def _messages(tasks: zmq.Socket[bytes], opener: Opener[ToLoader], seat: Seat, worker: TaskWorker) -> Iterator[ToLoader]:
+    """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
+    waiting: list[ToLoader] = []
+    while True:
+        if not waiting:
+            seat.write(Activity.WAITING)
+            # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
+            waiting.extend(filter(None, [opener.open(tasks.recv())]))
+        while (frame := links.receive(tasks)) is not None:
+            waiting.extend(filter(None, [opener.open(frame)]))
+        for early in waiting[1:]:
+            worker.announce(early)
+        if waiting:
+            yield waiting.pop(0)

@@ -1,0 +1,147 @@
+"""The loader pool: asks the nursery for loaders, keeps their handles, replaces the dead with a growing pause.
+
+Decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from .board import Board, Count, SeatState
+from .config import Config
+from .errors import LoaderDied
+from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
+from .process import exit_in_words, send_signal
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_DEATHS_BEYOND = 8
+"""Deaths in a row, with no task done in between, that end the run: this many and two for each loader. A sample on which
+loaders die is isolated after five."""
+
+_log = logging.getLogger("blobfeed")
+
+
+@dataclass(slots=True)
+class _Member:
+    seat: int
+    handle: int = -1
+    ready: bool = False
+    kill_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A loader that has ended: what it was doing, and how it ended in words."""
+
+    loader: int
+    last: SeatState
+    how: str
+
+
+class LoaderPool:
+    """At most `max_loaders` loaders, each on a seat of the board; loader numbers are never used again."""
+
+    def __init__(self, config: Config, nursery: Nursery, board: Board) -> None:
+        self.wanted = config.num_loaders
+        self._max_loaders = config.max_loaders
+        self._start_timeout_s = config.task_timeout_s
+        self._nursery = nursery
+        self._board = board
+        self._members: dict[int, _Member] = {}
+        self._free_seats = deque(range(config.max_loaders))
+        self._next_loader = 1
+        self._deaths_in_a_row: list[str] = []
+        self._next_start = 0.0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def start_missing(self, now: float) -> list[int]:
+        """Ask for as many loaders as are wanted and not there; returns their numbers."""
+        started = []
+        while len(self._members) < self.wanted and now >= self._next_start:
+            loader, seat = self._next_loader, self._free_seats.popleft()
+            self._next_loader += 1
+            self._members[loader] = _Member(seat)
+            self._board.seat(seat).take(loader, 0)
+            self._nursery.spawn(loader, seat)
+            started.append(loader)
+        self._board.set_count(Count.LOADERS, len(self._members))
+        return started
+
+    def next_start(self) -> float | None:
+        """When a pause before starting another loader ends, if there is one."""
+        return self._next_start if len(self._members) < self.wanted else None
+
+    def note_ready(self, loader: int) -> bool:
+        """False for a loader that is not, or no longer, one of ours, or that has said so before."""
+        member = self._members.get(loader)
+        if member is None or member.ready:
+            return False
+        member.ready = True
+        return True
+
+    def note_task_done(self) -> None:
+        self._deaths_in_a_row.clear()
+
+    def kill(self, loader: int, reason: str) -> None:
+        """SIGKILL: works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
+        member = self._members.get(loader)
+        if member is None or member.kill_reason or member.handle < 0:
+            return
+        member.kill_reason = reason
+        send_signal(member.handle, signal.SIGKILL)
+
+    def kill_slow_starters(self) -> None:
+        for loader, member in self._members.items():
+            if (
+                not member.ready
+                and self._board.seat(member.seat).read().since < time.monotonic() - self._start_timeout_s
+            ):
+                self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
+
+    def handle_event(self, now: float) -> Death | None:
+        """Take one event from the nursery; raises LoaderDied when starting more of them is no use."""
+        event = self._nursery.receive()
+        if isinstance(event, LoaderStarted):
+            self._members[event.loader].handle = event.handle
+            return None
+        if isinstance(event, ForkFailed):
+            how = f"could not be forked: {os.strerror(event.error)}"
+        else:
+            how = exit_in_words(event.returncode)
+        return self._bury(event, how, now)
+
+    def _bury(self, event: LoaderExited | ForkFailed, how: str, now: float) -> Death:
+        member = self._members.pop(event.loader)
+        if member.handle >= 0:
+            os.close(member.handle)
+        seat = self._board.seat(member.seat)
+        last = seat.read()
+        seat.leave()
+        self._free_seats.append(member.seat)
+        self._board.set_count(Count.LOADERS, len(self._members))
+        if member.kill_reason:
+            how = f"{how} by us: {member.kill_reason}"
+        self._count_death(f"{last}, {how}", now)
+        return Death(event.loader, last, how)
+
+    def _count_death(self, exit_text: str, now: float) -> None:
+        self._board.add(Count.LOADER_DEATHS)
+        self._deaths_in_a_row.append(exit_text)
+        deaths = len(self._deaths_in_a_row)
+        _log.warning("a loader died: %s", exit_text)
+        if deaths > _DEATHS_BEYOND + 2 * self.wanted:
+            raise LoaderDied(
+                f"{deaths} loaders died in a row without finishing a task: {'; '.join(self._deaths_in_a_row[-5:])}; "
+                "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
+                self._deaths_in_a_row,
+            )
+        # The first replacement comes at once: most deaths are single accidents.
+        self._next_start = now + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**deaths) if deaths > 2 else now

@@ -1,0 +1,67 @@
+"""How much memory can really be had: what is free, what the control group still grants, what the process may map."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNLIMITED = 1 << 62
+"""Above any real limit: version 1 control groups write "no limit" as a number of about this size."""
+
+
+def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
+    return min(_free_memory(proc), *_cgroup_rooms(proc, cgroup), _address_space_room(proc))
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The numbers of a file of `name value` or `name: value kB` lines, in the unit they stand in."""
+    rows = (line.replace(":", " ").split() for line in path.read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdigit()}
+
+
+def _free_memory(proc: Path) -> int:
+    return _fields(proc / "meminfo")["MemAvailable"] * 1024
+
+
+def _address_space_room(proc: Path) -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return _UNLIMITED
+    return max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024)
+
+
+def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
+    """What each control group above this process has left, page cache that it can drop counted as free."""
+    yield _UNLIMITED
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, inside = line.split(":", 2)
+        if controllers == "":
+            yield from _rooms_upwards(cgroup, inside, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _rooms_upwards(cgroup / "memory", inside, *names)
+
+
+def _rooms_upwards(root: Path, inside: str, limit: str, usage: str, droppable: str) -> Iterator[int]:
+    group = root / inside.lstrip("/")
+    # In a container the path may name a group that is only visible from outside: then its own root is all there is.
+    groups = [group, *group.parents] if group.is_dir() else [root]
+    for folder in groups:
+        room = _room(folder, limit, usage, droppable)
+        if room is not None:
+            yield room
+        if folder == root:
+            return
+
+
+def _room(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
+    try:
+        text = (folder / limit).read_text().strip()
+        if text == "max" or int(text) >= _UNLIMITED // 2:
+            return None
+        used = int((folder / usage).read_text()) - _fields(folder / "memory.stat").get(droppable, 0)
+    except FileNotFoundError:
+        return None
+    return max(0, int(text) - used)

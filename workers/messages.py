@@ -1,0 +1,164 @@
+"""What travels over the four links: named, typed messages of some tens of bytes, sealed with a key of this run.
+
+A frame is 8 bytes of keyed BLAKE2b over the rest, then the message in MessagePack. The key reaches our own processes
+over an inherited descriptor. So a frame that somebody else wrote, or that was changed on its way, is recognised and
+dropped instead of ticking off a task that nobody did; what a replayed frame says is already done, and the ledger drops
+that. Sealing costs about a microsecond a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+_SEAL_BYTES = 8
+MAX_FRAME_BYTES = 16 << 20
+"""Longer frames are refused by the receiving socket; the longest of ours has a line for each bad sample of a task."""
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Encoded as an array: the tag, then the fields in order."""
+
+
+# trainer → assembler
+class Release(_Message, tag="release"):
+    """The trainer is done with the slot of `unit`; it has waited `waited_ns` for data since it last said so."""
+
+    unit: int
+    waited_ns: int
+
+
+class Stop(_Message, tag="stop"):
+    """The trainer closes the pipeline."""
+
+
+# assembler → trainer
+class Announce(_Message, tag="announce"):
+    """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones."""
+
+    unit: int
+    slot: int
+    replaced: tuple[tuple[int, int], ...] = ()
+
+
+class Failure(_Message, tag="failure"):
+    """The pipeline cannot go on; `error` names a class of errors.py.
+
+    Where one sample is to blame it is the one in `row` of `unit`. `cause` names an exception on the inherited error
+    channel, `cause_text` is its traceback. `details`: what the class carries besides its text.
+    """
+
+    error: str
+    text: str
+    unit: int = -1
+    row: int = -1
+    cause: int = 0
+    cause_text: str = ""
+    details: tuple[str, ...] = ()
+
+
+# assembler → loader
+class Fill(_Message, tag="fill"):
+    """Make `rows` rows of `unit` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad."""
+
+    task: int
+    unit: int
+    slot: int
+    first_row: int
+    rows: int
+    skip: int = 0
+
+
+class Postprocess(_Message, tag="postprocess"):
+    """Run the user's whole-batch hook on each batch of `unit` in `slot`."""
+
+    task: int
+    unit: int
+    slot: int
+
+
+# loader → assembler
+class Ready(_Message, tag="ready"):
+    """The loader has started and waits for tasks."""
+
+    loader: int
+
+
+class BadRow(_Message):
+    """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
+
+    `cause` names the exception on the inherited error channel; 0 where it could not be pickled.
+    """
+
+    row: int
+    epoch: int
+    index: int
+    replacement: int
+    path: str
+    text: str
+    cause: int = 0
+
+
+class Done(_Message, tag="done"):
+    """The task's rows are in their slot, but for the bad ones without a replacement."""
+
+    loader: int
+    task: int
+    elapsed_ns: int
+    bad: tuple[BadRow, ...] = ()
+
+
+class StartFailed(_Message, tag="start_failed"):
+    """The loader could not start: user code or the source raised while it was set up."""
+
+    loader: int
+    text: str
+    cause: int = 0
+
+
+ToAssembler = Release | Stop
+ToTrainer = Announce | Failure
+ToLoader = Fill | Postprocess
+FromLoader = Ready | Done | StartFailed
+
+_M = TypeVar("_M")
+
+
+class Sealer:
+    """Encodes and seals what this process sends."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def seal(self, message: _Message) -> bytes:
+        body = self._encode(message)
+        return _digest(body, self._key) + body
+
+
+class Opener(Generic[_M]):
+    """Opens what arrives on one link; counts what it drops."""
+
+    def __init__(self, key: bytes, expected: Any) -> None:
+        self._key = key
+        self._decode = msgspec.msgpack.Decoder(expected).decode
+        self.dropped = 0
+
+    def open(self, frame: bytes) -> _M | None:
+        """The message, or None for a frame that is not ours or does not hold what this link carries."""
+        seal, body = frame[:_SEAL_BYTES], frame[_SEAL_BYTES:]
+        if seal != _digest(body, self._key):
+            self.dropped += 1
+            return None
+        try:
+            message: _M = self._decode(body)
+        except msgspec.DecodeError:
+            self.dropped += 1
+            return None
+        return message
+
+
+def _digest(body: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()

@@ -1,0 +1,213 @@
+"""The pipeline as the trainer holds it: starts the processes at the first need, waits for batches, gives slots back.
+
+It runs no thread: Caffe holds the GIL while it computes, so a Python thread would make one step an iteration. What must
+go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .batch import Batch
+from .board import Count
+from .errors import EndOfData, ParameterError, PipelineClosed
+from .feed import Feed
+from .messages import Announce
+from .parameters import Parameters
+from .plan import Plan, make_plan
+from .recipe import Hooks
+from .resume import State, check_state, make_state
+from .sources.base import Source
+from .specs import ArraySpec, Rows
+from .statistics import Statistics
+
+
+class Pipeline:
+    """Batches of one source, ready ahead of time.
+
+    Making one opens the source, checks the parameters and decodes one sample, so that mistakes surface there; it starts
+    no process. `base_dir`: what relative paths are taken from. `train`: false for centred crops and no mirroring.
+    Raises ParameterError, SourceError, and whatever a decode hook raises on its first sample.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+        *,
+        base_dir: Path | None = None,
+        train: bool = True,
+        source: Source | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        self._owner = os.getpid()
+        self._feed: Feed | None = None
+        self._open: dict[int, int] = {}
+        self._ready: list[Batch] = []
+        self._taken = 0
+        self._first_number = 0
+        self._finished: Statistics | None = None
+        self._closed = False
+
+    # ---- what it will give
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """What each top's rows are, by name, in the tops' order."""
+        return self._plan.recipe.specs
+
+    @property
+    def samples(self) -> int:
+        """Samples in an epoch, over all ranks."""
+        return self._plan.recipe.order.samples
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Of this rank; rounded up where batches wrap from one epoch into the next."""
+        return self._plan.batches.batches_per_epoch
+
+    @property
+    def total_batches(self) -> int | None:
+        """From the start, or from where a state was loaded, to the end; None where there is no end."""
+        return self._plan.batches.total
+
+    @property
+    def source(self) -> Source:
+        return self._plan.recipe.source
+
+    # ---- batches
+
+    def start(self) -> None:
+        """Start the processes, unless they run already. Raises RingAllocationError and the like."""
+        self._check_usable()
+        if self._feed is None:
+            self._feed = Feed(self._plan)
+
+    def peek(self) -> Batch:
+        """The next batch, without taking it; waits for it at most `timeout_s`.
+
+        Raises EndOfData after the last one, and what errors.py says of a pipeline that cannot go on.
+        """
+        self._check_usable()
+        if not self._ready:
+            self._ready = self._next_batches()
+        return self._ready[0]
+
+    def take(self) -> Batch:
+        """The next batch, the caller's until it is released."""
+        batch = self.peek()
+        self._ready.pop(0)
+        self._taken += 1
+        return batch
+
+    def release(self, batch: Batch) -> None:
+        """The caller is done with `batch`: its memory will be filled anew."""
+        self._check_usable()
+        if self._feed is None or self._open.get(batch.unit, 0) < 1:
+            raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
+        self._open[batch.unit] -= 1
+        if not self._open[batch.unit]:
+            del self._open[batch.unit]
+            self._feed.release(batch.unit)
+
+    def is_ready(self) -> bool:
+        """Whether `peek` would not wait."""
+        return bool(self._ready) or (self._feed is not None and self._feed.units_ready)
+
+    def _next_batches(self) -> list[Batch]:
+        total = self._plan.batches.total
+        if total is not None and self._taken >= total:
+            raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
+        self.start()
+        if self._feed is None:
+            raise PipelineClosed("the pipeline was closed while it started")
+        announce = self._feed.next_unit()
+        batches = self._unpack(announce, self._feed.shared.ring.views[announce.slot])
+        self._open[announce.unit] = len(batches)
+        return batches
+
+    def _unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        size, order, replaced = self._plan.batches.batch_size, self._plan.recipe.order, dict(announce.replaced)
+        batches = []
+        for place, k in enumerate(self._plan.units.batches(announce.unit)):
+            where, first = self._plan.batches.batch(k), place * size
+            epoch, position = divmod(where.start, order.samples)
+            tops = {name: top[first : first + where.rows] for name, top in rows.items()}
+            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
+            number = self._first_number + k
+            batches.append(Batch(number, epoch, position, where.rows, tops, announce.unit, order, mine))
+        return batches
+
+    # ---- counts and states
+
+    def statistics(self) -> Statistics:
+        """What has been counted so far; still there after close()."""
+        feed = self._feed
+        if feed is None:
+            return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        count = feed.shared.board.count
+        return Statistics(
+            batches=self._taken,
+            stalls=feed.stalls,
+            stall_s=feed.waited_ns / 1e9,
+            start_s=feed.start_ns / 1e9,
+            loaders=count(Count.LOADERS),
+            loader_deaths=count(Count.LOADER_DEATHS),
+            replaced=count(Count.REPLACED),
+            dropped_messages=feed.dropped,
+            tasks=count(Count.TASKS),
+        )
+
+    def state_dict(self) -> State:
+        """Where the next batch stands: what was taken counts as received."""
+        return make_state(self._plan, self._taken, self._first_number)
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
+
+        The number of loaders may differ, and batch_size, rank and world_size too: what all ranks together have taken is
+        behind, the rest of the epoch is dealt anew. Raises ParameterError.
+        """
+        self._check_usable()
+        if self._feed is not None:
+            raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
+        checked = check_state(self._plan, state)
+        self._plan = self._plan.starting_at(int(checked["position"]))
+        self._first_number = int(checked["batches"])
+
+    # ---- the end
+
+    def close(self) -> None:
+        """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
+        if os.getpid() != self._owner:
+            return  # a fork of the trainer: what it inherited is the trainer's to close
+        self._finished = self.statistics()
+        self._closed = True
+        self._ready.clear()
+        self._open.clear()
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
+        self._plan.recipe.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise PipelineClosed("the pipeline has been closed; make a new one")
+        if os.getpid() != self._owner:
+            raise PipelineClosed(
+                f"the pipeline belongs to process {self._owner}, and this is process {os.getpid()}, a fork of it: "
+                "make a pipeline in the process that reads from it"
+            )

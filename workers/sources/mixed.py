@@ -1,0 +1,108 @@
+"""Several sources as one, for `mix`: the samples of the first, then those of the second, and so on.
+
+How often each is drawn from is the order's business (mixing.py); here an index is only looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from ..checks import check_options
+from ..errors import SourceError
+from ..specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from .base import Source
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: dict[str, Any]
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+class MixedSource(Source):
+    """`sources` must have the same names, shapes and types; raises SourceError where they do not."""
+
+    kind = "mix"
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+        self.sources = tuple(sources)
+        self.weights = tuple(weights)
+        self.sizes = tuple(len(source) for source in sources)
+        self._ends = np.cumsum(self.sizes)
+        self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))  # type: ignore[misc]
+        first = sources[0]
+        for other in sources[1:]:
+            if dict(other.specs) != dict(first.specs):
+                raise SourceError(
+                    f"mix: all sources need the same arrays; {first.where(0)} has {_in_words(first)}, "
+                    f"{other.where(0)} has {_in_words(other)}"
+                )
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self.sources[0].specs
+
+    def _parts(self, indices: IndexArray) -> list[tuple[Source, IndexArray, IndexArray]]:
+        """(source, rows, indices within it) for each source that `indices` touch."""
+        numbers = np.searchsorted(self._ends, indices, side="right")
+        parts = []
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            begin = self._ends[number] - self.sizes[number]
+            parts.append((self.sources[number], rows, indices[rows] - begin))
+        return parts
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        parts = self._parts(indices)
+        if len(parts) == 1:
+            parts[0][0].read(parts[0][2], out)
+            return
+        for source, rows, inside in parts:
+            # The rows of one source lie scattered in the batch, and sources fill adjoining rows: one copy more.
+            read = allocate_rows(source.specs, len(rows))
+            source.read(inside, read)
+            for name, target in out.items():
+                _scatter(read[name], target, rows)
+
+    def where(self, index: int) -> str:
+        ((source, _, inside),) = self._parts(np.array([index]))
+        return source.where(int(inside[0]))
+
+    def will_need(self, indices: IndexArray) -> None:
+        for source, _, inside in self._parts(indices):
+            source.will_need(inside)
+
+    def fingerprint(self) -> str:
+        return f"mix:{self.weights}:" + "|".join(source.fingerprint() for source in self.sources)
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+def _scatter(read: Rows, target: Rows, rows: IndexArray) -> None:
+    if isinstance(read, RaggedRows) and isinstance(target, RaggedRows):
+        target.memory[rows] = read.memory
+        target.shapes[rows] = read.shapes
+    elif isinstance(read, np.ndarray) and isinstance(target, np.ndarray):
+        target[rows] = read
+
+
+def _in_words(source: Source) -> str:
+    return ", ".join(f"{name} {spec}" for name, spec in source.specs.items())
+
+
+def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, base_dir: Path) -> MixedSource:
+    """What `mix: [{source: {kind: …}, weight: 0.7}, …]` declares; raises ParameterError, SourceError."""
+    from . import open_source  # the registry imports this package's modules, not the other way round
+
+    checked = [check_options(part, _Part, f"mix[{number}]") for number, part in enumerate(parts)]
+    sources = [open_source(part.source, tops=tops, base_dir=base_dir) for part in checked]
+    return MixedSource(sources, [part.weight for part in checked])

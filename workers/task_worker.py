@@ -1,0 +1,164 @@
+"""What a loader does with one task: which samples its rows want, making them, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+
+from .board import Activity, Seat
+from .config import Config
+from .error_channel import describe, send_exception
+from .messages import BadRow, Fill, Postprocess, ToLoader
+from .recipe import Recipe
+from .sample_rng import replacement_index
+from .specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows
+from .units import Segment
+
+_MOST_REPLACEMENTS = 100
+_SUMMARY_CHARACTERS = 500
+_KILLED_ITS_LOADERS = "loaders died on this sample again and again"
+
+
+class TaskWorker:
+    """`slots`: for each slot of the ring all its rows by top name."""
+
+    def __init__(
+        self, config: Config, recipe: Recipe, slots: list[dict[str, Rows]], seat: Seat, channel: socket.socket
+    ) -> None:
+        self._units = config.units
+        self._seed = config.seed
+        self._replace = config.on_error == "replace"
+        self._recipe = recipe
+        self._slots = slots
+        self._seat = seat
+        self._channel = channel
+
+    def announce(self, message: ToLoader) -> None:
+        """Tell the source of samples that a later task will want."""
+        if isinstance(message, Fill):
+            for segment in self._units.segments(message.unit, message.first_row, message.rows):
+                self._recipe.source.will_need(self._recipe.order.indices(segment.position, segment.count))
+
+    def fill(self, task: Fill) -> list[BadRow]:
+        """Make the task's rows in their slot; returns the rows whose own sample could not be made."""
+        bad: list[BadRow] = []
+        for segment in self._units.segments(task.unit, task.first_row, task.rows):
+            indices, epochs = self._samples(segment)
+            out = _cut(self._slots[task.slot], segment.row, segment.count)
+            if task.skip:
+                bad.append(self._after_deaths(segment.row, indices, epochs, out, task.skip))
+            else:
+                bad.extend(self._make(segment.row, indices, epochs, out))
+            if bad and not self._replace:
+                break
+        return bad
+
+    def _samples(self, segment: Segment) -> tuple[IndexArray, IndexArray]:
+        order = self._recipe.order
+        indices = order.indices(segment.position, segment.count)
+        positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)
+        return indices, positions // order.samples
+
+    def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
+        """All rows at once; where that raises, one by one, to learn which of them it was."""
+        try:
+            self._attempt(indices, epochs, out)
+            return
+        except Exception as error:
+            if len(indices) == 1:
+                yield self._bad(row, int(indices[0]), int(epochs[0]), out, error)
+                return
+        for place in range(len(indices)):
+            here = slice(place, place + 1)
+            for bad in self._make(row + place, indices[here], epochs[here], _cut(out, place, 1)):
+                yield bad
+                if not self._replace:
+                    return  # the run ends with this one, so the rows behind it are not needed
+
+    def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
+        self._seat.write(Activity.READING, int(indices[0]))
+        self._recipe.make(indices, epochs, out, self._decoding)
+
+    def _decoding(self, index: int) -> None:
+        self._seat.write(Activity.DECODING, index)
+
+    # ---- bad samples
+
+    def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
+        path = self._recipe.source.where(index)
+        if not self._replace:
+            return BadRow(row, epoch, index, -1, path, describe(error), send_exception(self._channel, error))
+        # Thousands of rows of one task may be bad: a line for each is what a log and a message can hold.
+        summary = f"{type(error).__name__}: {error}"[:_SUMMARY_CHARACTERS]
+        return BadRow(row, epoch, index, self._put_replacement(index, epoch, out, 0), path, summary)
+
+    def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
+        """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
+        index, epoch = int(indices[0]), int(epochs[0])
+        replacement = self._put_replacement(index, epoch, out, skip - 1)
+        return BadRow(row, epoch, index, replacement, self._recipe.source.where(index), _KILLED_ITS_LOADERS)
+
+    def _put_replacement(self, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
+        """The first candidate that can be made takes the row; -1 where none of the next hundred can."""
+        for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
+            candidate = replacement_index(self._seed, epoch, index, attempt, len(self._recipe.source))
+            try:
+                self._attempt(np.array([candidate]), np.array([epoch]), out)
+            except Exception:
+                # It is bad itself: it will be reported where it stands in its own right.
+                continue
+            return candidate
+        return -1
+
+    # ---- whole batches
+
+    def postprocess(self, task: Postprocess) -> list[BadRow]:
+        """Run the hook on each batch of the unit; what it raises counts against the unit's first row."""
+        hook = self._recipe.hooks.postprocess
+        if hook is None:
+            raise RuntimeError(f"unit {task.unit} is to be postprocessed, but the recipe has no such hook")
+        size = self._units.plan.batch_size
+        for number, k in enumerate(self._units.batches(task.unit)):
+            rows = self._units.plan.batch(k).rows
+            self._seat.write(Activity.POSTPROCESSING)
+            batch = {name: _array(top) for name, top in _cut(self._slots[task.slot], number * size, rows).items()}
+            try:
+                _put_back(batch, hook(dict(batch)))
+            except Exception as error:
+                return [self._failed_hook(number * size, k, error)]
+        return []
+
+    def _failed_hook(self, row: int, k: int, error: Exception) -> BadRow:
+        start = self._units.plan.batch(k).start
+        epoch = start // self._recipe.order.samples
+        index = int(self._recipe.order.indices(start, 1)[0])
+        where = f"postprocess of the batch that begins with {self._recipe.source.where(index)}"
+        return BadRow(row, epoch, index, -1, where, describe(error), send_exception(self._channel, error))
+
+
+def _cut(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
+    return {name: top[first : first + count] for name, top in rows.items()}
+
+
+def _array(top: Rows) -> AnyArray:
+    if isinstance(top, RaggedRows):
+        raise ValueError(f"postprocess needs samples of one shape, but the top's spec is {top.spec}")
+    return top
+
+
+def _put_back(batch: dict[str, AnyArray], result: object) -> None:
+    """Copy what the hook returned into the slot, where it did not change the batch in place."""
+    if result is None:
+        return
+    if not isinstance(result, dict) or set(result) - set(batch):
+        raise ValueError(f"postprocess returned {result!r:.200}, expected a dict with tops among {', '.join(batch)}")
+    for name, value in result.items():
+        if value is batch[name]:
+            continue
+        if np.shape(value) != batch[name].shape:
+            raise ValueError(
+                f"postprocess returned shape {np.shape(value)} for top {name!r}, expected {batch[name].shape}"
+            )
+        batch[name][...] = value
