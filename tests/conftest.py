@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_checkout() and not _checkout_is_meant():
         raise pytest.UsageError(
             f"blobfeed would be imported from the checkout ({blobfeed.__file__}), and the tests are for the installed "
-            "package: run `make test`, or say PYTHONPATH=. to mean the checkout"
+            "package: run `make test`, or say PYTHONPATH=$PWD to mean the checkout"
         )
     leftovers.mark_environment()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
