@@ -143,4 +143,5 @@ def _weighted_sum(planes: AnyArray, weights: Sequence[float], dtype: np.dtype[An
     blue, green, red = (
         np.multiply(plane, dtype.type(weight), dtype=dtype) for plane, weight in zip(planes, weights, strict=True)
     )
-    return blue + green + red
+    total: NDArray[Any] = blue + green + red
+    return total
