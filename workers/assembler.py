@@ -26,6 +26,7 @@ from pathlib import Path
 import zmq
 
 from . import links
+from .autoscale import AutoScale
 from .board import Board, Count
 from .config import Config
 from .dispatch import TaskSize
@@ -71,6 +72,7 @@ class Assembler:
             in_order=config.in_order,
             postprocess=config.postprocess,
         )
+        self._auto = AutoScale(config.max_loaders, time.monotonic()) if config.num_loaders is None else None
         self._task_size = TaskSize(config.seconds_per_row, config.units.rows)
         self._sealer = Sealer(config.key)
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
@@ -121,7 +123,7 @@ class Assembler:
         links.remove_socket_directory(self._folder)
 
     def _wait(self) -> None:
-        ready = dict(self._poller.poll(self._timeout_s() * 1000))
+        ready = dict(self._poller.poll(self._timeout_ms()))
         if self._config.descriptors.trainer in ready:
             self._stopping = True
             return
@@ -134,13 +136,14 @@ class Assembler:
             self._drain_results()
             self._bury(death)
         self._kill_overdue()
+        self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
 
-    def _timeout_s(self) -> float:
+    def _timeout_ms(self) -> int:
         now = time.monotonic()
         deadlines = (self._ledger.next_deadline(self._config.task_timeout_s), self._pool.next_start())
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
-        return 0.001 + min([_LONGEST_WAIT_S, *waits])
+        return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
 
     # ---- towards the loaders
 
@@ -157,6 +160,21 @@ class Assembler:
         for loader in self._ledger.overdue(time.monotonic(), limit):
             self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         self._pool.kill_slow_starters()
+
+    def _scale(self, waited_s: float) -> None:
+        auto, before = self._auto, self._pool.wanted
+        if auto is None or not auto.observe(waited_s, time.monotonic()):
+            return
+        if auto.wanted < before:
+            self._ledger.dismiss_one()
+        self._pool.wanted = auto.wanted
+        if auto.settled:
+            _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._config.max_loaders)
+
+    def _let_go(self) -> None:
+        for loader in self._ledger.dismissed_and_free():
+            self._ledger.remove_loader(loader)
+            self._pool.dismiss(loader)
 
     # ---- from the loaders
 
@@ -220,6 +238,8 @@ class Assembler:
             return
         link.close()
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
+        if death.loader not in self._ledger.loaders:  # it was dismissed
+            return
         poisoned = self._ledger.remove_loader(death.loader, death.last.task)
         if poisoned is None:
             return
@@ -252,8 +272,10 @@ class Assembler:
     def _drain_releases(self) -> None:
         while (frame := links.receive(self._release_link)) is not None:
             match self._releases.open(frame):
-                case Release(unit):
-                    if not self._ledger.release(unit):
+                case Release(unit, waited_ns):
+                    if self._ledger.release(unit):
+                        self._scale(waited_ns / 1e9)
+                    else:
                         self._releases.dropped += 1
                 case message if message is not None:
                     self._stopping = True
@@ -278,6 +300,7 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     config = Config.read(int(sys.argv[1]))
     logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
+    _log.setLevel(logging.INFO)
     sys.path[:] = config.sys_path
     _preload(config.modules)
     kept = config.descriptors

@@ -45,10 +45,9 @@ class Config:
     recipe: bytes
     modules: tuple[str, ...]
     sys_path: tuple[str, ...]
-    num_loaders: int
-    """How many to begin with."""
+    num_loaders: int | None
+    """None: to be found out, between one and `max_loaders`."""
     max_loaders: int
-    """How many there may be: above `num_loaders` only for `num_loaders: auto`."""
     in_order: bool
     postprocess: bool
     seed: int

@@ -142,7 +142,7 @@ class Feed:
         while True:
             now = time.monotonic()
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(max(0.0, min(deadline, next_log) - now) * 1000 + 1))
+            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log) - now) * 1000) + 1))
             if (announce := self._received()) is not None:
                 return announce
             if self._handle in ready:
@@ -231,7 +231,7 @@ def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
         recipe=recipe,
         modules=plan.recipe.source.modules,
         sys_path=trainer_sys_path(),
-        num_loaders=1 if wanted == "auto" else wanted,
+        num_loaders=None if wanted == "auto" else wanted,
         max_loaders=plan.max_loaders,
         in_order=parameters.in_order,
         postprocess=plan.recipe.hooks.postprocess is not None,

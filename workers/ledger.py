@@ -53,6 +53,7 @@ class _Debt:
     tasks: deque[Task] = field(default_factory=deque)
     since: float = 0.0
     """When it began its oldest task."""
+    dismissed: bool = False
 
 
 class Ledger:
@@ -133,9 +134,15 @@ class Ledger:
     def loaders(self) -> list[int]:
         return list(self._debts)
 
-    @property
-    def idle_loaders(self) -> int:
-        return sum(not debt.tasks for debt in self._debts.values())
+    def dismiss_one(self) -> None:
+        """Give no more tasks to the loader that owes least."""
+        working = [debt for debt in self._debts.values() if not debt.dismissed]
+        if working:
+            min(working, key=lambda debt: len(debt.tasks)).dismissed = True
+
+    def dismissed_and_free(self) -> list[int]:
+        """Dismissed loaders that owe nothing any more."""
+        return [loader for loader, debt in self._debts.items() if debt.dismissed and not debt.tasks]
 
     def owed(self, loader: int) -> list[Task]:
         """What `loader` owes, oldest first."""
@@ -143,8 +150,9 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to who owes least."""
-        while self._queue and self._debts:
-            loader, debt = min(self._debts.items(), key=lambda item: len(item[1].tasks))
+        available = [(loader, debt) for loader, debt in self._debts.items() if not debt.dismissed]
+        while self._queue and available:
+            loader, debt = min(available, key=lambda item: len(item[1].tasks))
             if len(debt.tasks) >= MAX_OWED:
                 return
             task = heapq.heappop(self._queue)[-1]

@@ -48,7 +48,7 @@ class LoaderPool:
     """At most `max_loaders` loaders, each on a seat of the board; loader numbers are never used again."""
 
     def __init__(self, config: Config, nursery: Nursery, board: Board) -> None:
-        self.wanted = config.num_loaders
+        self.wanted = config.num_loaders or 1
         self._max_loaders = config.max_loaders
         self._start_timeout_s = config.task_timeout_s
         self._nursery = nursery
@@ -56,6 +56,7 @@ class LoaderPool:
         self._members: dict[int, _Member] = {}
         self._free_seats = deque(range(config.max_loaders))
         self._next_loader = 1
+        self._dismissed: set[int] = set()
         self._deaths_in_a_row: list[str] = []
         self._next_start = 0.0
 
@@ -98,6 +99,11 @@ class LoaderPool:
         member.kill_reason = reason
         send_signal(member.handle, signal.SIGKILL)
 
+    def dismiss(self, loader: int) -> None:
+        """End a loader that is not needed any more and owes nothing; this is no death to be counted."""
+        self._dismissed.add(loader)
+        self.kill(loader, "not needed any more")
+
     def kill_slow_starters(self) -> None:
         for loader, member in self._members.items():
             if (
@@ -129,7 +135,10 @@ class LoaderPool:
         self._board.set_count(Count.LOADERS, len(self._members))
         if member.kill_reason:
             how = f"{how} by us: {member.kill_reason}"
-        self._count_death(f"{last}, {how}", now)
+        if event.loader in self._dismissed:
+            self._dismissed.remove(event.loader)
+        else:
+            self._count_death(f"{last}, {how}", now)
         return Death(event.loader, last, how)
 
     def _count_death(self, exit_text: str, now: float) -> None:

@@ -23,19 +23,19 @@ class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 # trainer → assembler
-class Release(_Message, tag="release"):
+class Release(_Message, frozen=True, tag="release"):
     """The trainer is done with the slot of `unit`; it has waited `waited_ns` for data since it last said so."""
 
     unit: int
     waited_ns: int
 
 
-class Stop(_Message, tag="stop"):
+class Stop(_Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
 
 # assembler → trainer
-class Announce(_Message, tag="announce"):
+class Announce(_Message, frozen=True, tag="announce"):
     """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones."""
 
     unit: int
@@ -43,7 +43,7 @@ class Announce(_Message, tag="announce"):
     replaced: tuple[tuple[int, int], ...] = ()
 
 
-class Failure(_Message, tag="failure"):
+class Failure(_Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
     Where one sample is to blame it is the one in `row` of `unit`. `cause` names an exception on the inherited error
@@ -60,7 +60,7 @@ class Failure(_Message, tag="failure"):
 
 
 # assembler → loader
-class Fill(_Message, tag="fill"):
+class Fill(_Message, frozen=True, tag="fill"):
     """Make `rows` rows of `unit` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad."""
 
     task: int
@@ -71,7 +71,7 @@ class Fill(_Message, tag="fill"):
     skip: int = 0
 
 
-class Postprocess(_Message, tag="postprocess"):
+class Postprocess(_Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on each batch of `unit` in `slot`."""
 
     task: int
@@ -80,13 +80,13 @@ class Postprocess(_Message, tag="postprocess"):
 
 
 # loader → assembler
-class Ready(_Message, tag="ready"):
+class Ready(_Message, frozen=True, tag="ready"):
     """The loader has started and waits for tasks."""
 
     loader: int
 
 
-class BadRow(_Message):
+class BadRow(_Message, frozen=True):
     """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
 
     `cause` names the exception on the inherited error channel; 0 where it could not be pickled.
@@ -101,7 +101,7 @@ class BadRow(_Message):
     cause: int = 0
 
 
-class Done(_Message, tag="done"):
+class Done(_Message, frozen=True, tag="done"):
     """The task's rows are in their slot, but for the bad ones without a replacement."""
 
     loader: int
@@ -110,7 +110,7 @@ class Done(_Message, tag="done"):
     bad: tuple[BadRow, ...] = ()
 
 
-class StartFailed(_Message, tag="start_failed"):
+class StartFailed(_Message, frozen=True, tag="start_failed"):
     """The loader could not start: user code or the source raised while it was set up."""
 
     loader: int

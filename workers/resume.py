@@ -40,8 +40,7 @@ def check_state(plan: Plan, state: Mapping[str, object]) -> State:
             )
     checked: State = {}
     for name, value in state.items():
-        wanted = type(ours[name])
-        if type(value) is not wanted or (isinstance(value, int) and value < 0):
+        if not isinstance(value, int | str) or type(value) is not type(ours[name]) or str(value).startswith("-"):
             raise ParameterError(f"the state's {name} is {value!r}: expected a value such as {ours[name]!r}")
-        checked[name] = value  # type: ignore[assignment]
+        checked[name] = value
     return checked

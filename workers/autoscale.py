@@ -1,0 +1,58 @@
+"""`num_loaders: auto`: the smallest number of loaders that keeps the trainer from waiting. Pure.
+
+It begins with one, and adds one while the trainer still waits for a noticeable part of its time. One that brings no
+more batches is taken back: on few cores a second loader can even be in the first one's way. It cannot change the data.
+"""
+
+from __future__ import annotations
+
+_WINDOW_S = 0.25
+_WINDOW_UNITS = 8
+_NOTICEABLE = 0.03
+"""Part of the time that the trainer may wait and still count as not waiting."""
+
+_WORTH_IT = 1.05
+"""What another loader must make of the rate of batches, at least, to be kept."""
+
+
+class AutoScale:
+    """Observes windows of some units and a quarter of a second; `wanted` is the number of loaders to have."""
+
+    def __init__(self, most: int, now: float) -> None:
+        self.wanted = 1
+        self.settled = False
+        self._most = most
+        self._rate_before = 0.0
+        self._skip_window = True  # in the first window the loaders were still starting
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._begun = now
+        self._units = 0
+        self._waited_s = 0.0
+
+    def observe(self, waited_s: float, now: float) -> bool:
+        """A unit was released after the trainer had waited `waited_s`; true when `wanted` or `settled` changed."""
+        self._units += 1
+        self._waited_s += waited_s
+        elapsed = now - self._begun
+        if self.settled or self._units < _WINDOW_UNITS or elapsed < _WINDOW_S:
+            return False
+        rate, waits = self._units / elapsed, self._waited_s > _NOTICEABLE * elapsed
+        self._begin(now)
+        if self._skip_window:
+            self._skip_window = False
+            return False
+        self._decide(rate, waits)
+        return True
+
+    def _decide(self, rate: float, waits: bool) -> None:
+        if self.wanted > 1 and waits and rate < self._rate_before * _WORTH_IT:
+            self.wanted -= 1
+            self.settled = True
+        elif not waits or self.wanted == self._most:
+            self.settled = True
+        else:
+            self.wanted += 1
+            self._rate_before = rate
+            self._skip_window = True
