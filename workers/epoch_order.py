@@ -52,6 +52,14 @@ class EpochOrder(ABC):
             done += len(part)
         return out
 
+    def window_at(self, position: int) -> int | None:
+        """The window that holds a global position, numbered through all epochs; None for an order without windows.
+
+        Only positions of one window have storage chunks in common: given to one loader, they are read once, and given
+        to several, once by each.
+        """
+        return None
+
     def _rest_of_block(self, position: int) -> IndexArray:
         offset = position - self._block_start
         if not 0 <= offset < len(self._block):
