@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -47,11 +47,13 @@ def repeated(number: int) -> Any:
 
 
 class Message:
-    """What every parsed message offers beside its fields; instances are made by `message_class` alone."""
+    """What every parsed message offers beside its fields. The methods are the protobuf library's: see message_class."""
 
-    HasField: ClassVar[Callable[[str], bool]]
-    ListFields: ClassVar[Callable[[], Sequence[tuple[Any, object]]]]
-    MergeFrom: ClassVar[Callable[[Message], None]]
+    def HasField(self, name: str) -> bool:  # noqa: N802
+        raise NotImplementedError
+
+    def ListFields(self) -> Sequence[tuple[Any, object]]:  # noqa: N802
+        raise NotImplementedError
 
 
 def message_class(declared: type[Message]) -> type[Any]:

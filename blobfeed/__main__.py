@@ -1,0 +1,5 @@
+"""`python -m blobfeed` is the command `blobfeed`."""
+
+from .cli import main
+
+main()

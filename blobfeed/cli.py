@@ -1,0 +1,112 @@
+"""The command `blobfeed`: train a net, test one, say the version."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import __version__
+from .workers.errors import BlobfeedError
+
+_FAILED = 1
+_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+app = typer.Typer(
+    help="Train Caffe-style nets on data that other processes make ready.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+_Device = Annotated[
+    Device | None, typer.Option(help="Where to compute; by default CUDA where there is a device for it.")
+]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+class TorchMissing(BlobfeedError):
+    """The trainer computes with PyTorch, which is not installed."""
+
+
+@app.command()
+def train(
+    solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
+    snapshot: Annotated[Path | None, typer.Option(help="Go on from this snapshot.", metavar="FILE")] = None,
+    device: _Device = None,
+    debug: _Debug = False,
+) -> None:
+    """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
+    with _one_message(debug):
+        _need_torch()
+        from .trainer.progress import make_reporter
+        from .trainer.solver import Solver
+        from .trainer.training import StopRequest
+        from .trainer.training import train as run
+
+        with Solver.from_file(solver, device) as made:
+            if snapshot is not None:
+                made.restore(snapshot)
+            with StopRequest() as stop, contextlib.closing(make_reporter(made)) as reporter:
+                run(made, reporter, stop)
+
+
+@app.command("test")
+def score(
+    model: Annotated[Path, typer.Option(help="Net prototxt; its layers for the phase TEST are used.", metavar="FILE")],
+    weights: Annotated[Path, typer.Option(help="A snapshot that training wrote.", metavar="FILE")],
+    iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
+    device: _Device = None,
+    debug: _Debug = False,
+) -> None:
+    """Print the means of a net's outputs over some batches."""
+    with _one_message(debug):
+        _need_torch()
+        from .trainer.progress import scores_text
+        from .trainer.scoring import score_net
+
+        typer.echo(scores_text(score_net(model, weights, iterations, device)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"blobfeed {__version__}")
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise TorchMissing("training needs PyTorch, which is not installed: pip install 'blobfeed[torch]'")
+
+
+@contextlib.contextmanager
+def _one_message(debug: bool) -> Iterator[None]:
+    """Turn an error that the user can do something about into its message, and Ctrl-C into silence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("blobfeed: interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    except Exception as error:
+        # An exception with a note was raised by somebody's layer, and the note says by which.
+        notes: list[str] = getattr(error, "__notes__", [])
+        if debug or not (isinstance(error, (BlobfeedError, OSError)) or notes):
+            raise
+        what = str(error) if isinstance(error, BlobfeedError) else f"{type(error).__name__}: {error}"
+        typer.echo("\n  ".join([f"blobfeed: error: {what}", *notes]), err=True)
+        raise typer.Exit(_FAILED) from None
+
+
+def main() -> None:
+    app()

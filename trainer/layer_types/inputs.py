@@ -1,0 +1,53 @@
+"""Blobs that the user of a net fills, and blobs that nobody wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..blobs import Blob
+from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
+
+
+@layer_type("Input")
+class Input(Layer):
+    """Tops of the given shapes (one for all, or one for each), to be written from outside."""
+
+    fields = ("input_param",)
+    bottoms = range(1)
+    tops = ANY
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self._tops: Sequence[Blob] = ()
+        shapes, tops = len(self.param.input_param.shape), len(self.param.top)
+        if shapes not in (1, tops):
+            raise context.unsupported(
+                f"needs one shape, or one for each of its {tops} tops, got {shapes}", "input_param"
+            )
+
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        shapes = self.param.input_param.shape
+        for position, blob in enumerate(top):
+            blob.reshape(*shapes[position if len(shapes) > 1 else 0].dim)
+        self._tops = top
+
+    def forward(self) -> Tensors:
+        for blob in self._tops:
+            blob.own()
+        return tuple(blob.tensor for blob in self._tops)
+
+
+@layer_type("Silence")
+class Silence(Layer):
+    """Takes its bottoms off the list of the net's outputs."""
+
+    bottoms = ANY
+    tops = range(1)
+
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        """Nothing: there are no tops."""
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        return ()

@@ -1,0 +1,174 @@
+"""Layers written in Python: made and called as Caffe does it, with the gradient in `diff`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from ..blobs import Blob, BlobList
+from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
+
+_FIELD = "python_param"
+
+
+class UserLayer(Protocol):
+    """The hooks of a layer that its author writes; called on the thread that trains."""
+
+    param_str: str
+    phase: int
+
+    def setup(self, bottom: BlobList, top: BlobList) -> None: ...
+    def reshape(self, bottom: BlobList, top: BlobList) -> None: ...
+    def forward(self, bottom: BlobList, top: BlobList) -> None: ...
+    def backward(self, top: BlobList, propagate_down: Sequence[bool], bottom: BlobList) -> None: ...
+
+
+class StallStatistics(Protocol):
+    """What the progress display reads from a layer's statistics."""
+
+    @property
+    def stall_s(self) -> float:
+        """Seconds that training has waited for data."""
+
+
+@runtime_checkable
+class HasStatistics(Protocol):
+    def statistics(self) -> StallStatistics: ...
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """A layer that can go on where it was: its state is a mapping of plain values, stored in the snapshot."""
+
+    def state_dict(self) -> Mapping[str, int | str]: ...
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None: ...
+
+
+@runtime_checkable
+class HasClose(Protocol):
+    def close(self) -> None: ...
+
+
+@layer_type("Python")
+class PythonLayer(Layer):
+    """`module` and `layer` name a class; an instance of it gets the hooks' calls."""
+
+    fields = (_FIELD,)
+    bottoms = range(ANY.stop)
+    tops = range(ANY.stop)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self.user_layer = self._make()
+        self._bottom: Sequence[Blob] = ()
+        self._top: Sequence[Blob] = ()
+
+    def _make(self) -> UserLayer:
+        user_class = self._find_class()
+        with self._noting("__init__"):
+            user_layer = cast(UserLayer, user_class(self.param))
+        user_layer.param_str = self.param.python_param.param_str
+        user_layer.phase = int(self.context.phase)
+        # Beyond Caffe's contract, for layers that know what to do with them; one with __slots__ does not want them.
+        for name, value in (("base_dir", self.context.folder), ("device", str(self.context.device))):
+            with contextlib.suppress(AttributeError):
+                setattr(user_layer, name, value)
+        return user_layer
+
+    def _find_class(self) -> Any:
+        options = self.param.python_param
+        for name in ("module", "layer"):
+            if not options.HasField(name):
+                raise self.context.unsupported(f"python_param needs {name!r}", _FIELD)
+        _make_importable(self.context.folder)
+        try:
+            module = importlib.import_module(options.module)
+        except ImportError as error:
+            raise self.context.unsupported(
+                f"cannot import module {options.module!r}: {error}; it is looked for beside the prototxt, in the "
+                "working directory and on PYTHONPATH",
+                _FIELD,
+                "module",
+            ) from error
+        if not callable(found := getattr(module, options.layer, None)):
+            raise self.context.unsupported(
+                f"module {options.module!r} ({getattr(module, '__file__', 'built in')}) has no class {options.layer!r}",
+                _FIELD,
+                "layer",
+            )
+        return found
+
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        self._bottom, self._top = bottom, top
+        with self._noting("setup"):
+            self.user_layer.setup(BlobList(bottom), BlobList(top))
+        self._call_reshape()
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        for blob in self._top:
+            blob.own()
+        self._call_reshape()
+        if any(tensor.requires_grad for tensor in bottom):
+            return cast(Tensors, _UserFunction.apply(self, *bottom))  # type: ignore[no-untyped-call]
+        return self.call_forward()
+
+    def _call_reshape(self) -> None:
+        with self._noting("reshape"):
+            self.user_layer.reshape(BlobList(self._bottom), BlobList(self._top))
+
+    def call_forward(self) -> Tensors:
+        with self._noting("forward"):
+            self.user_layer.forward(BlobList(self._bottom), BlobList(self._top))
+        return tuple(blob.tensor for blob in self._top)
+
+    def call_backward(self, top_diffs: Sequence[Tensor], propagate_down: Sequence[bool]) -> list[Tensor | None]:
+        for blob, diff in zip(self._top, top_diffs, strict=True):
+            blob.diff.copy_(diff)
+        with self._noting("backward"):
+            self.user_layer.backward(BlobList(self._top), list(propagate_down), BlobList(self._bottom))
+        # Copies: another layer with the same bottom will write its own gradient into the same diff.
+        wanted = zip(self._bottom, propagate_down, strict=True)
+        return [blob.diff.clone() if wants else None for blob, wants in wanted]
+
+    @contextlib.contextmanager
+    def _noting(self, hook: str) -> Iterator[None]:
+        """Lets the author's exception through as it is, with a note of the layer that it came from."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"in {hook} of {self.context.where}")
+            raise
+
+
+def _make_importable(folder: Path) -> None:
+    """Have modules beside the prototxt found, and in the working directory, as a script's own folder is.
+
+    For good, not for one import: a layer may import more when it runs, and its loaders look for its module in what is
+    `sys.path` then.
+    """
+    for entry in (str(Path.cwd()), str(folder.resolve())):
+        if entry not in sys.path:
+            sys.path.insert(0, entry)
+
+
+class _UserFunction(torch.autograd.Function):
+    """Hangs a layer's own backward into torch's graph."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, layer: PythonLayer, *bottom: Tensor) -> Tensors:
+        ctx.layer = layer  # type: ignore[attr-defined]
+        return layer.call_forward()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *top_diffs: Tensor) -> tuple[Tensor | None, ...]:
+        layer: PythonLayer = ctx.layer
+        return (None, *layer.call_backward(top_diffs, ctx.needs_input_grad[1:]))

@@ -1,0 +1,120 @@
+"""What somebody watching sees: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .solver import Scores, Solver
+
+_REFRESH_S = 0.5
+
+
+class Reporter(Protocol):
+    def stepped(self, solver: Solver) -> None:
+        """An iteration is done."""
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Meter:
+    """Speed between two readings."""
+
+    time_s: float
+    samples: int = 0
+    stall_s: float = 0.0
+
+    def read(self, time_s: float, samples: int, stall_s: float) -> tuple[float, float]:
+        """Samples per second and the share of the time spent waiting, since the last reading."""
+        passed = max(time_s - self.time_s, 1e-9)
+        speed, share = (samples - self.samples) / passed, min((stall_s - self.stall_s) / passed, 1.0)
+        self.time_s, self.samples, self.stall_s = time_s, samples, stall_s
+        return speed, share
+
+
+class LineReporter:
+    """A line every `display` iterations."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._display = solver.param.display
+        self._samples = 0
+        self._meter = Meter(time.monotonic())
+
+    def stepped(self, solver: Solver) -> None:
+        self._samples += solver.samples_per_step
+        if self._display and solver.iteration % self._display == 0:
+            self.say(self._line(solver))
+
+    def _line(self, solver: Solver) -> str:
+        stall_s = solver.stall_s()
+        speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
+        return (
+            f"iteration {solver.iteration}/{solver.param.max_iter}: loss {solver.loss():.6g}, rate {solver.rate:.6g}, "
+            f"{speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
+        )
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing: lines are complete when they are written."""
+
+
+class BarReporter:
+    """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(
+                "loss {task.fields[loss]:.4g} · {task.fields[speed]:,.0f} samples/s · "
+                "stall {task.fields[stall_s]:.1f} s"
+            ),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(
+            "", total=solver.param.max_iter, completed=solver.iteration, loss=float("nan"), speed=0.0, stall_s=0.0
+        )
+        self._samples = 0
+        self._meter = Meter(time.monotonic())
+        self._progress.start()
+
+    def stepped(self, solver: Solver) -> None:
+        self._samples += solver.samples_per_step
+        self._progress.update(self._task, completed=solver.iteration)
+        now = time.monotonic()
+        # Asking for the loss waits for the device, so it is done as often as somebody can read it.
+        if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
+            stall_s = solver.stall_s()
+            speed, _ = self._meter.read(now, self._samples, stall_s)
+            self._progress.update(self._task, loss=solver.loss(), speed=speed, stall_s=stall_s)
+
+    def say(self, text: str) -> None:
+        if sys.stdout.isatty():
+            self._progress.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def make_reporter(solver: Solver) -> Reporter:
+    """A bar where stderr is a terminal, else lines on stdout."""
+    return BarReporter(solver) if sys.stderr.isatty() else LineReporter(solver)
+
+
+def scores_text(scores: Scores) -> str:
+    return ", ".join(f"{name} = {value:.6g}" for name, value in scores.items())
