@@ -22,7 +22,7 @@ class Source(ABC):
     kind: ClassVar[str] = "source"
     """The key under `source:` in the parameters that chooses this class."""
 
-    modules: ClassVar[tuple[str, ...]] = ()
+    modules: tuple[str, ...] = ()
     """Modules that `read` needs: imported once, before the loaders are forked, so that they share the pages."""
 
     @classmethod

@@ -1,44 +1,15 @@
-"""The order in which an array's dimensions are stored, and the order in which its samples are delivered: C, D, H, W."""
+"""The options that say in which order an HDF5 data set's dimensions are stored; samples are delivered as C, D, H, W."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ..errors import ParameterError
-from ..specs import AnyArray
+from .gather_order import Arrangement
 
 _DELIVERED = "cdhw"
 _TORCH_DEFAULTS = {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4}
 _TORCH_NAMES = {"num_dim": "n", "h_dim": "h", "w_dim": "w", "cha_dim": "c"}
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """Which stored axis counts the samples, and which of the others (that one left out) each delivered axis is."""
-
-    sample_axis: int
-    order: tuple[int, ...]
-
-    def delivered(self, stored: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one delivered sample; `stored` is the whole array's shape."""
-        sample = without(stored, self.sample_axis)
-        return tuple(sample[axis] for axis in self.order)
-
-    def as_stored(self, rows: AnyArray) -> AnyArray:
-        """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return rows.transpose(0, *(axis + 1 for axis in back))
-
-
-def without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
-    """`shape` with one axis left out."""
-    return (*shape[:axis], *shape[axis + 1 :])
-
-
-def plain(rank: int) -> Arrangement:
-    """Samples counted by the first axis, the rest as it lies."""
-    return Arrangement(0, tuple(range(rank - 1)))
 
 
 def from_names(names: Sequence[str], rank: int, what: str) -> Arrangement:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
+import math
 from collections.abc import Iterator
-from itertools import pairwise
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ..errors import SampleTooLargeError, SourceError
-from ..specs import AnyArray, IndexArray, RaggedRows, Rows
-from .hdf5_layout import StoredArray
-from .hdf5_options import Locking
+from ..specs import AnyArray, IndexArray, RaggedRows
+from .gather import FileStamp, copy_runs, stretches
+from .gather_columns import Locking
+from .gather_layout import StoredArray, ThroughLibrary
 
-with contextlib.suppress(ImportError):
-    import hdf5plugin  # noqa: F401 - importing it registers lz4, zstd, blosc and more with the HDF5 library
+_DEFAULT_CACHE_SLOTS = 521
 
 
-def open_file(path: str, locking: Locking, chunk_cache_bytes: int) -> h5py.File:
+def open_file(path: str, locking: Locking) -> h5py.File:
     """The HDF5 file at `path`, for reading; raises SourceError that names it."""
     try:
-        return h5py.File(path, "r", locking=locking, rdcc_nbytes=chunk_cache_bytes)
+        return h5py.File(path, "r", locking=locking)
     except FileNotFoundError:
         raise SourceError(f"source hdf5: there is no file {path!r}") from None
     except OSError as error:
@@ -35,17 +34,21 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     try:
         entry = file[name]
     except KeyError as error:
-        held = dict(_datasets(file))
-        near = difflib.get_close_matches(name, held, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        dangling = f"; the library says: {error.args[0]}" if name in file else ""
-        raise SourceError(
-            f"source hdf5: {file.filename!r} has no data set {name!r}{hint}; it holds "
-            f"{', '.join(map(str, held.values())) or 'no data sets'}; name the ones to read in 'tops'{dangling}"
-        ) from None
+        raise _missing(file, name, error) from None
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
     return entry
+
+
+def _missing(file: h5py.File, name: str, error: KeyError) -> SourceError:
+    held = dict(_datasets(file))
+    near = difflib.get_close_matches(name, held, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    broken = f"; there is a link of that name, but: {error.args[0]}" if file.get(name, getlink=True) else ""
+    return SourceError(
+        f"source hdf5: {file.filename!r} has no data set {name!r}{hint}{broken}; it holds "
+        f"{', '.join(held.values()) or 'no data sets'}; name the ones to read in 'tops'"
+    )
 
 
 def _datasets(file: h5py.File, most: int = 20) -> Iterator[tuple[str, str]]:
@@ -60,42 +63,80 @@ def _datasets(file: h5py.File, most: int = 20) -> Iterator[tuple[str, str]]:
     yield from found.items()
 
 
-def open_rows(file: h5py.File, array: StoredArray, sample_axis: int) -> LibraryRows | LibraryRaggedRows:
-    """The reader of `array` in the open `file`."""
-    dataset = find_dataset(file, array.name)
-    return LibraryRows(dataset, sample_axis) if array.longest is None else LibraryRaggedRows(dataset)
+def has_filter(number: int) -> bool:
+    """Whether the library can undo the filter of this number, with what hdf5plugin adds to it where it is installed."""
+    if not h5py.h5z.filter_avail(number):
+        register_plugins()
+    return bool(h5py.h5z.filter_avail(number))
+
+
+def register_plugins() -> None:
+    """Have the library know lz4, zstd, blosc and more, where hdf5plugin is installed."""
+    try:
+        import hdf5plugin  # noqa: F401 - the import itself registers them
+    except ImportError:
+        return
+
+
+class LibraryFile:
+    """One HDF5 file opened through the library, with a chunk cache of `chunk_cache_bytes` for each data set."""
+
+    def __init__(self, stamp: FileStamp, locking: Locking, chunk_cache_bytes: int) -> None:
+        stamp.require_unchanged()
+        self._file = open_file(stamp.path, locking)
+        self._chunk_cache_bytes = chunk_cache_bytes
+
+    def rows(self, array: StoredArray, sample_axis: int) -> LibraryRows:
+        """The reader of `array`."""
+        return LibraryRows(self._dataset(array), sample_axis)
+
+    def ragged(self, array: StoredArray) -> LibraryRaggedRows:
+        """The reader of an `array` whose elements vary in length."""
+        return LibraryRaggedRows(self._dataset(array))
+
+    def _dataset(self, array: StoredArray) -> h5py.Dataset:
+        """The data set, opened with a cache for one chunk at least: else each sample would be decoded by itself."""
+        layout = array.layout
+        chunk = layout.chunk if isinstance(layout, ThroughLibrary) else None
+        if isinstance(layout, ThroughLibrary) and layout.plugin:
+            register_plugins()
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        needed = math.prod(chunk) * array.dtype.itemsize if chunk else 0
+        access.set_chunk_cache(_DEFAULT_CACHE_SLOTS, max(needed, self._chunk_cache_bytes), 0.75)
+        try:
+            return h5py.Dataset(h5py.h5d.open(self._file.id, array.name.encode(), access))
+        except KeyError as error:
+            raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 class LibraryRows:
-    """Rows of one data set, read by h5py in the order in which they are stored, each one once."""
+    """Samples of one data set, read by h5py in the order in which they are stored, each one once."""
 
     def __init__(self, dataset: h5py.Dataset, sample_axis: int) -> None:
         self._dataset = dataset
         self._axis = sample_axis
 
-    def read(self, indices: IndexArray, positions: IndexArray, rows: Rows) -> None:
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
-        assert not isinstance(rows, RaggedRows)
         wanted, first, back = np.unique(indices, return_index=True, return_inverse=True)
         targets = positions[first]
-        for start, stop in runs(wanted, targets):
+        for start, stop in stretches(wanted, targets, 1):
             to = int(targets[start])
             rows[to : to + stop - start] = self._read_run(int(wanted[start]), stop - start, rows.dtype)
-        for to, source in zip(positions.tolist(), targets[back].tolist(), strict=True):
-            if to != source:
-                rows[to] = rows[source]
+        sources = targets[back]
+        repeats = np.flatnonzero(sources != positions)
+        copy_runs(rows, sources[repeats], positions[repeats], rows)
 
     def _read_run(self, start: int, count: int, dtype: np.dtype[np.generic]) -> AnyArray:
-        selection = (*(slice(None),) * self._axis, slice(start, start + count))
-        run: AnyArray = self._dataset[selection]
-        if run.dtype.kind == "O":
-            run = _fixed(run, dtype)
-        return np.moveaxis(run, self._axis, 0)
+        run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
+        return np.moveaxis(_fixed(run, dtype) if run.dtype.kind == "O" else run, self._axis, 0)
 
-
-def longest_element(elements: AnyArray) -> int:
-    """The length of the longest of `elements`, strings or arrays of varying length."""
-    return max(map(len, elements.ravel().tolist()), default=0)
+    def will_need(self, indices: IndexArray) -> None:
+        """Nothing: only the library knows where the samples lie."""
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
@@ -107,21 +148,18 @@ def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
     return strings.astype(dtype)
 
 
+def longest_element(elements: AnyArray) -> int:
+    """The length of the longest of `elements`, strings or arrays of varying length."""
+    return max(map(len, elements.ravel().tolist()), default=0)
+
+
 class LibraryRaggedRows:
     """Samples of one data set whose elements are arrays of varying length."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
 
-    def read(self, indices: IndexArray, positions: IndexArray, rows: Rows) -> None:
+    def read(self, indices: IndexArray, positions: IndexArray, rows: RaggedRows) -> None:
         """Put sample indices[i] into rows[positions[i]]."""
-        assert isinstance(rows, RaggedRows)
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             rows.put(position, self._dataset[index])
-
-
-def runs(indices: IndexArray, positions: IndexArray) -> Iterator[tuple[int, int]]:
-    """The stretches [start, stop) over which both `indices` and `positions` go up by one."""
-    breaks = np.flatnonzero((np.diff(indices) != 1) | (np.diff(positions) != 1)) + 1
-    edges = [0, *breaks.tolist(), len(indices)] if len(indices) else [0]
-    yield from pairwise(edges)

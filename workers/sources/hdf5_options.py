@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
+
+from .gather_columns import Locking
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Place = Annotated[int, msgspec.Meta(ge=1, le=4)]
-Locking = bool | Literal["best-effort"] | None
 
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,6 +25,8 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps.
     open_files: files that each loader keeps open at a time.
+    memory_map: true or false to have uncompressed data always or never read from a memory map; by the size of a sample
+        where it is left out. A map is faster below half a megabyte; the cached file then counts as the loader's memory.
     """
 
     path: str | tuple[str, ...]
@@ -37,3 +40,4 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
     open_files: Positive = 128
+    memory_map: bool | None = None

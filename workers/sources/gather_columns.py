@@ -1,0 +1,180 @@
+"""The arrays of a source, each a row of stored arrays put end to end, and the files that they are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from ..errors import BlobfeedError, SourceError
+from ..specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
+from .chunk_cache import RecentlyUsed
+from .gather import ContiguousRows, FileStamp, RawFile
+from .gather_layout import Chunked, Contiguous, StoredArray
+from .gather_order import Arrangement
+
+if TYPE_CHECKING:
+    from .chunk_rows import ChunkCache
+    from .hdf5_library import LibraryFile
+
+Locking = bool | Literal["best-effort"] | None
+
+
+class Column:
+    """One top: samples of `arrays`, one array after the other, all stored in the same `arrangement`."""
+
+    def __init__(self, arrays: Sequence[StoredArray], arrangement: Arrangement) -> None:
+        self.arrays = tuple(arrays)
+        self.arrangement = arrangement
+        counts = [array.shape[arrangement.sample_axis] for array in arrays]
+        self.starts = np.cumsum([0, *counts], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def spec(self) -> ArraySpec:
+        """What a sample is once it is delivered, in this machine's byte order."""
+        first = self.arrays[0]
+        # Strings of varying length are as long as the longest of their file: the longest of all has room for each.
+        dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
+        if first.longest is not None:
+            return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
+        return ArraySpec(self.arrangement.delivered(first.shape), dtype)
+
+    def locate(self, index: int) -> tuple[StoredArray, int]:
+        """The array that holds sample `index`, and its number in there."""
+        number = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.arrays[number], index - int(self.starts[number])
+
+    def split(self, indices: IndexArray) -> Iterator[tuple[StoredArray, IndexArray, IndexArray]]:
+        """For each array that holds some of the samples: it, their numbers in there, and their positions in `indices`.
+
+        The positions are ascending.
+        """
+        if len(self.arrays) == 1:
+            yield self.arrays[0], indices, np.arange(len(indices))
+            return
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        for positions in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = int(numbers[positions[0]])
+            yield self.arrays[number], indices[positions] - self.starts[number], positions
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How files are read. memory_map: None where the size of a row decides (gather.py says how)."""
+
+    memory_map: bool | None = None
+    locking: Locking = None
+    chunk_cache_bytes: int = 0
+    open_files: int = 128
+
+
+class Reader(Protocol):
+    """Reads samples of one stored array."""
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray, /) -> None:
+        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
+
+    def will_need(self, indices: IndexArray, /) -> None:
+        """Start reading these samples."""
+
+
+class Columns:
+    """Reads the rows of several tops, with as many files open, and as many chunks kept, as `access` allows."""
+
+    def __init__(self, columns: Mapping[str, Column], access: Access) -> None:
+        self._columns = columns
+        self._access = access
+        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(access.open_files, discard=OpenFile.close)
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        """Put sample indices[i] into row i of each top; raises SourceError that names file and array."""
+        for top, column in self._columns.items():
+            rows = out[top]
+            for array, local, positions in column.split(indices):
+                file = self._open(array.file)
+                try:
+                    if isinstance(rows, RaggedRows):
+                        file.library.ragged(array).read(local, positions, rows)
+                    else:
+                        file.reader(array, column.arrangement.sample_axis).read(
+                            local, positions, column.arrangement.as_stored(rows)
+                        )
+                except BlobfeedError:
+                    raise
+                except (OSError, RuntimeError, ValueError) as error:
+                    raise SourceError(f"{array}: reading samples failed: {error}") from error
+
+    def will_need(self, indices: IndexArray) -> None:
+        """Start reading these samples from their files."""
+        for column in self._columns.values():
+            for array, local, _ in column.split(indices):
+                if array.longest is None:
+                    self._open(array.file).reader(array, column.arrangement.sample_axis).will_need(local)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._files.clear()
+
+    def _open(self, stamp: FileStamp) -> OpenFile:
+        file = self._files.get(stamp.path)
+        if file is None:
+            file = OpenFile(stamp, self._access, self._chunks)
+            self._files.put(stamp.path, file)
+        return file
+
+    @cached_property
+    def _chunks(self) -> ChunkCache:
+        return RecentlyUsed(self._access.chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
+
+
+class OpenFile:
+    """One file that is open for its bytes, through the HDF5 library, or both, whatever its arrays' layouts ask for."""
+
+    def __init__(self, stamp: FileStamp, access: Access, chunks: ChunkCache) -> None:
+        self._stamp = stamp
+        self._access = access
+        self._chunks = chunks
+        self._readers: dict[tuple[str, int], Reader] = {}
+
+    @cached_property
+    def raw(self) -> RawFile:
+        """The file's bytes."""
+        return RawFile(self._stamp, self._access.memory_map)
+
+    @cached_property
+    def library(self) -> LibraryFile:
+        """The file through the HDF5 library, which takes 0.1 s to import and so is imported only where it is needed."""
+        from .hdf5_library import LibraryFile
+
+        return LibraryFile(self._stamp, self._access.locking, self._access.chunk_cache_bytes)
+
+    def reader(self, array: StoredArray, sample_axis: int) -> Reader:
+        """The reader of `array`, made at the first call."""
+        reader = self._readers.get((array.name, sample_axis))
+        if reader is None:
+            reader = self._readers[array.name, sample_axis] = self._make_reader(array, sample_axis)
+        return reader
+
+    def _make_reader(self, array: StoredArray, sample_axis: int) -> Reader:
+        layout = array.layout
+        if isinstance(layout, Contiguous):
+            return ContiguousRows(self.raw, layout.offset, array.shape, array.dtype, sample_axis)
+        if isinstance(layout, Chunked):
+            from .chunk_rows import ChunkedRows
+
+            return ChunkedRows(self.raw, array.name, layout, array.shape, array.dtype, sample_axis, self._chunks)
+        return self.library.rows(array, sample_axis)
+
+    def close(self) -> None:
+        """Close whatever of it is open."""
+        self._readers.clear()
+        for opened in ("raw", "library"):
+            if opened in self.__dict__:
+                self.__dict__.pop(opened).close()

@@ -1,0 +1,90 @@
+"""How arrays lie in files: what the trainer finds out once, and what the loaders read by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .gather import FileStamp
+from .gather_order import without
+
+
+@dataclass(frozen=True, slots=True)
+class Contiguous:
+    """In one piece, in C order, from byte `offset` of the file on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFilter:
+    """What was done to a chunk's bytes when it was written; `element_bytes` counts for the shuffle alone."""
+
+    kind: Literal["shuffle", "deflate", "fletcher32"]
+    element_bytes: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunked:
+    """In chunks of equal shape, each somewhere in the file.
+
+    `offsets`: int64, one for each place of the grid of chunks in C order, -1 where a chunk was never written: its
+    elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None where nothing is filtered.
+    `skipped`: for each chunk the bits of the filters that were left out for it, None where none was for any.
+    """
+
+    chunk: tuple[int, ...]
+    offsets: NDArray[np.int64]
+    fill: bytes
+    filters: tuple[ChunkFilter, ...] = ()
+    sizes: NDArray[np.uint32] | None = None
+    skipped: NDArray[np.uint32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughLibrary:
+    """Only the HDF5 library can read it; `reason` says why.
+
+    `chunk`: the shape of its chunks where it has any. `plugin`: whether the library needs hdf5plugin for its filters.
+    """
+
+    reason: str
+    chunk: tuple[int, ...] | None = None
+    plugin: bool = False
+
+
+Layout = Contiguous | Chunked | ThroughLibrary
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array in a file: `shape` and `dtype` as stored (elements that are arrays themselves count as further axes).
+
+    Strings of varying length have the fixed type that holds the longest; `longest` is set where each element is an
+    array of varying length.
+    """
+
+    file: FileStamp
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    layout: Layout
+    longest: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file.path}:{self.name}" if self.name else self.file.path
+
+    def sample_bytes(self, sample_axis: int) -> int:
+        """Bytes of one sample."""
+        return math.prod(without(self.shape, sample_axis)) * self.dtype.itemsize
+
+    def chunk_samples(self, sample_axis: int) -> int | None:
+        """Samples that are read and decoded together, None where each can be read by itself."""
+        layout = self.layout
+        if isinstance(layout, Contiguous) or (isinstance(layout, Chunked) and not layout.filters):
+            return None
+        return layout.chunk[sample_axis] if layout.chunk else None
