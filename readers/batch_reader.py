@@ -1,0 +1,180 @@
+"""`for batch in reader`: the pipeline as a plain Python loop wants it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..workers.errors import PipelineClosed
+from ..workers.recipe import DecodeHook, Hooks, PostprocessHook
+from ..workers.resume import State
+from ..workers.specs import ArraySpec
+from ..workers.statistics import Statistics
+from .delivery_tops import UnevenTop, make_tops
+from .handout import Handout, NamedBatch, make_handout
+from .loops import Loops
+from .seekable import SeekablePipeline, SourceLike
+
+
+class BatchReader:
+    """Whole batches by name, made ahead of time in other processes.
+
+        reader = BatchReader({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
+        for batch in reader:
+            train(batch["data"], batch["label"])
+
+    `source`: a mapping such as {"hdf5": {"path": …}}, or a Source. All parameters of a pipeline may be given by name.
+    `decode(sample, rng)` and `postprocess(batch)` run in the loaders. `base_dir`: what relative paths are taken from,
+    else the working directory. `train`: False for centred crops and no mirroring.
+
+    `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
+    anew; without it one loop never ends. A loop that is left early is over: the next one begins with the next epochs.
+    (An endless loop has no next one, it is continued.)
+
+    `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
+    of your own: keep them, collect them, write into them; memory that you let go is used again, so that a plain loop
+    allocates nothing. `copy=False` spares the copy: what you get is the slot's own memory, writable, and valid until
+    the next step of the loop only, when it is filled anew.
+
+    Raises ParameterError, SourceError, and whatever `decode` raises on its first sample; processes are started by the
+    first step of the first loop.
+    """
+
+    def __init__(
+        self,
+        source: SourceLike = None,
+        *,
+        decode: DecodeHook | None = None,
+        postprocess: PostprocessHook | None = None,
+        copy: bool | None = None,
+        base_dir: Path | str | None = None,
+        train: bool = True,
+        **parameters: object,
+    ) -> None:
+        self._feed = SeekablePipeline(
+            type(self).__name__, source, Hooks(decode, postprocess), parameters, base_dir=base_dir, train=train
+        )
+        self.parameters = self._feed.parameters
+        self._copy = self.parameters.delivery == "copy" if copy is None else copy
+        self._tops = make_tops(self._feed.pipeline.specs, self.parameters, self._feed.base_dir)
+        self._handout = self._make_handout()
+        self._loop = 0
+        self._in_loop = False
+        self._closed = False
+        self._finalizer = weakref.finalize(self, SeekablePipeline.close, self._feed)
+
+    # ---- what it gives
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """What each sample of a batch has, by name; where it varies, the largest shape."""
+        return {
+            top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop)) for top in self._tops
+        }
+
+    @property
+    def samples(self) -> int:
+        """Samples in an epoch, over all ranks."""
+        return self._feed.pipeline.samples
+
+    def __len__(self) -> int:
+        """Batches of one whole loop; raises TypeError where it is endless."""
+        batches = self._loops.batches
+        if batches is None:
+            raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
+        return batches
+
+    def __iter__(self) -> Iterator[NamedBatch]:
+        self._loop += 1
+        return self._batches(self._loop)
+
+    def _batches(self, loop: int) -> Iterator[NamedBatch]:
+        """One loop; only the one begun last goes on."""
+        self._begin_loop(loop)
+        left = self._loops.remaining(self._feed.position)
+        while left is None or left > 0:
+            batch = self._next(loop)
+            left = None if left is None else left - 1
+            self._in_loop = left != 0
+            yield batch
+        self._handout.take_back()
+
+    def _begin_loop(self, loop: int) -> None:
+        self._check(loop)
+        if self._in_loop and self.parameters.epochs is not None:
+            self._jump({**self.state_dict(), "position": self._loops.next_loop(self._feed.position)})
+
+    def _next(self, loop: int) -> NamedBatch:
+        self._check(loop)
+        batch = self._handout.next()
+        self._feed.received += 1
+        return batch
+
+    def _check(self, loop: int) -> None:
+        self._check_open()
+        if loop != self._loop:
+            raise PipelineClosed(
+                "this loop is over: another loop over the same reader has begun, or a state was loaded; for two loops "
+                "at a time use two readers"
+            )
+
+    # ---- states, counts, the end
+
+    def state_dict(self) -> State:
+        """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
+        return self._feed.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
+
+        It may be called at any time; a loop in progress is over. Raises ParameterError where the state does not fit.
+        """
+        self._check_open()
+        self._jump(state)
+        self._loop += 1
+        self._in_loop = False
+
+    def statistics(self) -> Statistics:
+        """Counts since the reader was made, or last went to another position."""
+        return self._feed.pipeline.statistics()
+
+    def close(self) -> None:
+        """End the loaders and give everything back. A reader that is forgotten does so too, when it is collected."""
+        self._closed = True
+        self._handout.close()
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _jump(self, state: Mapping[str, object]) -> None:
+        pipeline = self._feed.opened_at(state)
+        self._handout.close()
+        self._feed.switch_to(pipeline)
+        self._handout = self._make_handout()
+
+    def _make_handout(self) -> Handout:
+        return make_handout(self._feed.pipeline, self._tops, copy=self._copy)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PipelineClosed("the reader has been closed; make a new one")
+
+    @property
+    def _loops(self) -> Loops:
+        parameters = self.parameters
+        return Loops(
+            self.samples,
+            parameters.batch_size,
+            parameters.last_batch,
+            parameters.world_size or 1,
+            parameters.epochs,
+        )
