@@ -39,8 +39,7 @@ class CachedSource(Source):
 
     def __init__(self, source: Source, path: Path, size_limit: int) -> None:
         self._source = source
-        # An attribute of the class as a rule: here it is whatever the source behind has.
-        self.__dict__["modules"] = source.modules
+        self.modules = source.modules
         self._path = path.absolute()
         self._size_limit = size_limit
         self._layout: Layout = lay_out(source.specs, len(source), source.fingerprint())

@@ -152,7 +152,7 @@ def _boot() -> bytes:
         return bytes(BOOT_BYTES)
 
 
-def _write(descriptor: int, data: bytes | NDArray[np.uint8], offset: int) -> None:
+def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, offset)
@@ -270,5 +270,5 @@ class CacheFile:
         return np.ndarray((self._layout.samples, axes), np.int32, self._map, region.shapes_at if axes else 0)
 
 
-def _bytes_of(array: AnyArray) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _bytes_of(array: AnyArray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -101,7 +101,7 @@ class ImageDecoder:
         self._is_color = is_color
         self._exif = exif
         self._strict = strict
-        self._dct_scaling = dct_scaling
+        self._dct_scaling = dct_scaling and interpolation != "nearest"  # which means: no values but those of the image
         self._interpolation = INTERPOLATIONS[interpolation]
         self._planes = (2, 1, 0) if rgb else (0, 1, 2)
         self._flags = (cv2.IMREAD_COLOR if is_color else cv2.IMREAD_GRAYSCALE) | (
@@ -157,9 +157,7 @@ class ImageDecoder:
         return True
 
     def _decode_by_turbo(self, data: memoryview, *, strict: bool) -> tuple[Image, tuple[int, int]]:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-        if height * width > _LARGEST_PIXELS:
-            raise ValueError(f"its header says {height}×{width}, more than 2**30 pixels")
+        height, width = _jpeg_size(data)
         turn = orientation(data) if self._exif else 1
         target = self._size.of(*_turned((height, width), turn))
         by = reduction((height, width), _turned(target, turn)) if self._dct_scaling else 1
@@ -186,6 +184,16 @@ class ImageDecoder:
         if self._strict and _ends_early(data):
             raise ValueError("the JPEG is damaged: it ends before its end marker")
         return image, self._size.of(*image.shape[:2])  # type: ignore[return-value]
+
+
+def _jpeg_size(data: memoryview) -> tuple[int, int]:
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except KeyError:  # how simplejpeg says that it has no name for the subsampling
+        raise ValueError("libjpeg-turbo does not know its chroma subsampling") from None
+    if height * width > _LARGEST_PIXELS:
+        raise ValueError(f"its header says {height}×{width}, more than 2**30 pixels")
+    return height, width
 
 
 def _turned(size: tuple[int, int], turn: int) -> tuple[int, int]:

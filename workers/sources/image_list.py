@@ -61,7 +61,7 @@ class ImageListSource(Source):
     """
 
     kind: ClassVar[str] = "image_list"
-    modules: ClassVar[tuple[str, ...]] = (f"{__package__}.image_decode",)
+    modules = (f"{__package__}.image_decode",)
 
     def __init__(
         self, options: ImageListOptions, *, tops: Sequence[str] | None = None, base_dir: Path = Path()
