@@ -1,8 +1,10 @@
-"""What the order costs and how well it mixes: `python -m benchmarks.order` prints both tables of docs/order.md."""
+"""What the order costs and how well it mixes: `python -m benchmarks.order` prints the tables of docs/order.md.
+
+Times are processor time, the least of several rounds: it is computation alone, and others on the machine are no matter.
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 import timeit
 from collections.abc import Callable
@@ -44,19 +46,23 @@ def classes_per_batch(order: IndexArray, classes: int = 100, batch: int = _BATCH
 
 
 def ns_per_index(order: EpochOrder, position: int, count: int, calls: int) -> float:
-    """Median over several rounds; each asks for positions not asked for before."""
+    """Each round asks for positions not asked for before, in `calls` ranges of `count`."""
     rounds = []
     for number in range(_ROUNDS):
         start = position + number * count * calls
-        began = time.perf_counter_ns()
+        began = time.process_time_ns()
         for call in range(calls):
             order.indices(start + call * count, count)
-        rounds.append((time.perf_counter_ns() - began) / (calls * count))
-    return statistics.median(rounds)
+        rounds.append((time.process_time_ns() - began) / (calls * count))
+    return min(rounds)
 
 
 def _us(action: Callable[[], object], number: int = 20_000) -> float:
-    return min(timeit.repeat(action, number=number, repeat=3)) / number * 1e6
+    return min(timeit.repeat(action, timer=time.process_time, number=number, repeat=_ROUNDS)) / number * 1e6
+
+
+def _power_of_ten(number: int) -> str:
+    return "10" + str(len(str(number)) - 1).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _costs() -> None:
@@ -74,7 +80,7 @@ def _costs() -> None:
             order, far = make(samples), 5 * 10**9
             large, small = ns_per_index(order, far, 10**6, 1), ns_per_index(order, far * 2, _BATCH, 5000)
             resume = _us(lambda make=make, samples=samples: make(samples).indices(10**9, _BATCH), 50)  # type: ignore[misc]
-            print(f"| {name} | {samples:.0e} | {large:.0f} | {small:.0f} | {resume:.0f} |")
+            print(f"| {name} | {_power_of_ten(samples)} | {large:.0f} | {small:.0f} | {resume:.0f} |")
 
 
 def _calls() -> None:
