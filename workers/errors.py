@@ -77,3 +77,15 @@ class SocketPathError(BlobfeedError):
 
 class InterpreterError(BlobfeedError):
     """No Python interpreter of the trainer's own version could be found to run the assembler."""
+
+
+class InexactValueError(BlobfeedError, ValueError):
+    """An integer of a batch cannot be held exactly by the floating-point type of the top that it goes to."""
+
+
+class UnequalShapesError(BlobfeedError, ValueError):
+    """Samples of different shapes lie in one batch, and nothing says how to bring them to one shape."""
+
+
+class FetchOrderError(BlobfeedError, RuntimeError):
+    """An AsyncReader was asked for a batch that nobody fetched, or for more fetches at a time than its `njob`."""
