@@ -120,6 +120,48 @@ class TorchHandout(NumpyHandout):
         return batch
 
 
+class CudaHandout(Handout):
+    """Tensors on a CUDA device, to which the next batches travel ahead of time; those on loan are filled again."""
+
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
+        super().__init__(pipeline, tops, copy=copy, loans=loans)
+        self._device = check_cuda(pipeline.parameters.device)
+        self._types = [check_torch_has(top) for top in tops]
+        from .cuda import CudaLane
+        from .cuda_delivery import CudaDelivery
+
+        self._delivery = CudaDelivery(pipeline, tops, CudaLane(self._device))
+        self._lent: deque[list[_Tensor]] = deque()
+
+    def next(self) -> NamedBatch:
+        shapes = self._delivery.next_shapes()
+        tensors = self._lent.popleft() if self._loans and len(self._lent) == self._loans else []
+        if [tuple(tensor.data.shape) for tensor in tensors] != shapes:
+            tensors = [self._empty(shape, dtype) for shape, dtype in zip(shapes, self._types, strict=True)]
+        batch = self._delivery.deliver(tensors)
+        if self._loans:
+            self._lent.append(tensors)
+        return NamedBatch.of(batch, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)})
+
+    def take_back(self, keep: int = 0) -> None:
+        """The slots are released by the delivery; the tensors stay, to be used again."""
+
+    def close(self) -> None:
+        self._delivery.close()
+
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> _Tensor:
+        import torch
+
+        return _Tensor(torch.empty(tuple(shape), dtype=dtype, device=self._device))
+
+
+class _Tensor:
+    """A blob for the delivery."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
+
+
 def check_torch_has(top: Top) -> torch.dtype:
     """The torch type of a top's values; raises ParameterError where torch has none."""
     import torch
@@ -133,11 +175,19 @@ def check_torch_has(top: Top) -> torch.dtype:
         ) from None
 
 
+def check_cuda(device: str) -> str:
+    """The parameter `device` where there is such a device; raises ParameterError."""
+    import torch
+
+    count = torch.cuda.device_count()
+    known = ["cuda", *(f"cuda:{number}" for number in range(count))] if count else []
+    if device not in known:
+        here = f"here are {', '.join(known)}" if known else "torch finds no CUDA device here"
+        raise ParameterError(f"parameter 'device' is {device!r}: expected '' (NumPy), 'cpu' or a CUDA device; {here}")
+    return device
+
+
 def make_handout(pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> Handout:
     """The handout for the pipeline's parameter `device`; raises ParameterError."""
-    device = pipeline.parameters.device
-    if not device:
-        return NumpyHandout(pipeline, tops, copy=copy, loans=loans)
-    if device == "cpu":
-        return TorchHandout(pipeline, tops, copy=copy, loans=loans)
-    raise ParameterError(f"parameter 'device' is {device!r}: expected '' (NumPy), 'cpu' or 'cuda', 'cuda:1', …")
+    kinds: dict[str, type[Handout]] = {"": NumpyHandout, "cpu": TorchHandout}
+    return kinds.get(pipeline.parameters.device, CudaHandout)(pipeline, tops, copy=copy, loans=loans)

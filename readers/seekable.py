@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ..workers.batch_plan import BatchPlan
+from ..workers.errors import ParameterError
 from ..workers.parameters import Parameters, check_parameters
 from ..workers.pipeline import Pipeline
 from ..workers.recipe import Hooks
 from ..workers.resume import State
 from ..workers.sources import Source, open_source
 from .sharding import with_shard
+
+_Hook = TypeVar("_Hook")
 
 SourceLike = Source | Mapping[str, object] | None
 
@@ -38,6 +42,8 @@ class SeekablePipeline:
         """`what` begins the messages about wrong parameters. Raises what Pipeline raises."""
         self.base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
         self._train = train
+        check_hook(what, "decode", hooks.decode)
+        check_hook(what, "postprocess", hooks.postprocess)
         self._hooks = hooks
         self.parameters = _check(what, source, values)
         self._source = source if isinstance(source, Source) else self._open_source()
@@ -47,6 +53,10 @@ class SeekablePipeline:
     def position(self) -> int:
         """The global position where the first batch begins that has not been received yet."""
         return self._plan.round_start(self.received)
+
+    def ends_epoch(self, ahead: int) -> bool:
+        """Whether an epoch ends with, or within, the batch that is received as the `ahead`th from now (1: the next)."""
+        return self._plan.ends_epoch(self.received + ahead - 1)
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been received."""
@@ -104,3 +114,10 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
     elif source is not None:
         declared["source"] = source
     return with_shard(check_parameters(declared, what))
+
+
+def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
+    """`hook` where it can be called, or None; raises ParameterError."""
+    if hook is not None and not callable(hook):
+        raise ParameterError(f"{what}: parameter {name!r} is {hook!r}: expected a function or another callable")
+    return hook
