@@ -6,10 +6,9 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import pytest
+from blobfeed.workers.ledger import MAX_OWED, Ledger, Task
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from blobfeed.workers.ledger import MAX_OWED, Ledger, Task
 
 
 class LedgerMachine(RuleBasedStateMachine):
