@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .chunk_rows import ChunkCache
     from .hdf5_library import LibraryFile
 
+_MUCH_LARGER = 16
+
 Locking = bool | Literal["best-effort"] | None
 
 
@@ -44,6 +46,11 @@ class Column:
         if first.longest is not None:
             return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
         return ArraySpec(self.arrangement.delivered(first.shape), dtype)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample as stored."""
+        return self.arrays[0].sample_bytes(self.arrangement.sample_axis)
 
     def locate(self, index: int) -> tuple[StoredArray, int]:
         """The array that holds sample `index`, and its number in there."""
@@ -112,11 +119,19 @@ class Columns:
                     raise SourceError(f"{array}: reading samples failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples from their files."""
-        for column in self._columns.values():
+        """Start reading these samples from their files, but not small ones beside larger ones.
+
+        The kernel's own reading ahead soon has all of the labels in memory, and advising on them costs as much.
+        """
+        for column in self._heavy:
             for array, local, _ in column.split(indices):
                 if array.longest is None:
                     self._open(array.file).reader(array, column.arrangement.sample_axis).will_need(local)
+
+    @cached_property
+    def _heavy(self) -> list[Column]:
+        largest = max(column.sample_bytes for column in self._columns.values())
+        return [column for column in self._columns.values() if column.sample_bytes * _MUCH_LARGER >= largest]
 
     def close(self) -> None:
         """Close all files."""

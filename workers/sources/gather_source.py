@@ -70,7 +70,7 @@ class StoredSource(Source):
     @property
     def chunk_samples(self) -> int | None:
         """Samples in a chunk of the largest top, where a chunk is decoded as a whole."""
-        column = max(self._columns.values(), key=_sample_bytes)
+        column = max(self._columns.values(), key=lambda column: column.sample_bytes)
         return column.arrays[0].chunk_samples(column.arrangement.sample_axis)
 
     def fingerprint(self) -> str:
@@ -96,10 +96,6 @@ def require_in_range(indices: IndexArray, samples: int) -> None:
     if int(indices.view(np.uint64).max()) >= samples:
         bad = indices[(indices < 0) | (indices >= samples)]
         raise IndexError(f"sample index {int(bad[0])} is not in 0 … {samples - 1}")
-
-
-def _sample_bytes(column: Column) -> int:
-    return column.arrays[0].sample_bytes(column.arrangement.sample_axis)
 
 
 def _modules(columns: Mapping[str, Column]) -> tuple[str, ...]:
