@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from .batch_plan import BatchPlan, rand_skip_of
 from .dispatch import batches_per_unit
 from .epoch_order import EpochOrder, make_order
@@ -19,6 +21,10 @@ from .sources.mixed import MixedSource, open_mix
 from .specs import allocate_rows
 from .transform import CropMirror
 from .units import UnitPlan
+
+_TRIAL_ROWS = 32
+_TRIAL_S = 0.02
+"""Setup makes a few rows to see how long they take, but not where that would be felt."""
 
 _FEWEST_SLOTS = 3
 """One that the trainer reads, one that lies ready, one that is being filled."""
@@ -132,13 +138,21 @@ def _crop_mirror(transform: Transform, train: bool) -> CropMirror | None:
 
 
 def _seconds_per_row(recipe: Recipe, position: int) -> float:
-    """Time to make one sample when everything is warm: the second of two; what the first shows is opening files."""
-    indices = recipe.order.indices(position, 1)
-    epochs = indices * 0 + position // recipe.order.samples
-    out = allocate_rows(recipe.specs, 1)
-    seconds = 0.0
-    for _ in range(2):
-        begun = time.perf_counter()
-        recipe.make(indices, epochs, out, lambda _: None)
-        seconds = time.perf_counter() - begun
+    """Time to make a row when everything is warm: the first run opens files; rows in a run share a call's cost.
+
+    The least of several runs, since other processes can only add to it.
+    """
+    seconds = _seconds_for(recipe, position, 1)
+    for rows in (1, *[_TRIAL_ROWS] * 3):
+        if seconds * rows < _TRIAL_S:
+            seconds = min(seconds, _seconds_for(recipe, position, rows) / rows)
     return seconds
+
+
+def _seconds_for(recipe: Recipe, position: int, rows: int) -> float:
+    indices = recipe.order.indices(position, rows)
+    epochs = np.full(rows, position // recipe.order.samples, np.int64)
+    out = allocate_rows(recipe.specs, rows)
+    begun = time.perf_counter()
+    recipe.make(indices, epochs, out, lambda _: None)
+    return time.perf_counter() - begun
