@@ -1,0 +1,12 @@
+"""Caffe's contract: the input layers, and a harness to run them without a net.
+
+`module: "blobfeed.layers"  layer: "MultiProcessInputLayer"` in a prototxt finds them here.
+"""
+
+from __future__ import annotations
+
+from .harness import LayerHarness
+from .multi_process_input_layer import MultiProcessInputLayer
+from .ready_made import HDF5InputLayer, ImageListInputLayer, NpyInputLayer
+
+__all__ = ["HDF5InputLayer", "ImageListInputLayer", "LayerHarness", "MultiProcessInputLayer", "NpyInputLayer"]

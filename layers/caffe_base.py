@@ -1,0 +1,60 @@
+"""The base class of our layers: Caffe's own where Caffe can be imported, else the stand-in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from . import standin
+
+
+def _find_layer_class() -> Any:
+    # A loader gets the user's layer class and with it this module; what it must not get is Caffe with all it brings.
+    if os.environ.get("BLOBFEED_ROLE") in ("loader", "assembler") or not _caffe_exists():
+        return standin.Layer
+    try:
+        caffe = importlib.import_module("caffe")
+    except Exception as error:  # whatever a broken build raises: the trainer may still be our own
+        warnings.warn(
+            f"there is a module caffe, but importing it raised {type(error).__name__}: {error}; layers are based on "
+            "the stand-in, and Caffe itself will not take them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return standin.Layer
+    return getattr(caffe, "Layer", standin.Layer)
+
+
+def _caffe_exists() -> bool:
+    return "caffe" in sys.modules or importlib.util.find_spec("caffe") is not None
+
+
+if TYPE_CHECKING:
+    _Found = standin.Layer
+    _Metaclass = type
+else:
+    _Found = _find_layer_class()
+    _Metaclass = type(_Found)
+
+IS_STANDIN = _Found is standin.Layer
+
+
+class LayerMeta(_Metaclass):
+    """Caffe's metaclass under a name that every process can import.
+
+    Caffe's layer class is made by Boost.Python, whose metaclass can be imported nowhere; a user's class that is sent to
+    the loaders by value takes its metaclass along by name. There the name stands for the stand-in's.
+    """
+
+
+class CaffeLayer(_Found, metaclass=LayerMeta):
+    """`caffe.Layer`, which can also be made where there is no Caffe to make it: in a harness, in another trainer."""
+
+    def __init__(self, layer_param: object = None) -> None:
+        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else.
+        if IS_STANDIN or type(layer_param).__module__.partition(".")[0] == "caffe":
+            super().__init__(layer_param)

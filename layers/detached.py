@@ -1,0 +1,74 @@
+"""The layer as its loaders see it: an object of its class with the attributes that the user gave it, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ..workers.errors import ParameterError
+from ..workers.recipe import Hooks, Sample
+from ..workers.specs import AnyArray
+
+_STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
+"""Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
+
+
+class DetachedLayer:
+    """Made in the trainer from the layer's class and attributes; pickled to the loaders, where it becomes an object.
+
+    `__init__` and `setup` of the class do not run there. Raises ParameterError where an attribute cannot be sent.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._class: Any = type(layer)
+        self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
+        self._layer: Any = None
+        _check_can_be_sent(self._class, self._attributes)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_layer": None}
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        return self._made().decode(sample, rng)
+
+    def postprocess(self, batch: dict[str, AnyArray]) -> Mapping[str, AnyArray] | None:
+        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch)
+        return changed
+
+    def _made(self) -> Any:
+        if self._layer is None:
+            self._layer = self._class.__new__(self._class)
+            self._layer.__dict__.update(self._attributes)
+        return self._layer
+
+
+def hooks_of(layer: Any, base: type[Any]) -> Hooks:
+    """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
+    overridden = [name for name in ("decode", "postprocess") if getattr(type(layer), name) is not getattr(base, name)]
+    if not overridden:
+        return Hooks()
+    detached = DetachedLayer(layer)
+    return Hooks(**{name: getattr(detached, name) for name in overridden})
+
+
+def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:
+    try:
+        cloudpickle.dumps((layer_class, attributes))
+    except Exception as error:
+        what = _culprit(layer_class, attributes)
+        raise ParameterError(
+            f"{what} cannot be sent to the loaders, where decode and postprocess run: {type(error).__name__}: {error}; "
+            "set such an attribute after super().setup(), or make it in decode at the first sample"
+        ) from error
+
+
+def _culprit(layer_class: type[Any], attributes: Mapping[str, object]) -> str:
+    for name, value in attributes.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return f"attribute {name!r} ({type(value).__name__}) of layer {layer_class.__name__}"
+    return f"layer class {layer_class.__name__}"

@@ -1,0 +1,56 @@
+"""A layer's `param_str`, taken apart: the pipeline's parameters, the source's options, and what a subclass added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..workers.checks import allowed, check_names, known_names
+from ..workers.errors import ParameterError
+from ..workers.parameters import Parameters, check_parameters, parse_param_str
+
+
+@dataclass(frozen=True)
+class InnerSource:
+    """A source whose options stand at the top level of param_str, among the other parameters."""
+
+    kind: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What a param_str says, checked."""
+
+    parameters: Parameters
+    extra: Mapping[str, object]
+
+
+def read_param_str(text: str, extra: Mapping[str, object], source: InnerSource | None, what: str) -> LayerOptions:
+    """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. Raises ParameterError."""
+    values = parse_param_str(text)
+    known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]
+    inner = () if source is None else source.options
+    if clash := set(extra) & {*known, *inner}:
+        raise ParameterError(f"{what}: extra_parameters has {sorted(clash)}, which are parameters already: rename them")
+    check_names(values, (*known, *inner, *extra), what)
+    own = {name: _checked(name, values.get(name, default), default, what) for name, default in extra.items()}
+    rest = {name: value for name, value in values.items() if name not in extra and name not in inner}
+    if source is not None:
+        rest["source"] = {source.kind: {name: values[name] for name in inner if name in values}}
+    return LayerOptions(check_parameters(rest, what), own)
+
+
+def _checked(name: str, value: object, default: object, what: str) -> object:
+    """`value` where it is of the default's type; a whole number is a float too. None allows everything."""
+    kind: Any = Any if default is None else type(default)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        expected = allowed(msgspec.inspect.type_info(kind))
+        raise ParameterError(
+            f"{what}: parameter {name!r} is {value!r}: expected {expected}, like its default {default!r}"
+        ) from None

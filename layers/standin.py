@@ -1,0 +1,160 @@
+"""What a Python layer meets inside Caffe, without Caffe: the layer's base class, its blobs, and the vectors of them.
+
+No kinder than Caffe (BVLC Caffe 1.0.0, Python layer, as measured there). What Caffe answers with an abort of the
+process raises CaffeAbort here, which `except Exception` does not catch: nothing catches an abort.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_CACHE_LINE = 64
+_ALIGNED_TO = 16
+"""Bytes: Caffe's memory is no better aligned than this, so neither is the stand-in's."""
+
+
+class CaffeAbort(BaseException):
+    """Caffe would have ended the process here, with exit code 134 and no way to catch it."""
+
+
+class Layer:
+    """The base class of Python layers. Caffe sets `param_str` and `phase` (0 TRAIN, 1 TEST) once it is made."""
+
+    param_str: str
+    phase: int
+
+    def __init__(self, layer_param: object) -> None:
+        self.blobs = BlobVector(())
+        self.type = "Python"
+
+
+class Extents:
+    """A blob's shape: `len`, `[i]` and iteration work. It is no tuple, and equal to none."""
+
+    __slots__ = ("_extents",)
+
+    def __init__(self, extents: Sequence[int]) -> None:
+        self._extents = tuple(extents)
+
+    def __len__(self) -> int:
+        return len(self._extents)
+
+    def __getitem__(self, axis: int) -> int:
+        return self._extents[_plain_index(axis)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._extents)
+
+
+class _Memory:
+    """Float32 that keeps its address while it shrinks; growing moves it, and spoils what older views show."""
+
+    __slots__ = ("_floats",)
+
+    def __init__(self) -> None:
+        self._floats: NDArray[np.float32] = np.empty(0, np.float32)
+
+    def view(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        count = math.prod(shape)
+        if count > len(self._floats):
+            # In Caffe such a view dangles. Not a number is the nearest that can be done to it in safety.
+            self._floats.fill(np.nan)
+            self._floats = _barely_aligned(count)
+        return self._floats[:count].reshape(shape)
+
+
+def _barely_aligned(count: int) -> NDArray[np.float32]:
+    room = np.zeros(4 * count + 2 * _CACHE_LINE, np.uint8)
+    start = (_ALIGNED_TO - room.ctypes.data) % _CACHE_LINE
+    return room[start : start + 4 * count].view(np.float32)
+
+
+class Blob:
+    """`data`, `diff`, `shape`, `count`, `num`, `channels`, `height`, `width`, `reshape`, and nothing else.
+
+    `data` and `diff` are made anew at each access: float32, C-contiguous, writable, and not the owners of their memory.
+    """
+
+    __slots__ = ("_data", "_diff", "_shape")
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] | None = None
+        self._data = _Memory()
+        self._diff = _Memory()
+
+    @property
+    def data(self) -> NDArray[np.float32]:
+        return self._data.view(self._known_shape("data"))
+
+    @property
+    def diff(self) -> NDArray[np.float32]:
+        return self._diff.view(self._known_shape("diff"))
+
+    @property
+    def shape(self) -> Extents:
+        return Extents(self._shape or ())
+
+    @property
+    def count(self) -> int:
+        return 0 if self._shape is None else math.prod(self._shape)
+
+    @property
+    def num(self) -> int:
+        return self._legacy(0)
+
+    @property
+    def channels(self) -> int:
+        return self._legacy(1)
+
+    @property
+    def height(self) -> int:
+        return self._legacy(2)
+
+    @property
+    def width(self) -> int:
+        return self._legacy(3)
+
+    def reshape(self, *shape: int) -> None:
+        """Takes plain Python integers alone; `reshape()` gives a blob of no axes, which holds one number."""
+        for extent in shape:
+            if not isinstance(extent, int):
+                raise TypeError(f"reshape takes plain Python integers, got {extent!r} of type {type(extent).__name__}")
+        if any(extent < 0 for extent in shape):
+            raise CaffeAbort(f"reshape{shape}: an axis is negative")
+        self._shape = shape
+
+    def _known_shape(self, what: str) -> tuple[int, ...]:
+        if self._shape is None:
+            raise CaffeAbort(f"{what} of a blob was read before its first reshape")
+        return self._shape
+
+    def _legacy(self, axis: int) -> int:
+        shape = self._shape or ()
+        if len(shape) > 4:
+            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
+        return shape[axis] if axis < len(shape) else 1
+
+
+class BlobVector:
+    """`bottom` and `top`: no lists. `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
+
+    __slots__ = ("_blobs",)
+
+    def __init__(self, blobs: Sequence[Blob]) -> None:
+        self._blobs = tuple(blobs)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __getitem__(self, index: int) -> Blob:
+        return self._blobs[_plain_index(index)]
+
+
+def _plain_index(index: int) -> int:
+    if not isinstance(index, int):
+        raise TypeError(f"expected a plain Python integer as index, got {index!r}")
+    return index
