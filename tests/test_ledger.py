@@ -259,3 +259,16 @@ def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> lis
         ledger.release(unit)
     ledger.open_units()
     return list(ledger.assign(0.0))
+
+
+def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
+    ledger = Ledger(slots=4, rows_of=lambda _: 1, kin_of=lambda unit, _: unit // 2)
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_units()
+    given = [(loader, task.unit) for loader, task in ledger.assign(0.0)]
+    assert given == [(1, 0), (1, 1), (2, 2), (2, 3)]
+    ledger.remove_loader(1)
+    for _, task in [(2, task) for task in ledger.owed(2)]:
+        ledger.done(2, task.id, 0.0)
+    assert [(loader, task.unit) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]

@@ -71,6 +71,7 @@ class Assembler:
             units=config.units.total,
             in_order=config.in_order,
             postprocess=config.postprocess,
+            kin_of=self._window_of,
         )
         self._auto = AutoScale(config.max_loaders, time.monotonic()) if config.num_loaders is None else None
         self._task_size = TaskSize(config.seconds_per_row, config.units.rows)
@@ -83,6 +84,10 @@ class Assembler:
         self._stopping = False
         self._failed = False
         self._open_links()
+
+    def _window_of(self, unit: int, row: int) -> int | None:
+        """Tasks of one window of a chunked order have chunks in common: one loader shall decompress them, once."""
+        return self._config.order.window_at(self._config.units.position_of(unit, row))
 
     def _open_links(self) -> None:
         self._folder = Path(self._config.sockets)

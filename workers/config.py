@@ -13,6 +13,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Literal
 
+from .epoch_order import EpochOrder
 from .process import passable
 from .ring import SlotLayout
 from .units import UnitPlan
@@ -42,6 +43,7 @@ class Config:
     layout: SlotLayout
     slots: int
     units: UnitPlan
+    order: EpochOrder
     recipe: bytes
     modules: tuple[str, ...]
     sys_path: tuple[str, ...]

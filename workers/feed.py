@@ -228,6 +228,7 @@ def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
         layout=plan.layout,
         slots=plan.slots,
         units=plan.units,
+        order=plan.recipe.order,
         recipe=recipe,
         modules=plan.recipe.source.modules,
         sys_path=trainer_sys_path(),

@@ -9,12 +9,15 @@ process puts its tasks back, never a mere suspicion: so nobody can still be writ
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 MAX_OWED = 2
 """Tasks a loader holds at most: one to work on and one so that it need not wait for the next."""
+
+_MOST_KEEPERS = 256
+"""Kinships remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
 _DEATHS_BEFORE_CUT = 2
 _DEATHS_BEFORE_POISON = 3
@@ -36,6 +39,10 @@ class Task:
     @property
     def is_postprocess(self) -> bool:
         return self.rows == 0
+
+
+def _no_kin(_unit: int, _row: int) -> None:
+    """Any task may go to any loader."""
 
 
 @dataclass(slots=True)
@@ -60,7 +67,8 @@ class Ledger:
     """All units between the opening of a slot and its release.
 
     `slots`: slots in the ring.  `rows_of`: how many rows a unit has (the last one may have fewer).
-    `units`: how many there are in all, or None for an endless run.
+    `units`: how many there are in all, or None for an endless run.  `kin_of`: (unit, row) → a number that tasks have in
+    common which had better go to one loader, because they read the same storage chunks; None where it does not matter.
     """
 
     def __init__(
@@ -71,12 +79,15 @@ class Ledger:
         units: int | None = None,
         in_order: bool = True,
         postprocess: bool = False,
+        kin_of: Callable[[int, int], int | None] = _no_kin,
     ) -> None:
         self.rows_per_task = 1 << 40
         self._rows_of = rows_of
         self._units = units
         self._in_order = in_order
         self._postprocess = postprocess
+        self._kin_of = kin_of
+        self._keepers: OrderedDict[int, int] = OrderedDict()
         self._free = deque(range(slots))
         self._next_unit = 0
         self._next_announced = 0
@@ -150,16 +161,39 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to who owes least."""
-        available = [(loader, debt) for loader, debt in self._debts.items() if not debt.dismissed]
-        while self._queue and available:
-            loader, debt = min(available, key=lambda item: len(item[1].tasks))
+        kept_waiting = []
+        while self._queue and (idlest := self._idlest()) is not None:
+            entry = heapq.heappop(self._queue)
+            task = entry[-1]
+            loader = self._keeper(task, idlest)
+            debt = self._debts[loader]
             if len(debt.tasks) >= MAX_OWED:
-                return
-            task = heapq.heappop(self._queue)[-1]
+                kept_waiting.append(entry)
+                continue
             if not debt.tasks:
                 debt.since = now
             debt.tasks.append(task)
             yield loader, task
+        for entry in kept_waiting:
+            heapq.heappush(self._queue, entry)
+
+    def _idlest(self) -> int | None:
+        """Who owes least and may be given more."""
+        debts = [(len(debt.tasks), loader) for loader, debt in self._debts.items() if not debt.dismissed]
+        owed, loader = min(debts, default=(MAX_OWED, 0))
+        return loader if owed < MAX_OWED else None
+
+    def _keeper(self, task: Task, idlest: int) -> int:
+        """Who gets `task`: the loader that has its kin, or else the idlest, which keeps them from now on."""
+        kin = self._kin_of(task.unit, task.first_row)
+        if kin is None:
+            return idlest
+        keeper = self._keepers.get(kin)
+        if keeper is None or keeper not in self._debts or self._debts[keeper].dismissed:
+            self._keepers[kin] = keeper = idlest
+            if len(self._keepers) > _MOST_KEEPERS:
+                self._keepers.popitem(last=False)
+        return keeper
 
     def done(self, loader: int, task_id: int, now: float) -> Task | None:
         """The task that `loader` has done; None where it owes no such task (a repeated or late message)."""

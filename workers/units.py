@@ -48,6 +48,11 @@ class UnitPlan:
     def rows_of(self, unit: int) -> int:
         return len(self.batches(unit)) * self.plan.batch_size
 
+    def position_of(self, unit: int, row: int) -> int:
+        """The global position that stands in `row` of `unit`, or would if its batch were full."""
+        number, place = divmod(row, self.plan.batch_size)
+        return self.plan.batch(unit * self.batches_per_unit + number).start + place
+
     def segments(self, unit: int, first_row: int, rows: int) -> Iterator[Segment]:
         """What lies in rows first_row … first_row+rows-1, adjoining positions together."""
         size = self.plan.batch_size
