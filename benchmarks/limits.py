@@ -1,0 +1,224 @@
+"""What this machine can do at most in the same run: the floor under every transport, with nothing delivered to anyone.
+
+copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
+read: two processes gather rows of the mapped data file, in random order, into memory of their own.
+read row by row: the same by one preadv for each row.
+read and copy: the same, and each copies what it gathered once more: one read and one copy of each byte on two cores,
+with nobody waiting for anybody.
+decode, decompress: two processes do only that.
+sequential read, random read: one process reads the rows as they lie, a megabyte at a time, or row by row in random
+order; for cold files.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import Array, c_longlong
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .datasets import HDF5_GZIP, JPEG
+from .entrants import WORKERS, Batch
+from .works import Work
+
+_SLOTS = 6
+"""Buffers used in turn, as a ring's slots are: copying the same one again and again would stay in the cache."""
+
+_LOOK_S = 0.005
+_BLOCK_BYTES = 1 << 20
+
+Bytes = NDArray[np.uint8]
+Effort = Callable[[Work, int, int], Iterator[int]]
+"""Of (work, samples, worker): does the work without end, and yields how many samples each step of it has done."""
+
+
+@contextmanager
+def open_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    yield _copies(work, np.dtype(work.dtype))
+
+
+@contextmanager
+def open_converting_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    yield _copies(work, np.dtype(np.uint8))
+
+
+def _copies(work: Work, stored: np.dtype[Any]) -> Iterator[Batch]:
+    slots = np.ones((_SLOTS, work.batch_size, *work.shape), stored)
+    blob = np.zeros(slots.shape[1:], work.dtype)
+    turn = 0
+    while True:
+        np.copyto(blob, slots[turn], casting="unsafe")
+        turn = (turn + 1) % _SLOTS
+        yield blob, range(work.batch_size)
+
+
+def _work_on(effort: Effort, work: Work, samples: int, worker: int, done: Array[c_longlong]) -> None:
+    for count in effort(work, samples, worker):
+        done[worker] += count
+
+
+@contextmanager
+def _in_workers(effort: Effort, work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    """Samples that the workers have done since the last look, as batches of no data."""
+    context = multiprocessing.get_context("fork")
+    done = RawArray(c_longlong, WORKERS)
+    processes = [
+        context.Process(target=_work_on, args=(effort, work, samples, worker, done), daemon=True)
+        for worker in range(WORKERS)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield _progress(done)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _progress(done: Array[c_longlong]) -> Iterator[Batch]:
+    seen = 0
+    while True:
+        time.sleep(_LOOK_S)
+        now = sum(done)
+        yield None, range(now - seen)
+        seen = now
+
+
+def _rows(work: Work, samples: int) -> np.memmap[Any, np.dtype[np.uint8]]:
+    """The stored samples as bytes, shape (samples, bytes of one), mapped."""
+    path = work.data.path(samples)
+    size = int(np.prod(work.shape))
+    if path.is_dir():
+        data = np.load(path / "data.npy", mmap_mode="r")
+        return np.memmap(path / "data.npy", np.uint8, "r", data.offset, (samples, size))
+    import h5py  # type: ignore[import-untyped]
+
+    with h5py.File(path, "r") as file:
+        data = file["data"]
+        # Chunks lie one behind the other, but for a few index blocks: for the speed it is all the same.
+        offset = data.id.get_offset() if data.chunks is None else data.id.get_chunk_info(0).byte_offset
+    return np.memmap(path, np.uint8, "r", offset, (samples, size))
+
+
+def _gather(work: Work, samples: int, worker: int, copied: bool = False) -> Iterator[int]:
+    rows = _rows(work, samples)
+    slots = np.zeros((_SLOTS, work.batch_size, rows.shape[1]), np.uint8)
+    blob = np.zeros(slots.shape[1:], np.uint8)
+    order = np.random.default_rng(worker).permutation(samples)
+    while True:
+        for start in range(0, samples - work.batch_size + 1, work.batch_size):
+            slot = slots[start // work.batch_size % _SLOTS]
+            # mode="clip": with the default, take() would gather into a buffer of its own first.
+            np.take(rows, order[start : start + work.batch_size], axis=0, out=slot, mode="clip")
+            if copied:
+                np.copyto(blob, slot)
+            yield work.batch_size
+
+
+def _gather_and_copy(work: Work, samples: int, worker: int) -> Iterator[int]:
+    return _gather(work, samples, worker, copied=True)
+
+
+def _read_row_by_row(work: Work, samples: int, worker: int) -> Iterator[int]:
+    rows = _rows(work, samples)
+    size = rows.shape[1]
+    slots = np.zeros((_SLOTS * work.batch_size, size), np.uint8)
+    descriptor = os.open(str(rows.filename), os.O_RDONLY)
+    order = np.random.default_rng(worker).permutation(samples)
+    while True:
+        for turn, index in enumerate(order.tolist()):
+            os.preadv(descriptor, [slots[turn % len(slots)]], rows.offset + index * size)
+            if turn % work.batch_size == 0:
+                yield work.batch_size
+
+
+def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
+    import simplejpeg  # type: ignore[import-untyped]
+
+    folder = JPEG.path(samples)
+    rng = np.random.default_rng(worker)
+    picture = np.empty((375, 500, 3), np.uint8)
+    slots = np.zeros((_SLOTS * work.batch_size, *work.shape), np.uint8)
+    size = work.shape[-1]
+    while True:
+        for turn, index in enumerate(rng.permutation(samples)):
+            simplejpeg.decode_jpeg((folder / f"{index}.jpg").read_bytes(), "BGR", buffer=picture)
+            y, x = rng.integers(375 - size), rng.integers(500 - size)
+            slots[turn % len(slots)] = picture[y : y + size, x : x + size].transpose(2, 0, 1)
+            yield 1
+
+
+def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
+    import h5py
+    from isal import isal_zlib
+
+    with h5py.File(HDF5_GZIP.path(samples), "r") as file:
+        data = file["data"]
+        step = data.chunks[0]
+        size = step * int(np.prod(work.shape))
+        while True:
+            for chunk in np.random.default_rng(worker).permutation(samples // step):
+                _, stored = data.id.read_direct_chunk((int(chunk) * step, 0, 0, 0))
+                isal_zlib.decompress(stored, bufsize=size)
+                yield step
+
+
+@contextmanager
+def open_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_gather, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_read_row_by_row(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_read_row_by_row, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_read_and_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_gather_and_copy, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_decode(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_decode, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_decompress(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_decompress, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_sequential_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    """Counted in samples, a megabyte's worth at a time."""
+    yield _reads(work, samples, max(1, _BLOCK_BYTES // int(np.prod(work.shape))), shuffled=False)
+
+
+@contextmanager
+def open_random_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    yield _reads(work, samples, 1, shuffled=True)
+
+
+def _reads(work: Work, samples: int, together: int, shuffled: bool) -> Iterator[Batch]:
+    rows = _rows(work, samples)
+    size = rows.shape[1]
+    buffer = bytearray(together * size)
+    descriptor = os.open(str(rows.filename), os.O_RDONLY)
+    starts = np.arange(0, samples - together + 1, together)
+    while True:
+        for start in (np.random.default_rng(0).permutation(starts) if shuffled else starts).tolist():
+            os.preadv(descriptor, [buffer], rows.offset + start * size)
+            yield None, range(together)

@@ -1,0 +1,185 @@
+"""The tables, in Markdown: what was measured beside what it is measured against."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .harness import Results
+from .job import Result
+from .works import Target, Work
+
+_MISSING = Result(reason="not run")
+_NOTHING = "–"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are figures, but for one of targets."""
+    rule = ["---", *("---" if title == "targets" else "---:" for title in head[1:])]
+    lines = [head, rule, *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+# ---- figures as text
+
+
+def rate(value: float | None) -> str:
+    """Three digits: more would not come out the same in the next run."""
+    if value is None:
+        return _NOTHING
+    digits = 3 - len(str(int(value)))
+    return f"{round(value, digits):,.0f}" if value >= 1 else f"{value:.2g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return _NOTHING
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+def megabytes(nbytes: float | None) -> str:
+    return _NOTHING if nbytes is None else f"{nbytes / 1e6:.0f} MB"
+
+
+_Format = Callable[[float | None], str]
+_FORMATS: dict[str, _Format] = {
+    "samples_per_s": lambda value: f"{rate(value)}/s",
+    "beside_ring_bytes": megabytes,
+    "own_bytes": megabytes,
+}
+
+
+def shown(value: float | None, metric: str) -> str:
+    return _FORMATS.get(metric, duration)(value) if value is not None else _NOTHING
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def times(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+# ---- targets
+
+
+def achieved(target: Target, work: Work, results: Results) -> float | None:
+    """What the target speaks of: the subject's figure, divided by the other's where there is another one."""
+    own = results.get((work.name, target.subject), _MISSING).median(target.metric)
+    if target.against is None:
+        return own
+    return ratio(own, results.get((work.name, target.against), _MISSING).median(target.metric))
+
+
+def met(target: Target, value: float) -> bool:
+    enough = target.at_least is None or value >= target.at_least
+    return enough and (target.at_most is None or value <= target.at_most)
+
+
+def verdict(target: Target, work: Work, results: Results) -> str:
+    value = achieved(target, work, results)
+    if value is None:
+        return f"{target.text}: not measured"
+    figure = times(value) if target.against else shown(value, target.metric)
+    return f"{target.text}: {figure}, {'met' if met(target, value) else '**not met**'}"
+
+
+# ---- the tables
+
+
+def _main_metric(work: Work) -> str:
+    return "stall_s" if work.step_s else "samples_per_s"
+
+
+def _best(work: Work, results: Results) -> tuple[str, float] | None:
+    """The best of the peers other than torch: by name, with its figure."""
+    metric = _main_metric(work)
+    found: dict[str, float] = {}
+    for (work_name, name), result in results.items():
+        value = result.median(metric)
+        if work_name == work.name and value is not None and not name.startswith(("blobfeed", "limit: ", "torch")):
+            found[name] = value
+    if not found:
+        return None
+    name = min(found, key=lambda each: found[each] if work.step_s else -found[each])
+    return name, found[name]
+
+
+def summary(works: Sequence[Work], results: Results) -> str:
+    """One row for each work, as the targets are laid down."""
+    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "limit of the run", "targets"]
+    return table(head, (_summary_row(work, results) for work in works))
+
+
+def _summary_row(work: Work, results: Results) -> list[str]:
+    metric = _main_metric(work)
+
+    def figure(name: str) -> str:
+        return shown(results.get((work.name, name), _MISSING).median(metric), metric)
+
+    best = _best(work, results)
+    return [
+        work.title,
+        figure("torch"),
+        figure("torch, tuned"),
+        f"{best[0]} {shown(best[1], metric)}" if best else _NOTHING,
+        f"**{figure('blobfeed')}**",
+        f"{figure(f'limit: {work.limits[0]}')} ({work.limits[0]})",
+        "<br>".join(verdict(target, work, results) for target in work.targets),
+    ]
+
+
+_DETAILS: tuple[tuple[str, str, _Format], ...] = (
+    ("samples/s", "samples_per_s", rate),
+    ("stall per batch", "stall_s", duration),
+    ("trainer CPU per batch", "trainer_cpu_s", duration),
+    ("all CPU per batch", "all_cpu_s", duration),
+    ("first batch", "first_batch_s", duration),
+    ("PSS", "own_bytes", megabytes),
+    ("of it shared", "shared_bytes", megabytes),
+    ("data files mapped", "data_bytes", megabytes),
+)
+
+
+def details(work: Work, results: Results) -> str:
+    """All entrants of one work."""
+    head = ["entrant", *(title for title, _, _ in _DETAILS), "spread", "× torch", "of the limit"]
+    mine = {name: result for (work_name, name), result in results.items() if work_name == work.name}
+    torch = mine.get("torch", _MISSING).median("samples_per_s")
+    limit = mine.get(f"limit: {work.limits[0]}", _MISSING).median("samples_per_s")
+    rows = (_detail_row(name, result, torch, limit) for name, result in mine.items())
+    return f"### {work.title}\n\n{table(head, rows)}"
+
+
+def _detail_row(name: str, result: Result, torch: float | None, limit: float | None) -> list[str]:
+    if not result.rounds:
+        return [name, result.reason, *[""] * (len(_DETAILS) + 2)]
+    own = result.median("samples_per_s")
+    figures = [text(result.median(metric)) for _, metric, text in _DETAILS]
+    return [name, *figures, f"{result.spread('samples_per_s'):.0%}", times(ratio(own, torch)), times(ratio(own, limit))]
+
+
+# ---- where and when
+
+
+def machine(now: datetime | None = None) -> str:
+    """The machine in a line, and the date."""
+    date = (now or datetime.now(UTC)).strftime("%Y-%m-%d")
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{_processor()}, {cores} cores, {gigabytes:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}; {date}"
+    )
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

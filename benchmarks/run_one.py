@@ -1,0 +1,163 @@
+"""One run: the trainer's process. `python -m benchmarks.run_one JOB FILE` writes its outcome into FILE."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from .datasets import data_folder
+from .entrants import Batch, Entrant, find_entrant
+from .job import Figures, Job, Outcome
+from .page_cache import drop
+from .photographs import stamped
+from .processes import MARK, Memory, cpu_seconds, members, memory
+from .reading import Array, Labels
+from .works import Work, find_work
+
+_CHECKED_BATCHES = 3
+_MEMORY_LOOKS = 5
+
+
+def missing(entrant: Entrant) -> list[str]:
+    return [package for package in entrant.packages if not _installed(package)]
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it is not there either
+        return False
+
+
+def check(work: Work, samples: int, batch: Batch) -> None:
+    """Raise AssertionError where a batch is not what the work asks for: nobody may be fast by delivering rubbish."""
+    data, labels = np.asarray(batch[0]), np.asarray(batch[1]).reshape(-1)
+    if data.shape[1:] != work.shape or data.dtype != work.dtype or len(labels) != len(data):
+        raise AssertionError(f"got {data.shape} {data.dtype} with {len(labels)} labels, not {work.shape} {work.dtype}")
+    if labels.min() < 0 or labels.max() >= samples:
+        raise AssertionError(f"labels {labels.min()} to {labels.max()}, with {samples} samples")
+    if work.data.stamped and not np.array_equal(_stamps(work, data), labels):
+        raise AssertionError(f"samples {_stamps(work, data)} came with the labels {labels}")
+
+
+def _stamps(work: Work, data: Array) -> Labels:
+    converted = work.data.name != "hdf5_samples" and work.dtype == "float32"
+    raw = data.astype(np.uint8) if converted else data.reshape(len(data), -1).view(np.uint8)
+    return stamped(raw)
+
+
+@dataclass
+class _Window:
+    """What was counted while measuring."""
+
+    seconds: float = 0.0
+    samples: int = 0
+    stalled: float = 0.0
+
+
+def _read(batches: Iterator[Batch], work: Work, seconds: float, least: int, most: int | None = None) -> _Window:
+    """Take batches for so long, at least `least` of them, at most until `most` samples."""
+    window = _Window()
+    begin = time.perf_counter()
+    taken = 0
+    while window.seconds < seconds or taken < least:
+        asked = time.perf_counter()
+        _, labels = next(batches)
+        window.stalled += time.perf_counter() - asked
+        window.samples += len(labels)
+        taken += 1
+        if work.step_s:
+            time.sleep(work.step_s)
+        window.seconds = time.perf_counter() - begin
+        if most is not None and window.samples >= most:
+            break
+    return window
+
+
+def _peak_memory(batches: Iterator[Batch], mark: str) -> tuple[Memory, int]:
+    """Looked at between batches, after the measured time: each look takes the kernel milliseconds."""
+    peak, processes = Memory(), 0
+    for _ in range(_MEMORY_LOOKS):
+        next(batches)
+        found = members(mark)
+        peak = max(peak, memory(found, data_folder()), key=lambda now: now.own)
+        processes = max(processes, len(found))
+    return peak, processes
+
+
+def _warm_up(batches: Iterator[Batch], entrant: Entrant, work: Work, job: Job) -> None:
+    for _ in range(_CHECKED_BATCHES if entrant.checked else 0):
+        check(work, job.samples, next(batches))
+    if entrant.warmup_epochs:
+        wanted = entrant.warmup_epochs * job.samples
+        _read(batches, work, seconds=600.0, least=1, most=wanted)
+    _read(batches, work, job.warmup_s, least=2)
+
+
+def _imported(entrant: Entrant) -> ModuleType:
+    name = entrant.module if entrant.module.startswith(".") else f".{entrant.module}"
+    return importlib.import_module(name, "benchmarks.entrants")
+
+
+def measure(job: Job, mark: str) -> Figures:
+    entrant, work = find_entrant(job.entrant), find_work(job.work)
+    module = _imported(entrant)
+    if hasattr(module, "prepare"):
+        module.prepare(job.samples)
+    if job.cold:
+        drop(work.data.path(job.samples))
+    begin = time.perf_counter()
+    with getattr(module, entrant.function)(work, job.samples, **entrant.options) as batches:
+        first = next(batches)
+        first_batch_s = time.perf_counter() - begin
+        if entrant.checked:
+            check(work, job.samples, first)
+        if not job.cold:
+            _warm_up(batches, entrant, work, job)
+        return _measured(batches, work, job, mark, first_batch_s)
+
+
+def _measured(batches: Iterator[Batch], work: Work, job: Job, mark: str, first_batch_s: float) -> Figures:
+    everyone = cpu_seconds(members(mark))
+    trainer = time.process_time()
+    most = job.samples - work.batch_size if job.cold else None
+    window = _read(batches, work, job.seconds, job.batches, most)
+    trainer = time.process_time() - trainer
+    everyone = cpu_seconds(members(mark)) - everyone
+    peak, processes = _peak_memory(batches, mark)
+    done = window.samples / work.batch_size
+    return Figures(
+        samples_per_s=window.samples / window.seconds,
+        stall_s=window.stalled / done,
+        trainer_cpu_s=trainer / done,
+        all_cpu_s=everyone / done,
+        first_batch_s=first_batch_s,
+        own_bytes=peak.own,
+        shared_bytes=peak.shared,
+        data_bytes=peak.data_files,
+        processes=processes,
+    )
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    absent = missing(find_entrant(job.entrant))
+    if absent:
+        outcome = Outcome(reason=f"not installed: {', '.join(absent)}")
+    else:
+        outcome = Outcome(figures=measure(job, os.environ[MARK]))
+    Path(sys.argv[2]).write_text(json.dumps(asdict(outcome)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The works: the rows of the table, each with what is read, what is delivered, its limit and its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from . import datasets
+from .datasets import DataSet
+from .reading import Reader
+
+Limit = Literal[
+    "copy",
+    "converting copy",
+    "read",
+    "read row by row",
+    "read and copy",
+    "decode",
+    "decompress",
+    "sequential read",
+    "random read",
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`metric` of `subject` is to be at least or at most so much: of the other entrant's figure, or in its own unit."""
+
+    text: str
+    metric: str = "samples_per_s"
+    subject: str = "blobfeed"
+    against: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """`shape` and `dtype`: of one sample as it is delivered. `parameters`: what blobfeed is told beside the source.
+
+    `limits`: measured in the same run; the first is the one that the table shows and targets speak of.
+    `step_s`: after each batch the trainer sleeps so long: a training step on a GPU leaves the cores to the loaders just
+    so, while a busy loop would take one of them away.
+    """
+
+    name: str
+    title: str
+    data: DataSet
+    shape: tuple[int, ...]
+    limits: tuple[Limit, ...]
+    dtype: str = "uint8"
+    batch_size: int = 64
+    step_s: float = 0.0
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"shuffle": True})
+    targets: tuple[Target, ...] = ()
+
+    def reader(self, samples: int) -> Reader:
+        return self.data.reader(self.data.path(samples), samples, self.dtype)
+
+    def source(self, samples: int) -> Mapping[str, Any]:
+        return self.data.source(self.data.path(samples))
+
+
+def _faster(than: str, times: float) -> Target:
+    return Target(f"≥ {times:g} × {than}", against=than, at_least=times)
+
+
+def _of_limit(limit: Limit, part: float) -> Target:
+    return Target(f"≥ {part:g} of the limit", against=f"limit: {limit}", at_least=part)
+
+
+def _stall(step_s: float) -> Work:
+    target = Target("≤ 1.1 × the copy", metric="stall_s", against="limit: copy", at_most=1.1)
+    return Work(
+        f"stall_{step_s * 1000:.0f}ms",
+        f"stall per batch beside a {step_s * 1000:.0f} ms step, HDF5 3×224×224",
+        datasets.HDF5_224,
+        (3, 224, 224),
+        ("copy",),
+        step_s=step_s,
+        targets=(target,),
+    )
+
+
+_IMAGE = (3, 224, 224)
+
+WORKS = (
+    Work(
+        "hdf5_224",
+        "HDF5 contiguous, 3×224×224 uint8, shuffled",
+        datasets.HDF5_224,
+        _IMAGE,
+        ("read and copy", "copy"),
+        targets=(
+            _faster("torch", 4.5),
+            _of_limit("read and copy", 0.85),
+            Target("≥ 0.95 of sequential", against="blobfeed, sequential", at_least=0.95),
+            Target("first batch ≤ 0.35 s", metric="first_batch_s", at_most=0.35),
+            Target("memory ≤ ring + 60 MB", metric="beside_ring_bytes", at_most=60e6),
+        ),
+    ),
+    Work(
+        "hdf5_28",
+        "HDF5, 1×28×28 uint8 → float32, shuffled",
+        datasets.HDF5_28,
+        (1, 28, 28),
+        # One preadv per row is what the targets were set by; a gather from a map shows how far down the floor is.
+        ("read row by row", "read"),
+        dtype="float32",
+        targets=(
+            _faster("torch", 30),
+            _of_limit("read row by row", 0.6),
+            Target("trainer ≤ 40 µs a batch", metric="trainer_cpu_s", at_most=40e-6),
+        ),
+    ),
+    Work(
+        "jpeg",
+        "JPEG 500×375 → 224 crop, shuffled",
+        datasets.JPEG,
+        _IMAGE,
+        ("decode",),
+        parameters={"shuffle": True, "transform": {"crop_size": 224}},
+        targets=(
+            _of_limit("decode", 0.95),
+            Target("from the cache ≥ 10 ×", subject="blobfeed, cached", against="blobfeed", at_least=10),
+        ),
+    ),
+    Work(
+        "npy_224",
+        "npy, 3×224×224 uint8, shuffled",
+        datasets.NPY_224,
+        _IMAGE,
+        ("read and copy", "copy"),
+        targets=(_faster("torch", 4.5), _of_limit("read and copy", 0.85)),
+    ),
+    Work(
+        "hdf5_samples",
+        "HDF5, one data set per sample, float32 64×64×3, label in attrs",
+        datasets.HDF5_SAMPLES,
+        (64, 64, 3),
+        ("copy",),
+        dtype="float32",
+        targets=(_faster("torch", 12),),
+    ),
+    Work(
+        "hdf5_chunked",
+        "HDF5 chunked (8 samples), uncompressed, shuffled",
+        datasets.HDF5_CHUNKED,
+        _IMAGE,
+        ("read and copy", "copy"),
+        targets=(_faster("torch", 6.5), _of_limit("read and copy", 0.85)),
+    ),
+    Work(
+        "hdf5_gzip",
+        "HDF5 gzip, chunks of 8, shuffled",
+        datasets.HDF5_GZIP,
+        _IMAGE,
+        ("decompress",),
+        parameters={"shuffle": "chunk"},
+        targets=(_faster("torch", 15), _of_limit("decompress", 0.85)),
+    ),
+    Work(
+        "hdf5_float",
+        "HDF5 3×224×224 uint8 → float32 blob, shuffled",
+        datasets.HDF5_224,
+        _IMAGE,
+        ("converting copy",),
+        dtype="float32",
+        targets=(_of_limit("converting copy", 0.95),),
+    ),
+    _stall(0.010),
+    _stall(0.050),
+)
+
+
+def find_work(name: str) -> Work:
+    return next(work for work in WORKS if work.name == name)

@@ -1,0 +1,231 @@
+"""The benchmarks' own parts: figures and tables are what they say, and the harness runs a work from end to end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import entrants, harness, report, works
+from benchmarks.datasets import HDF5_28, HDF5_SAMPLES, NPY_224, DataSet
+from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
+from benchmarks.job import Figures, Outcome, Result
+from benchmarks.page_cache import drop, files
+from benchmarks.photographs import crops, stamp, stamped
+from benchmarks.run_one import check
+from benchmarks.works import Target, find_work
+
+FIGURES = Figures(
+    samples_per_s=1000.0,
+    stall_s=0.002,
+    trainer_cpu_s=30e-6,
+    all_cpu_s=0.001,
+    first_batch_s=0.2,
+    own_bytes=100_000_000,
+    shared_bytes=60_000_000,
+    data_bytes=0,
+    processes=4,
+)
+
+
+def measured(**changes: float) -> Result:
+    return Result((replace(FIGURES, **changes),))  # type: ignore[arg-type]  # all fields are numbers
+
+
+# ---- medians, ratios, targets
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=7))
+def test_the_median_lies_between_the_rounds_with_as_many_below_as_above(rates: list[float]) -> None:
+    result = Result.of([Outcome(replace(FIGURES, samples_per_s=rate)) for rate in rates])
+    middle = result.median("samples_per_s")
+    assert middle is not None
+    assert sum(rate < middle for rate in rates) <= len(rates) / 2
+    assert sum(rate > middle for rate in rates) <= len(rates) / 2
+
+
+def test_an_entrant_that_failed_has_a_reason_and_no_median() -> None:
+    result = Result.of([Outcome(reason="not installed: grain")])
+    assert result.reason == "not installed: grain"
+    assert result.median("samples_per_s") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "expected"),
+    [
+        (Target("", at_least=2), 2.0, True),
+        (Target("", at_least=2), 1.99, False),
+        (Target("", at_most=2), 2.0, True),
+        (Target("", at_most=2), 2.01, False),
+    ],
+)
+def test_a_target_is_met_at_its_border(target: Target, value: float, expected: bool) -> None:
+    assert report.met(target, value) is expected
+
+
+def test_a_target_against_another_entrant_is_a_ratio_of_the_same_work() -> None:
+    work = find_work("npy_224")
+    results = {
+        ("npy_224", "blobfeed"): measured(samples_per_s=9000.0),
+        ("npy_224", "torch"): measured(samples_per_s=1000.0),
+        ("hdf5_224", "torch"): measured(samples_per_s=1.0),
+    }
+    faster = work.targets[0]
+    assert report.achieved(faster, work, results) == 9.0
+    assert report.verdict(faster, work, results) == "≥ 4.5 × torch: 9.00, met"
+    assert "not measured" in report.verdict(work.targets[1], work, results)
+
+
+def test_memory_beside_the_ring_leaves_out_what_is_shared_on_purpose() -> None:
+    work = find_work("hdf5_224")
+    (target,) = (target for target in work.targets if target.metric == "beside_ring_bytes")
+    assert report.verdict(target, work, {("hdf5_224", "blobfeed"): measured()}) == "memory ≤ ring + 60 MB: 40 MB, met"
+
+
+def test_every_target_speaks_of_entrants_that_take_part_in_its_work() -> None:
+    for work in works.WORKS:
+        taking = {entrant.name for entrant in entrants.ENTRANTS if entrant.takes(work)}
+        for target in work.targets:
+            assert target.subject in taking, (work.name, target.text)
+            assert target.against is None or target.against in taking, (work.name, target.text)
+
+
+# ---- text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12e-6, "12 µs"), (0.0016, "1.6 ms"), (0.35, "0.35 s"), (None, "–")])
+def test_durations_read_in_the_unit_that_fits(seconds: float | None, text: str) -> None:
+    assert report.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(1_234_567.0, "1,230,000"), (999.4, "999"), (0.52, "0.52"), (None, "–")])
+def test_rates_have_three_digits(value: float | None, text: str) -> None:
+    assert report.rate(value) == text
+
+
+def test_tables_have_one_cell_for_each_column() -> None:
+    results = {
+        ("jpeg", "blobfeed"): measured(),
+        ("jpeg", "torch"): measured(samples_per_s=500.0),
+        ("jpeg", "grain"): Result(reason="not installed: grain"),
+    }
+    work = find_work("jpeg")
+    for text in (report.summary([work], results), report.details(work, results)):
+        lines = [line for line in text.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1, text
+    assert "not installed: grain" in report.details(work, results)
+    assert "2.00" in report.details(work, results)
+
+
+def test_the_machine_is_named_with_the_date() -> None:
+    assert report.machine(datetime(2026, 3, 1, tzinfo=UTC)).endswith("2026-03-01")
+
+
+# ---- data
+
+
+@given(st.integers(0, 2**40))
+def test_a_stamp_is_read_back(index: int) -> None:
+    rows = np.zeros((2, 3, 4), np.uint8)
+    stamp(rows[1], index)
+    assert stamped(rows).tolist() == [0, index]
+
+
+def test_photographs_are_the_same_ones_each_time() -> None:
+    first, again = list(crops(20, 30, 3)), list(crops(20, 30, 3))
+    assert [crop.shape for crop in first] == [(20, 30, 3)] * 3
+    assert np.array_equal(first, again)
+
+
+@pytest.mark.parametrize("data", [HDF5_28, NPY_224, HDF5_SAMPLES], ids=lambda data: data.name)
+def test_users_readers_give_the_same_one_by_one_and_by_the_batch(
+    data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
+    reader = data.reader(data.ensure(8), 8, "uint8")
+    together, labels = reader.many([5, 2, 7])
+    assert labels.tolist() == [5, 2, 7]
+    for row, index in enumerate([5, 2, 7]):
+        sample, label = reader.one(index)
+        assert label == index
+        assert np.array_equal(sample, together[row])
+
+
+def test_a_data_set_that_could_not_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
+
+    def fail(path: Path, samples: int) -> None:
+        path.write_text("half of it")
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        replace(HDF5_28, write=fail).ensure(8)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dropping_a_folder_from_the_page_cache_reaches_every_file(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name in ("a", "below/b"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    assert [file.name for file in files(tmp_path)] == ["a", "b"]
+    drop(tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"x" * 100
+
+
+def test_a_batch_that_is_not_what_was_asked_for_is_refused() -> None:
+    work = replace(find_work("npy_224"), shape=(2, 4))
+    rows = np.zeros((3, 2, 4), np.uint8)
+    for row, index in enumerate([4, 0, 9]):
+        stamp(rows[row], index)
+    check(work, 10, (rows, np.array([4, 0, 9])))
+    for labels in ([4, 0, 8], [4, 0, 10], [4, 0]):
+        with pytest.raises(AssertionError):
+            check(work, 10, (rows, np.array(labels)))
+    with pytest.raises(AssertionError):
+        check(work, 10, (rows.astype(np.float32), np.array([4, 0, 9])))
+
+
+# ---- runs
+
+
+def test_a_work_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
+    monkeypatch.setattr(harness, "peers_python", lambda: sys.executable)
+    work = replace(find_work("hdf5_28"), data=replace(HDF5_28, quick_samples=640))
+    names = ["blobfeed", "plain loop", "mp.Queue, assembler", "limit: read", "grain"]
+    chosen = [entrant for entrant in entrants.ENTRANTS if entrant.name in names]
+    chosen[-2] = replace(chosen[-2], packages=("no_such_package",))
+    lines: list[str] = []
+
+    results = run_all([work], chosen, replace(QUICK, seconds=0.1), lines.append)
+
+    for name in ("blobfeed", "plain loop", "mp.Queue, assembler", "limit: read"):
+        result = results["hdf5_28", name]
+        assert result.rounds, (name, result.reason)
+        (figures,) = result.rounds
+        assert figures.samples_per_s > 0
+        assert figures.first_batch_s > 0
+        assert figures.own_bytes > 10_000_000
+        assert figures.trainer_cpu_s <= figures.all_cpu_s + 0.02  # two clocks: /proc counts in ticks
+    assert results["hdf5_28", "blobfeed"].rounds[0].processes >= 4
+    assert results["hdf5_28", "plain loop"].rounds[0].processes == 1
+    assert results["hdf5_28", "grain"].rounds == ()
+    assert "plain loop" in report.details(work, results)
+    assert lines
+
+
+def test_a_run_that_fails_says_its_last_words() -> None:
+    with pytest.raises(RunFailed, match="unexpected keyword argument"):
+        run_program(Program("benchmarks.run_one"), {"no": "job"}, limit_s=30.0)
+
+
+def test_a_run_that_does_not_end_is_ended() -> None:
+    program = Program("benchmarks.scaling")
+    with pytest.raises(RunFailed, match="not done after"):
+        run_program(program, {"loaders": 1, "sample_s": 0.001, "seconds": 600.0}, limit_s=1.0)
