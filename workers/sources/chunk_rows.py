@@ -12,9 +12,10 @@ from ..errors import SourceError
 from ..specs import AnyArray, IndexArray
 from .chunk_cache import RecentlyUsed
 from .chunk_decode import ChunkError, decode_chunk
-from .gather import RawFile, copy_runs
-from .gather_layout import Chunked
+from .gather import RawFile
+from .gather_layout import Chunked, StoredArray
 from .gather_order import without
+from .gather_rows import copy_runs
 
 ChunkKey = tuple[str, str, int]
 ChunkCache = RecentlyUsed[ChunkKey, AnyArray]
@@ -23,34 +24,25 @@ _FANCY_BELOW_BYTES = 2048
 
 
 class ChunkedRows:
-    """Samples of an array in chunks, counted by its axis `sample_axis`; `name` is the array's in the file."""
+    """Samples of an array in chunks; `layout` is the array's, and decoded chunks are kept in `cache`."""
 
-    def __init__(
-        self,
-        file: RawFile,
-        name: str,
-        layout: Chunked,
-        shape: tuple[int, ...],
-        dtype: np.dtype[np.generic],
-        sample_axis: int,
-        cache: ChunkCache,
-    ) -> None:
+    def __init__(self, file: RawFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+        sample_axis = array.arrangement.sample_axis
         self._file = file
-        self._name = name
+        self._array = array
         self._layout = layout
-        self._dtype = dtype
+        self._dtype = array.dtype
         self._axis = sample_axis
         self._cache = cache
-        self._shape = shape
-        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(shape, layout.chunk, strict=True))
+        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(array.shape, layout.chunk, strict=True))
         # The number of a chunk in the grid is that of its group times the step, plus one of these for its place beside.
         self._group_step = math.prod(self._grid[sample_axis + 1 :])
         numbers = np.arange(len(layout.offsets)).reshape(self._grid)
         self._beside = np.take(numbers, 0, axis=sample_axis).ravel()
         self._per_chunk = layout.chunk[sample_axis]
-        self._row_bytes = math.prod(without(layout.chunk, sample_axis)) * dtype.itemsize
+        self._row_bytes = math.prod(without(layout.chunk, sample_axis)) * array.dtype.itemsize
         self._rows_lie_whole = (
-            not layout.filters and sample_axis == 0 and layout.chunk[1:] == shape[1:] and dtype.isnative
+            not layout.filters and sample_axis == 0 and layout.chunk[1:] == array.shape[1:] and array.dtype.isnative
         )
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
@@ -93,7 +85,7 @@ class ChunkedRows:
         return np.frombuffer(self._layout.fill, self._dtype).reshape(())
 
     def _cached(self, number: int, offset: int) -> AnyArray:
-        key = (self._file.stamp.path, self._name, number)
+        key = (self._array.file.path, self._array.name, number)
         chunk = self._cache.get(key)
         if chunk is None:
             chunk = self._decoded(number, offset)
@@ -107,9 +99,7 @@ class ChunkedRows:
         try:
             data = decode_chunk(stored, layout.filters, skipped, whole)
         except ChunkError as error:
-            raise SourceError(
-                f"{self._file.stamp.path}:{self._name}: the chunk at byte {offset} of the file: {error}"
-            ) from error
+            raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
         return data.view(self._dtype).reshape(layout.chunk)
 
     def will_need(self, indices: IndexArray) -> None:

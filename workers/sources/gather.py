@@ -18,12 +18,10 @@ row once; mode="raise" would go through a buffer, and `rows[...] = view[indices]
 from __future__ import annotations
 
 import errno
-import math
 import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from ..specs import AnyArray, IndexArray
-from .gather_order import without
+from ..specs import IndexArray
 
 Bytes = NDArray[np.uint8]
 
@@ -71,6 +68,7 @@ class RawFile:
 
     def __init__(self, stamp: FileStamp, memory_map: bool | None = None) -> None:
         self.stamp = stamp
+        self._descriptor = -1
         self._memory_map = memory_map
         self._map: mmap.mmap | None = None
         stamp.require_unchanged()
@@ -82,6 +80,9 @@ class RawFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def maps(self, row_bytes: int) -> bool:
         """Whether rows of this size are taken from the map."""
@@ -162,59 +163,6 @@ class RawFile:
                 return False
             raise
         return True
-
-
-class ContiguousRows:
-    """Samples of an array that lies in one piece in a file, in C order.
-
-    `shape`, `dtype`: of the whole array as stored; samples are counted by its axis `sample_axis`.
-    """
-
-    def __init__(
-        self, file: RawFile, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic], sample_axis: int
-    ) -> None:
-        self._file = file
-        self._offset = offset
-        self._shape = shape
-        self._dtype = dtype
-        self._axis = sample_axis
-        self._row_bytes = dtype.itemsize * math.prod(without(shape, sample_axis))
-        self._in_one_piece = sample_axis == 0 and dtype.isnative
-
-    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
-        if not (self._in_one_piece and rows.flags.c_contiguous):
-            self._file.require_intact()
-            copy_runs(self._by_sample, indices, positions, rows)
-            return
-        as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
-        first, last = int(positions[0]), int(positions[-1])
-        if self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
-            self._file.require_intact()
-            self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
-        else:
-            self._file.gather_at(self._offset + indices * self._row_bytes, positions, as_bytes)
-
-    @cached_property
-    def _byte_rows(self) -> Bytes:
-        return np.ndarray((self._shape[0], self._row_bytes), np.uint8, self._file.mapped(), self._offset)
-
-    @cached_property
-    def _by_sample(self) -> AnyArray:
-        whole: AnyArray = np.ndarray(self._shape, self._dtype, self._file.mapped(), self._offset)
-        return np.moveaxis(whole, self._axis, 0)
-
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples."""
-        if self._axis == 0:
-            self._file.will_need(self._offset + indices * self._row_bytes, np.full(len(indices), self._row_bytes))
-
-
-def copy_runs(samples: AnyArray, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-    """rows[positions[i]] = samples[indices[i]], a run of neighbours at a time, with no array in between."""
-    for start, stop in stretches(indices, positions, 1):
-        index, to = int(indices[start]), int(positions[start])
-        rows[to : to + stop - start] = samples[index : index + stop - start]
 
 
 def stretches(indices: IndexArray, positions: IndexArray, step: int) -> Iterator[tuple[int, int]]:

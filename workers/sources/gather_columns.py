@@ -12,9 +12,9 @@ import numpy as np
 from ..errors import BlobfeedError, SourceError
 from ..specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 from .chunk_cache import RecentlyUsed
-from .gather import ContiguousRows, FileStamp, RawFile
+from .gather import FileStamp, RawFile
 from .gather_layout import Chunked, Contiguous, StoredArray
-from .gather_order import Arrangement
+from .gather_rows import ContiguousRows
 
 if TYPE_CHECKING:
     from .chunk_rows import ChunkCache
@@ -26,13 +26,11 @@ Locking = bool | Literal["best-effort"] | None
 
 
 class Column:
-    """One top: samples of `arrays`, one array after the other, all stored in the same `arrangement`."""
+    """One top: the samples of `arrays`, one array after the other."""
 
-    def __init__(self, arrays: Sequence[StoredArray], arrangement: Arrangement) -> None:
+    def __init__(self, arrays: Sequence[StoredArray]) -> None:
         self.arrays = tuple(arrays)
-        self.arrangement = arrangement
-        counts = [array.shape[arrangement.sample_axis] for array in arrays]
-        self.starts = np.cumsum([0, *counts], dtype=np.int64)
+        self.starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -40,17 +38,11 @@ class Column:
     @property
     def spec(self) -> ArraySpec:
         """What a sample is once it is delivered, in this machine's byte order."""
-        first = self.arrays[0]
         # Strings of varying length are as long as the longest of their file: the longest of all has room for each.
         dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
-        if first.longest is not None:
+        if self.arrays[0].longest is not None:
             return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
-        return ArraySpec(self.arrangement.delivered(first.shape), dtype)
-
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of one sample as stored."""
-        return self.arrays[0].sample_bytes(self.arrangement.sample_axis)
+        return ArraySpec(self.arrays[0].sample_shape, dtype)
 
     def locate(self, index: int) -> tuple[StoredArray, int]:
         """The array that holds sample `index`, and its number in there."""
@@ -110,9 +102,7 @@ class Columns:
                     if isinstance(rows, RaggedRows):
                         file.library.ragged(array).read(local, positions, rows)
                     else:
-                        file.reader(array, column.arrangement.sample_axis).read(
-                            local, positions, column.arrangement.as_stored(rows)
-                        )
+                        file.reader(array).read(local, positions, array.arrangement.as_stored(rows))
                 except BlobfeedError:
                     raise
                 except (OSError, RuntimeError, ValueError) as error:
@@ -126,12 +116,13 @@ class Columns:
         for column in self._heavy:
             for array, local, _ in column.split(indices):
                 if array.longest is None:
-                    self._open(array.file).reader(array, column.arrangement.sample_axis).will_need(local)
+                    self._open(array.file).reader(array).will_need(local)
 
     @cached_property
     def _heavy(self) -> list[Column]:
-        largest = max(column.sample_bytes for column in self._columns.values())
-        return [column for column in self._columns.values() if column.sample_bytes * _MUCH_LARGER >= largest]
+        sizes = [(column, column.arrays[0].sample_bytes) for column in self._columns.values()]
+        largest = max(size for _, size in sizes)
+        return [column for column, size in sizes if size * _MUCH_LARGER >= largest]
 
     def close(self) -> None:
         """Close all files."""
@@ -170,22 +161,22 @@ class OpenFile:
 
         return LibraryFile(self._stamp, self._access.locking, self._access.chunk_cache_bytes)
 
-    def reader(self, array: StoredArray, sample_axis: int) -> Reader:
+    def reader(self, array: StoredArray) -> Reader:
         """The reader of `array`, made at the first call."""
-        reader = self._readers.get((array.name, sample_axis))
+        key = (array.name, array.arrangement.sample_axis)
+        reader = self._readers.get(key)
         if reader is None:
-            reader = self._readers[array.name, sample_axis] = self._make_reader(array, sample_axis)
+            reader = self._readers[key] = self._make_reader(array)
         return reader
 
-    def _make_reader(self, array: StoredArray, sample_axis: int) -> Reader:
-        layout = array.layout
-        if isinstance(layout, Contiguous):
-            return ContiguousRows(self.raw, layout.offset, array.shape, array.dtype, sample_axis)
-        if isinstance(layout, Chunked):
+    def _make_reader(self, array: StoredArray) -> Reader:
+        if isinstance(array.layout, Contiguous):
+            return ContiguousRows(self.raw, array, array.layout.offset)
+        if isinstance(array.layout, Chunked):
             from .chunk_rows import ChunkedRows
 
-            return ChunkedRows(self.raw, array.name, layout, array.shape, array.dtype, sample_axis, self._chunks)
-        return self.library.rows(array, sample_axis)
+            return ChunkedRows(self.raw, array, array.layout, self._chunks)
+        return self.library.rows(array)
 
     def close(self) -> None:
         """Close whatever of it is open."""

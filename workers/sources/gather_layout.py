@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import SourceError
 from .gather import FileStamp
-from .gather_order import without
+from .gather_order import FIRST_AXIS, Arrangement
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ Layout = Contiguous | Chunked | ThroughLibrary
 class StoredArray:
     """One array in a file: `shape` and `dtype` as stored (elements that are arrays themselves count as further axes).
 
-    Strings of varying length have the fixed type that holds the longest; `longest` is set where each element is an
-    array of varying length.
+    `arrangement` says which axis counts the samples and how the others are delivered; where it is left out, the first
+    axis does and the rest stays as it is. Strings of varying length have the fixed type that holds the longest;
+    `longest` is set where each element is an array of varying length.
     """
 
     file: FileStamp
@@ -74,17 +76,48 @@ class StoredArray:
     dtype: np.dtype[np.generic]
     layout: Layout
     longest: int | None = None
+    arrangement: Arrangement = FIRST_AXIS
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path
 
-    def sample_bytes(self, sample_axis: int) -> int:
-        """Bytes of one sample."""
-        return math.prod(without(self.shape, sample_axis)) * self.dtype.itemsize
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return self.shape[self.arrangement.sample_axis]
 
-    def chunk_samples(self, sample_axis: int) -> int | None:
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of a sample as it is delivered."""
+        return self.arrangement.delivered(self.shape)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def chunk_samples(self) -> int | None:
         """Samples that are read and decoded together, None where each can be read by itself."""
         layout = self.layout
         if isinstance(layout, Contiguous) or (isinstance(layout, Chunked) and not layout.filters):
             return None
-        return layout.chunk[sample_axis] if layout.chunk else None
+        return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
+
+    def require_like(self, first: StoredArray, what: str) -> None:
+        """Raises SourceError, begun by `what`, where its samples are not of the shape and type of those of `first`."""
+        if self._form != first._form:
+            raise SourceError(
+                f"{what}: the samples differ between files: {first} has {first._said}, {self} has {self._said}; "
+                "all files need the same shape per sample and the same type"
+            )
+
+    @property
+    def _form(self) -> tuple[object, ...]:
+        # Strings are delivered in the size of the longest, and either byte order as this machine's own.
+        dtype = "string" if self.dtype.kind == "S" else self.dtype.newbyteorder("=")
+        return dtype, self.longest is None, self.sample_shape
+
+    @property
+    def _said(self) -> str:
+        return f"{self.sample_shape} {self.dtype}"

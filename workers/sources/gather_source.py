@@ -18,10 +18,10 @@ from .gather_layout import Chunked, StoredArray, ThroughLibrary
 class StoredSource(Source):
     """Samples of stored arrays, one column of them for each top; all columns have the same length.
 
-    `limit`: only the first so many samples. `options` is what else changes the samples, for the fingerprint.
+    `limit`: only the first so many samples.
     """
 
-    def __init__(self, columns: Mapping[str, Column], access: Access, *, limit: int | None, options: object) -> None:
+    def __init__(self, columns: Mapping[str, Column], access: Access, *, limit: int | None) -> None:
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
             said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
@@ -29,7 +29,6 @@ class StoredSource(Source):
         self.modules = _modules(columns)
         self._columns = columns
         self._access = access
-        self._options = repr(options)
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
         self._require_content()
@@ -70,13 +69,13 @@ class StoredSource(Source):
     @property
     def chunk_samples(self) -> int | None:
         """Samples in a chunk of the largest top, where a chunk is decoded as a whole."""
-        column = max(self._columns.values(), key=lambda column: column.sample_bytes)
-        return column.arrays[0].chunk_samples(column.arrangement.sample_axis)
+        first_arrays = [column.arrays[0] for column in self._columns.values()]
+        return max(first_arrays, key=lambda array: array.sample_bytes).chunk_samples
 
     def fingerprint(self) -> str:
-        stamps = [[array.file for array in column.arrays] for column in self._columns.values()]
+        arrays = [array for column in self._columns.values() for array in column.arrays]
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
-        text = repr((stamps, specs, self._samples, self._options))
+        text = repr(([(array.file, array.name, array.arrangement) for array in arrays], specs, self._samples))
         return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def close(self) -> None:

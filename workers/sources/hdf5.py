@@ -9,10 +9,9 @@ from typing import Any, Self
 from ..checks import check_options
 from ..errors import ParameterError
 from .gather_columns import Access, Column
-from .gather_layout import StoredArray
-from .gather_order import Arrangement, plain
+from .gather_dims import arrange, named_dims, names_from_torch
+from .gather_paths import as_strings
 from .gather_source import StoredSource
-from .hdf5_dims import from_names, names_from_torch
 from .hdf5_options import HDF5Options
 from .hdf5_paths import list_hdf5_files
 
@@ -32,40 +31,31 @@ class HDF5Source(StoredSource):
     def __init__(self, *, tops: Sequence[str] | None = None, base_dir: Path = Path(), **options: object) -> None:
         """`options`: the fields of HDF5Options. `tops`: names of data sets, "data" and "label" where None."""
         # Only here, since it needs h5py: a loader that reads by file offsets is spared the time to import that.
-        from .hdf5_examine import examine_file, require_alike, require_same_length
+        from .hdf5_examine import examine_file, require_same_length
 
-        checked = check_options(options, HDF5Options, "source hdf5")
-        paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
-        files = [examine_file(path, tuple(tops or _DEFAULT_TOPS), checked) for path in paths]
-        arrangements = _arrange(files[0], checked)
-        for arrays in files:
-            for top, array in arrays.items():
-                require_alike(files[0][top], array, arrangements[top].sample_axis)
-            require_same_length(arrays, arrangements)
-        columns = {top: Column([arrays[top] for arrays in files], arrangements[top]) for top in files[0]}
+        checked = check_options(
+            {name: as_strings(value) for name, value in options.items()}, HDF5Options, "source hdf5"
+        )
+        wanted = tuple(tops or _DEFAULT_TOPS)
+        dims = _dims(checked, wanted)
+        files = []
+        for path in list_hdf5_files(checked.path, base_dir, "source hdf5"):
+            files.append(arrange(examine_file(path, wanted, checked), dims))
+            require_same_length(files[-1])
+            for top, array in files[-1].items():
+                array.require_like(files[0][top], "source hdf5")
+        columns = {top: Column([arrays[top] for arrays in files]) for top in wanted}
         access = Access(checked.memory_map, checked.locking, checked.chunk_cache_bytes, checked.open_files)
-        super().__init__(columns, access, limit=checked.limit, options=arrangements)
+        super().__init__(columns, access, limit=checked.limit)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> Self:
         return cls(tops=tops, base_dir=base_dir, **options)
 
 
-def _arrange(arrays: Mapping[str, StoredArray], options: HDF5Options) -> dict[str, Arrangement]:
-    named = _named_dims(next(iter(arrays)), options)
-    for top in named:
-        if top not in arrays:
-            raise ParameterError(f"source hdf5: parameter 'dims' names {top!r}, which is no top: {', '.join(arrays)}")
-    arrangements = {top: plain(len(array.shape)) for top, array in arrays.items()}
-    for top, names in named.items():
-        arrangements[top] = from_names(names, len(arrays[top].shape), f"source hdf5: {arrays[top]}")
-    return arrangements
-
-
-def _named_dims(first_top: str, options: HDF5Options) -> dict[str, tuple[str, ...]]:
+def _dims(options: HDF5Options, tops: Sequence[str]) -> dict[str, tuple[str, ...]]:
     places = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
     from_places = names_from_torch(places, "source hdf5")
     if from_places and options.dims:
         raise ParameterError("source hdf5: 'dims' and 'num_dim, h_dim, w_dim, cha_dim' say the same: give one of them")
-    dims = from_places or options.dims or {}
-    return dims if isinstance(dims, dict) else {first_top: dims}
+    return named_dims(from_places or options.dims, tops, "source hdf5")

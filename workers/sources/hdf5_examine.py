@@ -11,7 +11,6 @@ from ..errors import SourceError
 from ..specs import AnyArray
 from .gather import FileStamp
 from .gather_layout import StoredArray, ThroughLibrary
-from .gather_order import Arrangement, without
 from .hdf5_layout import find_layout
 from .hdf5_library import find_dataset, longest_element, open_file
 from .hdf5_options import HDF5Options
@@ -71,31 +70,12 @@ def _blocks(dataset: h5py.Dataset) -> Iterator[AnyArray]:
         yield dataset[start : start + _SCAN_ROWS]
 
 
-def require_same_length(arrays: Mapping[str, StoredArray], arrangements: Mapping[str, Arrangement]) -> None:
+def require_same_length(arrays: Mapping[str, StoredArray]) -> None:
     """Raises SourceError where the data sets of one file differ in their number of samples."""
-    counts = {top: array.shape[arrangements[top].sample_axis] for top, array in arrays.items()}
+    counts = {top: array.samples for top, array in arrays.items()}
     if len(set(counts.values())) > 1:
         path = next(iter(arrays.values())).file.path
         raise SourceError(
             f"source hdf5: {path!r}: the data sets differ in length: "
             f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample"
         )
-
-
-def require_alike(first: StoredArray, other: StoredArray, axis: int) -> None:
-    """Raises SourceError where samples of the same top differ in shape or type between two files."""
-    if _form(first, axis) != _form(other, axis):
-        raise SourceError(
-            f"source hdf5: the samples differ between files: {first} has {_say(first, axis)}, {other} has "
-            f"{_say(other, axis)}; all files need the same shape per sample and the same type"
-        )
-
-
-def _form(array: StoredArray, axis: int) -> tuple[object, ...]:
-    # Strings are delivered in the size of the longest, and either byte order as this machine's own.
-    dtype = "string" if array.dtype.kind == "S" else array.dtype.newbyteorder("=")
-    return dtype, array.longest is None, without(array.shape, axis), len(array.shape)
-
-
-def _say(array: StoredArray, axis: int) -> str:
-    return f"{without(array.shape, axis)} {array.dtype}"

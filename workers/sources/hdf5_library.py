@@ -11,9 +11,10 @@ import numpy as np
 
 from ..errors import SampleTooLargeError, SourceError
 from ..specs import AnyArray, IndexArray, RaggedRows
-from .gather import FileStamp, copy_runs, stretches
+from .gather import FileStamp, stretches
 from .gather_columns import Locking
 from .gather_layout import StoredArray, ThroughLibrary
+from .gather_rows import copy_runs
 
 _DEFAULT_CACHE_SLOTS = 521
 
@@ -86,9 +87,9 @@ class LibraryFile:
         self._file = open_file(stamp.path, locking)
         self._chunk_cache_bytes = chunk_cache_bytes
 
-    def rows(self, array: StoredArray, sample_axis: int) -> LibraryRows:
+    def rows(self, array: StoredArray) -> LibraryRows:
         """The reader of `array`."""
-        return LibraryRows(self._dataset(array), sample_axis)
+        return LibraryRows(self._dataset(array), array.arrangement.sample_axis)
 
     def ragged(self, array: StoredArray) -> LibraryRaggedRows:
         """The reader of an `array` whose elements vary in length."""

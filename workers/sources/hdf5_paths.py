@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import glob
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import SourceError
+from .gather_paths import expand_paths
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
-
-
-def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Sorts `trajectory_2` before `trajectory_10`: runs of digits compare as numbers."""
-    parts = re.split(r"(\d+)", text)
-    return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts))
 
 
 def list_hdf5_files(path: str | Sequence[str], base_dir: Path, what: str) -> tuple[str, ...]:
@@ -26,21 +19,10 @@ def list_hdf5_files(path: str | Sequence[str], base_dir: Path, what: str) -> tup
     line. Relative paths are taken from `base_dir`; those inside a list also from the list's own folder, or, as Caffe
     does, from the working directory. `what` begins the messages of the SourceErrors raised: "source hdf5".
     """
-    given = [path] if isinstance(path, str) else list(path)
-    if not given:
+    files = expand_paths(path, base_dir, what)
+    if not files:
         raise SourceError(f"{what}: parameter 'path' is an empty list; name at least one HDF5 file")
-    files = [file for entry in given for file in _expand(entry, base_dir, what)]
     return tuple(listed for file in files for listed in _resolve(file, base_dir, what))
-
-
-def _expand(entry: str, base_dir: Path, what: str) -> list[Path]:
-    path = base_dir / entry
-    if path.exists() or not glob.has_magic(entry):
-        return [path]
-    found = sorted(glob.glob(str(path), recursive=True), key=natural_key)
-    if not found:
-        raise SourceError(f"{what}: no file matches {str(path)!r}")
-    return [Path(name) for name in found]
 
 
 def _resolve(file: Path, base_dir: Path, what: str) -> list[str]:

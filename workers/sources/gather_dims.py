@@ -1,10 +1,12 @@
-"""The options that say in which order an HDF5 data set's dimensions are stored; samples are delivered as C, D, H, W."""
+"""The options that say in which order an array's dimensions are stored; samples are delivered as C, D, H, W."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..errors import ParameterError
+from .gather_layout import StoredArray
 from .gather_order import Arrangement
 
 _DELIVERED = "cdhw"
@@ -42,3 +44,23 @@ def names_from_torch(numbers: Mapping[str, int | None], what: str) -> tuple[str,
     if sorted(places.values()) != [1, 2, 3, 4]:
         raise ParameterError(f"{what}: the parameters {places!r} are 1-based and must be 1, 2, 3 and 4 in some order")
     return tuple(_TORCH_NAMES[name] for name in sorted(places, key=places.__getitem__))
+
+
+def arrange(arrays: Mapping[str, StoredArray], named: Mapping[str, Sequence[str]]) -> dict[str, StoredArray]:
+    """The `arrays`, those in `named` with their dimensions as named there."""
+    arranged = {
+        top: replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
+        for top, names in named.items()
+    }
+    return {**arrays, **arranged}
+
+
+def named_dims(
+    dims: tuple[str, ...] | dict[str, tuple[str, ...]] | None, tops: Sequence[str], what: str
+) -> dict[str, tuple[str, ...]]:
+    """Option `dims` as a mapping from top to names: a bare list counts for the first top. Raises ParameterError."""
+    named = dims if isinstance(dims, dict) else {tops[0]: dims} if dims else {}
+    for top in named:
+        if top not in tops:
+            raise ParameterError(f"{what}: parameter 'dims' names {top!r}, which is no top: {', '.join(tops)}")
+    return named

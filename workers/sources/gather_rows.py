@@ -1,0 +1,59 @@
+"""Samples of an array that lies in one piece in its file: a whole HDF5 data set, a .npy file."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from ..specs import AnyArray, IndexArray
+from .gather import Bytes, RawFile, stretches
+from .gather_layout import StoredArray
+
+
+class ContiguousRows:
+    """Samples of an array that lies in one piece, in C order, from byte `offset` of a file on."""
+
+    def __init__(self, file: RawFile, array: StoredArray, offset: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._shape = array.shape
+        self._dtype = array.dtype
+        self._axis = array.arrangement.sample_axis
+        self._row_bytes = array.sample_bytes
+        self._in_one_piece = self._axis == 0 and array.dtype.isnative
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
+        if not (self._in_one_piece and rows.flags.c_contiguous):
+            self._file.require_intact()
+            copy_runs(self._by_sample, indices, positions, rows)
+            return
+        as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
+        first, last = int(positions[0]), int(positions[-1])
+        if self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
+            self._file.require_intact()
+            self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
+        else:
+            self._file.gather_at(self._offset + indices * self._row_bytes, positions, as_bytes)
+
+    @cached_property
+    def _byte_rows(self) -> Bytes:
+        return np.ndarray((self._shape[0], self._row_bytes), np.uint8, self._file.mapped(), self._offset)
+
+    @cached_property
+    def _by_sample(self) -> AnyArray:
+        whole: AnyArray = np.ndarray(self._shape, self._dtype, self._file.mapped(), self._offset)
+        return np.moveaxis(whole, self._axis, 0)
+
+    def will_need(self, indices: IndexArray) -> None:
+        """Start reading these samples."""
+        if self._axis == 0:
+            self._file.will_need(self._offset + indices * self._row_bytes, np.full(len(indices), self._row_bytes))
+
+
+def copy_runs(samples: AnyArray, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+    """rows[positions[i]] = samples[indices[i]], a run of neighbours at a time, with no array in between."""
+    for start, stop in stretches(indices, positions, 1):
+        index, to = int(indices[start]), int(positions[start])
+        rows[to : to + stop - start] = samples[index : index + stop - start]
