@@ -329,6 +329,12 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
+def test_the_disk_is_taken_up_front_where_the_need_is_known(tmp_path: Path) -> None:
+    with closing(CachedSource(Numbers(samples=10_000), tmp_path / "cache", LIMIT)):
+        status = (tmp_path / "cache").stat()
+        assert status.st_blocks * 512 >= status.st_size > 10_000 * 120
+
+
 def test_a_file_that_cannot_be_allocated_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with no_file_larger_than(5_000), pytest.raises(SourceError, match=r"cache .* cannot be made: .*File too large"):
         CachedSource(Numbers(), tmp_path / "cache", LIMIT)

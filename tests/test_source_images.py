@@ -443,18 +443,17 @@ def test_a_damaged_jpeg_is_an_error_unless_strict_is_false(two_photographs: Path
     damaged(two_photographs, lambda content: content, strict=False)
 
 
-def test_a_thumbnail_that_ends_does_not_hide_that_the_picture_does_not(
-    two_photographs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(image_decode, "simplejpeg", None)
-
-    def with_thumbnail_cut_off(content: bytes) -> bytes:
-        thumbnail = encoded(picture(8, 8))
-        segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Thumb\0" + thumbnail
-        return content[:2] + segment + content[2:-200]
-
-    with pytest.raises(SampleError, match="cannot be read"):
-        damaged(two_photographs, with_thumbnail_cut_off)
+def test_an_end_is_missed_even_where_a_thumbnail_has_one() -> None:
+    # Newer versions of OpenCV see this for themselves, older ones fill up with gray.
+    thumbnail = encoded(picture(8, 8))
+    segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Thumb\0" + thumbnail
+    whole = encoded(picture(60, 80))
+    whole = whole[:2] + segment + whole[2:]
+    assert not image_decode.ends_early(memoryview(whole))
+    assert not image_decode.ends_early(memoryview(whole + b"trailing junk"))
+    assert image_decode.ends_early(memoryview(whole[:-2]))
+    assert image_decode.ends_early(memoryview(whole[: len(segment) + 800]))
+    assert not image_decode.ends_early(memoryview(encoded(picture(8, 8), ".png")))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"text", b"\x89PNG\r\n\x1a\n", bytes(1000)])
@@ -500,8 +499,12 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
 
 def test_the_trainer_keeps_its_own_opencv_threads(two_photographs: Path) -> None:
     threads = cv2.getNumThreads()
-    samples(opened(two_photographs, **SIZE))
-    assert cv2.getNumThreads() == threads
+    cv2.setNumThreads(2)
+    try:
+        samples(opened(two_photographs, **SIZE))
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(threads)
 
 
 def test_the_fingerprint_follows_what_read_would_give(two_photographs: Path) -> None:

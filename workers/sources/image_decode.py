@@ -181,7 +181,7 @@ class ImageDecoder:
             raise ValueError(
                 f"it is truncated, damaged, or in no format that OpenCV knows (begins {bytes(data[:8])!r})"
             )
-        if self._strict and _ends_early(data):
+        if self._strict and ends_early(data):
             raise ValueError("the JPEG is damaged: it ends before its end marker")
         return image, self._size.of(*image.shape[:2])  # type: ignore[return-value]
 
@@ -200,7 +200,7 @@ def _turned(size: tuple[int, int], turn: int) -> tuple[int, int]:
     return (size[1], size[0]) if swaps_sides(turn) else size
 
 
-def _ends_early(data: memoryview) -> bool:
+def ends_early(data: memoryview) -> bool:
     """Whether it is a JPEG whose last scan never ends: some versions of OpenCV fill it up with gray and say nothing.
 
     Neither marker can occur inside a scan's data; a thumbnail's own end comes before the picture's last scan.
