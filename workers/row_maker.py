@@ -1,0 +1,112 @@
+"""From one raw sample to one row of every top: the decode hook, crop and mirror, and the check of what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .errors import ParameterError
+from .hooks import Hooks, Sample
+from .sample_rng import SampleRng
+from .specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
+from .transform import CropMirror
+
+
+class RowMaker:
+    """`specs`: what the tops' rows are, by name and in order.
+
+    They are those of the raw samples or, with a decode hook, learnt from what it makes of the sample `trial()`.
+    Raises ParameterError, and whatever the hook raises.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        raw_specs: Mapping[str, ArraySpec],
+        trial: Callable[[], Sample],
+        *,
+        tops: tuple[str, ...] | None,
+        seed: int,
+        transform: CropMirror | None,
+        max_shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self._hooks = hooks
+        self._rng = SampleRng(seed)
+        self._transform = transform
+        self._names = tops or tuple(raw_specs)
+        specs = self._raw_tops(raw_specs) if hooks.decode is None else self._tried(trial())
+        specs.update(self._varying(specs, max_shapes))
+        if transform is not None:
+            specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
+        self.specs = specs
+        self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
+
+    def put(self, sample: Sample, out: NamedRows, row: int) -> None:
+        """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
+        rng = self._rng.generator(sample.epoch, sample.index)
+        for name, value in self._decode(sample, rng).items():
+            self._store(name, value, out[name], row, rng)
+
+    def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
+        if self._hooks.decode is None:
+            return {name: sample[name] for name in self._names}
+        return by_name(self._hooks.decode(sample, rng), self._names, "decode returned")
+
+    def _store(self, name: str, value: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> None:
+        if self._transform is not None and name == self._names[0]:
+            self._transform.put(value, rows, row, rng)
+            return
+        spec = self.specs[name]
+        if value.dtype != spec.dtype or (not spec.varies and value.shape != spec.shape):
+            raise ValueError(
+                f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected {spec} "
+                "as learnt from the first sample; every sample must have the same shape and type, or declare max_shapes"
+            )
+        if isinstance(rows, RaggedRows):
+            rows.put(row, value)
+        else:
+            rows[row] = value
+
+    def _raw_tops(self, raw_specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+        if missing := [name for name in self._names if name not in raw_specs]:
+            raise ParameterError(f"tops: the source has {', '.join(raw_specs)}, but not {', '.join(missing)}")
+        return {name: raw_specs[name] for name in self._names}
+
+    def _tried(self, sample: Sample) -> dict[str, ArraySpec]:
+        made = self._decode(sample, self._rng.generator(sample.epoch, sample.index))
+        return {name: ArraySpec(made[name].shape, made[name].dtype) for name in self._names}
+
+    def _varying(
+        self, specs: Mapping[str, ArraySpec], max_shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, ArraySpec]:
+        if unknown := [name for name in max_shapes if name not in specs]:
+            raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
+        return {name: ArraySpec(tuple(shape), specs[name].dtype, varies=True) for name, shape in max_shapes.items()}
+
+
+def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:
+    """A mapping, a tuple in the order of `names` or a single array, as arrays by name, in that order.
+
+    Raises ValueError, beginning with `what`, where it is not one array for each name.
+    """
+    values: Mapping[Any, Any]
+    if isinstance(result, Mapping):
+        values = result
+    elif isinstance(result, tuple | list):
+        values = dict(zip(names, result, strict=False)) if len(names) == len(result) else {}
+    else:
+        values = {names[0]: result}
+    if set(values) != set(names):
+        size = f" of {len(result)}" if isinstance(result, tuple | list) else ""
+        keys = f" with {', '.join(map(str, result))}" if isinstance(result, Mapping) else size
+        raise ValueError(f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}")
+    return {name: _as_array(values[name]) for name in names}
+
+
+def _as_array(value: object) -> AnyArray:
+    """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64."""
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return np.asarray(value, np.float32)
+    return np.asarray(value)
