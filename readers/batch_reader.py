@@ -106,6 +106,7 @@ class BatchReader:
         self._check(loop)
         if self._in_loop and self.parameters.epochs is not None:
             self._jump({**self.state_dict(), "position": self._loops.next_loop(self._feed.position)})
+        self._in_loop = True
 
     def _next(self, loop: int) -> NamedBatch:
         self._check(loop)
