@@ -139,17 +139,13 @@ class ImageListSource(Source):
 
     def _check_files(self) -> NDArray[np.int64]:
         """Each image's size and modification time, shape (images, 2); raises SourceError for the first that is none."""
-        seen = np.zeros((len(self), 2), np.int64)
+        seen: list[tuple[int, int]] = []
         wrong: list[tuple[int, str]] = []
-        for index in range(len(self)):
-            try:
-                status = os.stat(self._image_path(index))  # noqa: PTH116 - a Path for each of a million costs more than this
-            except OSError as error:
-                wrong.append((index, (error.strerror or str(error)).lower()))
-                continue
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                wrong.append((index, "not a file" if status.st_size else "an empty file"))
-            seen[index] = status.st_size, status.st_mtime_ns
+        for index, path in enumerate(self._listed.paths()):
+            size, changed, reason = _look_at(self._under_root(path))
+            seen.append((size, changed))
+            if reason:
+                wrong.append((index, reason))
         if wrong:
             index, reason = wrong[0]
             more = f" ({len(wrong) - 1} more of {len(self)} images are missing, too)" if len(wrong) > 1 else ""
@@ -157,10 +153,12 @@ class ImageListSource(Source):
                 f"image list {self.where(index)} is no image: {reason}{more}; check the list and root_folder "
                 f"{self._options.root_folder!r}, or pass over this check by check_files: false"
             )
-        return seen
+        return np.array(seen, np.int64)
 
     def _image_path(self, index: int) -> bytes:
-        path = self._listed.path(index)
+        return self._under_root(self._listed.path(index))
+
+    def _under_root(self, path: bytes) -> bytes:
         # Caffe puts root_folder before every path, whether it begins with a slash or not.
         return self._root + b"/" + path if self._options.root_folder else os.path.join(self._root, path)  # noqa: PTH118 - bytes
 
@@ -197,6 +195,16 @@ class ImageListSource(Source):
                 index=index,
                 path=os.fsdecode(self._image_path(index)),
             ) from error
+
+
+def _look_at(path: bytes) -> tuple[int, int, str]:
+    """Size, time of the last change in ns, and the reason why this cannot be an image, or nothing."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
+    except OSError as error:
+        return 0, 0, (error.strerror or str(error)).lower()
+    reason = "" if stat.S_ISREG(status.st_mode) and status.st_size else "an empty file"
+    return status.st_size, status.st_mtime_ns, reason if stat.S_ISREG(status.st_mode) else "not a file"
 
 
 def _read_list(path: Path) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 
 _LINES_TO_COUNT_LABELS = 1000
+_COMMENT = ord("#")
 
 Labels = NDArray[np.int64] | NDArray[np.float64]
 
@@ -42,6 +43,13 @@ class ListedImages:
         start = int(self.ends[index - 1]) if index else 0
         return self.joined[start : int(self.ends[index])]
 
+    def paths(self) -> Iterator[bytes]:
+        """All paths in order: a third of the cost of asking for one after the other."""
+        start = 0
+        for end in self.ends.tolist():
+            yield self.joined[start:end]
+            start = end
+
     def line(self, index: int) -> str:
         """`train.txt line 7`, for messages."""
         return f"{self.name} line {self.lines[index]}"
@@ -55,17 +63,15 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> Liste
     messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or no finite
     number.
     """
-    entries = [
-        (number, line)
-        for number, line in enumerate(map(bytes.strip, text.removeprefix(b"\xef\xbb\xbf").split(b"\n")), 1)
-        if line and not line.startswith(b"#")
-    ]
-    if not entries:
+    stripped = list(map(bytes.strip, text.removeprefix(b"\xef\xbb\xbf").split(b"\n")))
+    lines = np.array([number for number, line in enumerate(stripped) if line and line[0] != _COMMENT], np.int32)
+    if not lines.size:
         raise SourceError(f"image list {name} lists no images: expected lines of 'path label', got {len(text)} bytes")
-    lines = np.fromiter((number for number, _ in entries), np.int32, len(entries))
+    entries = [stripped[number] for number in lines.tolist()]
+    lines += 1
     if labels is None:
-        labels = _usual_label_count([line for _, line in entries[:_LINES_TO_COUNT_LABELS]])
-    paths, words = _split(entries, labels, name)
+        labels = _usual_label_count(entries[:_LINES_TO_COUNT_LABELS])
+    paths, words = _split(entries, lines, labels, name)
     ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     values = _numbers(words, lines, labels, name).reshape(len(paths), labels)
     return ListedImages(name, b"".join(paths), ends, lines, values)
@@ -87,22 +93,20 @@ def _is_number(word: bytes) -> bool:
         return False
 
 
-def _split(entries: Sequence[tuple[int, bytes]], labels: int, name: str) -> tuple[list[bytes], list[bytes]]:
+def _split(
+    entries: Sequence[bytes], lines: NDArray[np.int32], labels: int, name: str
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """The paths, and all their label words, line after line."""
     if not labels:
-        return [line for _, line in entries], []
-    paths: list[bytes] = []
-    words: list[bytes] = []
-    for number, line in entries:
-        path, *rest = line.rsplit(None, labels)
-        if len(rest) != labels:
-            raise SourceError(
-                f"image list {name} line {number}: expected a path and {labels} label{'s' * (labels > 1)}, "
-                f"got {os.fsdecode(line)!r}; complete the line, or say labels: N for the number that each line has"
-            )
-        paths.append(path)
-        words += rest
-    return paths, words
+        return entries, []
+    parts = [line.rsplit(None, labels) for line in entries]
+    short = next((k for k, part in enumerate(parts) if len(part) <= labels), None)
+    if short is not None:
+        raise SourceError(
+            f"image list {name} line {lines[short]}: expected a path and {labels} label{'s' * (labels > 1)}, "
+            f"got {os.fsdecode(entries[short])!r}; complete the line, or say labels: N for the number on each"
+        )
+    return [part[0] for part in parts], [word for part in parts for word in part[1:]]
 
 
 def _numbers(words: Sequence[bytes], lines: NDArray[np.int32], labels: int, name: str) -> Labels:
