@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ class CachedSource(Source):
         self._path = path.absolute()
         self._size_limit = size_limit
         self._layout: Layout = lay_out(source.specs, len(source), source.fingerprint())
-        self._home = os.getpid()
         self._file: CacheFile | None = None
         self._usable = True
         self._fills = True
@@ -96,10 +94,9 @@ class CachedSource(Source):
         return f"{self.kind}:{self._source.fingerprint()}"
 
     def close(self) -> None:
-        """Close file and source; where this was made (the trainer), wait until what was stored is on the disk."""
-        if os.getpid() == self._home:
-            self._settle()
+        """Close file and source; the next read opens them again."""
         if self._file is not None:
+            self._settle(self._file)
             self._file.close()
             self._file = None
         self._source.close()
@@ -115,11 +112,9 @@ class CachedSource(Source):
                 _log.warning("cache %s now holds other samples, another run has replaced it: go on without", self._path)
         return self._file
 
-    def _settle(self) -> None:
-        file = self._opened()
+    def _settle(self, file: CacheFile) -> None:
         try:
-            if file is not None:
-                file.settle()
+            file.settle()
         except OSError as error:  # the samples stay good until the machine stops
             _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
 

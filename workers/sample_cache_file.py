@@ -37,6 +37,7 @@ _DURABLE = 2  # complete and on the disk
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_PATIENCE_S = 60.0
 _LOCK_PAUSE_S = 0.02
+_QUIET_S = 60.0
 _PROBES = 4
 _MB = 1e6
 
@@ -143,6 +144,7 @@ def _forget_what_a_crash_may_have_lost(path: Path, layout: Layout) -> None:
         if os.pread(file.descriptor, BOOT_BYTES, BOOT_AT) != _boot():
             file.replace_states(_WRITTEN, _EMPTY)
             _write(file.descriptor, _boot(), BOOT_AT)
+        file.settle()
 
 
 def _boot() -> bytes:
@@ -224,9 +226,13 @@ class CacheFile:
         os.pwrite(self.descriptor, bytes([_WRITTEN]), STATES_AT + index)
 
     def settle(self) -> None:
-        """Wait until all that is published now is on the disk, and say so in the file."""
+        """Note in the file that what is published is on the disk for good, if that can be had without a wait.
+
+        A file that has just been filled is left to a later run: the kernel writes it back within half a minute or so
+        by itself, and to wait for gigabytes of it would hold up the trainer.
+        """
         published = self.states == _WRITTEN
-        if published.any():
+        if published.any() and time.time() - os.fstat(self.descriptor).st_mtime > _QUIET_S:
             os.fdatasync(self.descriptor)
             self._set_states(published, _DURABLE)
 
