@@ -85,7 +85,7 @@ def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str) -> Mean
             f"parameter 'transform.mean_value' has {len(values)} values, and the samples of top {top!r} have the shape "
             f"{shape}: expected one value, or one for each of the {channels} channels"
         )
-    return np.array(values, np.float32).reshape(-1, *[1] * max(0, len(shape) - 1))
+    return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
 
 
 def centred_mean(mean: Mean, shape: tuple[int, ...], path: Path, top: str) -> Mean:

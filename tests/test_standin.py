@@ -1,0 +1,132 @@
+"""The stand-in is as strict as Caffe was measured to be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from blobfeed.layers.standin import Blob, BlobVector, CaffeAbort, Extents, Layer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+_SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
+
+
+def _blob(*shape: int) -> Blob:
+    blob = Blob()
+    blob.reshape(*shape)
+    return blob
+
+
+@settings(max_examples=40, deadline=None)
+@given(_SHAPES)
+def test_data_and_diff_are_fresh_float32_arrays_that_do_not_own_their_memory(shape: tuple[int, ...]) -> None:
+    blob = _blob(*shape)
+    for first, second in ((blob.data, blob.data), (blob.diff, blob.diff)):
+        assert first is not second
+        assert (first.shape, str(first.dtype)) == (shape, "float32")
+        assert first.flags.c_contiguous
+        assert first.flags.writeable
+        assert not first.flags.owndata
+        assert first.size == 0 or np.shares_memory(first, second)
+    assert blob.count == math.prod(shape)
+    assert list(blob.shape) == list(shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_SHAPES.filter(lambda shape: math.prod(shape) > 0), min_size=2, max_size=6))
+def test_memory_stays_where_it_is_until_a_blob_grows_beyond_all_it_has_been(shapes: list[tuple[int, ...]]) -> None:
+    blob, largest, address = Blob(), 0, 0
+    for shape in shapes:
+        blob.reshape(*shape)
+        before, address = address, blob.data.ctypes.data
+        assert (address == before) == (math.prod(shape) <= largest)
+        assert address % 16 == 0
+        assert address % 32
+        largest = max(largest, math.prod(shape))
+
+
+def test_a_view_from_before_the_growth_is_spoilt() -> None:
+    blob = _blob(2, 3)
+    old = blob.data
+    old[...] = 7
+    blob.reshape(3, 3)
+    assert blob.data.shape == (3, 3)
+    assert np.isnan(old).all()
+
+
+def test_a_blob_of_no_axes_holds_one_number() -> None:
+    blob = _blob()
+    blob.data[...] = 3
+    assert (blob.data.shape, blob.count, float(blob.data)) == ((), 1, 3.0)
+
+
+@pytest.mark.parametrize("shape", [((2, 3),), ([2, 3],), (2.0,), (np.int64(2),), ("2",)])
+def test_reshape_takes_plain_integers_alone(shape: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError, match="plain Python integers"):
+        Blob().reshape(*shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["data", "diff"])
+def test_reading_before_the_first_reshape_aborts(name: str) -> None:
+    with pytest.raises(CaffeAbort):
+        getattr(Blob(), name)
+
+
+def test_a_negative_axis_aborts() -> None:
+    with pytest.raises(CaffeAbort):
+        Blob().reshape(-1, 3)
+
+
+def test_an_abort_is_nothing_that_a_layer_can_catch_as_an_exception() -> None:
+    assert not issubclass(CaffeAbort, Exception)
+
+
+def test_a_blob_has_nothing_but_what_caffe_gives_it() -> None:
+    public = {name for name in dir(Blob()) if not name.startswith("_")}
+    assert public == {"data", "diff", "shape", "count", "num", "channels", "height", "width", "reshape"}
+    with pytest.raises(AttributeError):
+        _blob(2).data = np.zeros(2)  # type: ignore[misc, assignment]
+    with pytest.raises(AttributeError):
+        _blob(2).name = "data"  # type: ignore[attr-defined]
+
+
+def test_the_four_old_names_count_missing_axes_as_one_and_abort_beyond_four() -> None:
+    blob = _blob(2, 3)
+    assert (blob.num, blob.channels, blob.height, blob.width) == (2, 3, 1, 1)
+    blob.reshape(1, 1, 1, 1, 1)
+    with pytest.raises(CaffeAbort):
+        _ = blob.width
+
+
+def test_a_shape_is_no_tuple() -> None:
+    shape = _blob(2, 3).shape
+    assert (len(shape), shape[0], shape[-1], list(shape)) == (2, 2, 3, [2, 3])
+    alike: object = (2, 3)
+    assert shape != alike
+    assert isinstance(shape, Extents)
+
+
+def test_vectors_of_blobs_are_no_lists() -> None:
+    blobs = [_blob(1), _blob(2)]
+    vector = BlobVector(blobs)
+    assert len(vector) == 2
+    assert vector[0] is blobs[0]
+    assert vector[-1] is blobs[1]
+    assert not isinstance(vector, list)
+    assert not hasattr(vector, "append")
+    for index in (2, -3):
+        with pytest.raises(IndexError):
+            _ = vector[index]
+    for odd in (slice(0, 1), np.int64(0)):
+        with pytest.raises(TypeError):
+            _ = vector[odd]  # type: ignore[index]
+
+
+def test_a_layer_is_made_with_its_layer_parameter_and_has_no_name() -> None:
+    layer = Layer(None)
+    assert (layer.type, len(layer.blobs)) == ("Python", 0)
+    assert not hasattr(layer, "name")
+    with pytest.raises(TypeError):
+        Layer()  # type: ignore[call-arg]
