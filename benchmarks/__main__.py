@@ -28,7 +28,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
     parser.add_argument("--json", type=Path, help="write every round's figures to this file")
-    parser.add_argument("--make-peers", action="store_true", help="install the peers first, in their own environment")
+    parser.add_argument("--make-peers", action="store_true", help="install the peers, and end")
     return parser.parse_args(given)
 
 
@@ -62,6 +62,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = _arguments(given)
     if arguments.make_peers:
         make_peers()
+        return
     plan, works = _plan(arguments), _works(arguments.work)
     studies = list(_STUDIES) if arguments.study == [] else arguments.study or []
     results = run_all(works, _entrants(arguments.entrants), plan, _say)

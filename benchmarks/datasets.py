@@ -147,7 +147,7 @@ NPY_224 = DataSet(
     512,
     _write_npy,
     lambda path, samples, _: NpyRows(path, samples),
-    lambda path: {"npy": {"path": {"data": str(path / "data.npy"), "label": str(path / "label.npy")}}},
+    lambda path: {"npy": {"data": str(path / "data.npy"), "label": str(path / "label.npy")}},
 )
 HDF5_SAMPLES = DataSet(
     "hdf5_samples",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,45 +94,71 @@ def verdict(target: Target, work: Work, results: Results) -> str:
 # ---- the tables
 
 
-def _main_metric(work: Work) -> str:
-    return "stall_s" if work.step_s else "samples_per_s"
+@dataclass(frozen=True)
+class Row:
+    """One row of the summary: a work seen by one of its figures."""
+
+    title: str
+    work: Work
+    metric: str
+    limit: str = ""
+    target_metrics: tuple[str, ...] = ()
+
+    def targets(self) -> list[Target]:
+        return [target for target in self.work.targets if target.metric in self.target_metrics]
 
 
-def _best(work: Work, results: Results) -> tuple[str, float] | None:
-    """The best of the peers other than torch: by name, with its figure."""
-    metric = _main_metric(work)
+_BESIDE = {
+    "first_batch_s": ("start to first batch", "first_batch_s"),
+    "beside_ring_bytes": ("memory of all processes (PSS)", "own_bytes"),
+}
+"""Targets that are no matter of speed have a row of their own: its title and the figure that it shows."""
+
+
+def rows_of(work: Work) -> list[Row]:
+    metric = "stall_s" if work.step_s else "samples_per_s"
+    asked = [target.metric for target in work.targets]
+    speed = tuple(each for each in asked if each not in _BESIDE)
+    beside = [Row(f"{title}, {work.title}", work, shown, "", (each,)) for each, (title, shown) in _BESIDE.items()]
+    return [
+        Row(work.title, work, metric, work.limits[0], speed),
+        *(row for row in beside if row.target_metrics[0] in asked),
+    ]
+
+
+def best_other(row: Row, results: Results) -> tuple[str, float] | None:
+    """The best of the others but torch, by name, with its figure; whoever has no workers starts and fits for free."""
+    mine = ("blobfeed", "limit: ", "torch") + (() if row.metric == "samples_per_s" else ("plain loop",))
     found: dict[str, float] = {}
-    for (work_name, name), result in results.items():
-        value = result.median(metric)
-        if work_name == work.name and value is not None and not name.startswith(("blobfeed", "limit: ", "torch")):
+    for (work, name), result in results.items():
+        value = result.median(row.metric)
+        if work == row.work.name and value is not None and not name.startswith(mine):
             found[name] = value
     if not found:
         return None
-    name = min(found, key=lambda each: found[each] if work.step_s else -found[each])
+    name = max(found, key=found.__getitem__) if row.metric == "samples_per_s" else min(found, key=found.__getitem__)
     return name, found[name]
 
 
 def summary(works: Sequence[Work], results: Results) -> str:
     """One row for each work, as the targets are laid down."""
     head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "limit of the run", "targets"]
-    return table(head, (_summary_row(work, results) for work in works))
+    return table(head, (_summary_cells(row, results) for work in works for row in rows_of(work)))
 
 
-def _summary_row(work: Work, results: Results) -> list[str]:
-    metric = _main_metric(work)
-
+def _summary_cells(row: Row, results: Results) -> list[str]:
     def figure(name: str) -> str:
-        return shown(results.get((work.name, name), _MISSING).median(metric), metric)
+        return shown(results.get((row.work.name, name), _MISSING).median(row.metric), row.metric)
 
-    best = _best(work, results)
+    best = best_other(row, results)
     return [
-        work.title,
+        row.title,
         figure("torch"),
         figure("torch, tuned"),
-        f"{best[0]} {shown(best[1], metric)}" if best else _NOTHING,
+        f"{best[0]} {shown(best[1], row.metric)}" if best else _NOTHING,
         f"**{figure('blobfeed')}**",
-        f"{figure(f'limit: {work.limits[0]}')} ({work.limits[0]})",
-        "<br>".join(verdict(target, work, results) for target in work.targets),
+        f"{figure(f'limit: {row.limit}')} ({row.limit})" if row.limit else "",
+        "<br>".join(verdict(target, row.work, results) for target in row.targets()),
     ]
 
 

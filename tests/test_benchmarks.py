@@ -96,6 +96,24 @@ def test_every_target_speaks_of_entrants_that_take_part_in_its_work() -> None:
             assert target.against is None or target.against in taking, (work.name, target.text)
 
 
+def test_every_target_stands_in_one_row() -> None:
+    for work in works.WORKS:
+        listed = [target for row in report.rows_of(work) for target in row.targets()]
+        assert sorted(target.text for target in listed) == sorted(target.text for target in work.targets)
+
+
+def test_the_best_of_the_others_is_the_fastest_and_in_time_and_memory_the_least() -> None:
+    results = {
+        ("hdf5_224", "blobfeed"): measured(samples_per_s=9e9, first_batch_s=0.0, own_bytes=0),
+        ("hdf5_224", "plain loop"): measured(samples_per_s=10.0, first_batch_s=0.01, own_bytes=1),
+        ("hdf5_224", "grain"): measured(samples_per_s=20.0, first_batch_s=2.0, own_bytes=30),
+        ("hdf5_224", "spdl"): measured(samples_per_s=30.0, first_batch_s=1.0, own_bytes=20),
+        ("npy_224", "spdl"): measured(samples_per_s=99.0, first_batch_s=0.1, own_bytes=2),
+    }
+    rows = report.rows_of(find_work("hdf5_224"))
+    assert [report.best_other(row, results) for row in rows] == [("spdl", 30.0), ("spdl", 1.0), ("spdl", 20.0)]
+
+
 # ---- text
 
 

@@ -1,0 +1,25 @@
+"""blobfeed as a net has it: MultiProcessInputLayer, its hooks called as Caffe calls them, float32 blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from blobfeed.layers.harness import LayerHarness
+from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
+
+from ..works import Work
+from . import WORKERS, Batch
+
+
+@contextmanager
+def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    told = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters}
+    with LayerHarness(MultiProcessInputLayer, {"source": work.source(samples), **told}) as layer:
+        yield _forwards(layer)
+
+
+def _forwards(layer: LayerHarness[MultiProcessInputLayer]) -> Iterator[Batch]:
+    while True:
+        tops = layer.forward()
+        yield tops["data"], tops["label"]
