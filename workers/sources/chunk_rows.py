@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from .chunk_decode import ChunkError, decode_chunk
 from .gather import RawFile
 from .gather_layout import Chunked, StoredArray
 from .gather_order import without
-from .gather_rows import copy_runs
+from .gather_runs import by_group, copy_runs
 
 ChunkKey = tuple[str, str, int]
 ChunkCache = RecentlyUsed[ChunkKey, AnyArray]
@@ -110,11 +109,3 @@ class ChunkedRows:
         whole = math.prod(layout.chunk) * self._dtype.itemsize
         sizes = np.full(len(numbers), whole) if layout.sizes is None else layout.sizes[numbers].astype(np.int64)
         self._file.will_need(layout.offsets[numbers], sizes)
-
-
-def by_group(groups: IndexArray) -> Iterator[tuple[int, IndexArray]]:
-    """Each number that occurs in `groups`, in order, with the positions at which it stands (ascending)."""
-    order = np.argsort(groups, kind="stable")
-    edges = np.flatnonzero(np.diff(groups[order])) + 1
-    for members in np.split(order, edges):
-        yield int(groups[members[0]]), members

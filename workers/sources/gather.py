@@ -20,9 +20,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +28,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..specs import IndexArray
+from .gather_runs import merge_ranges, stretches
 
 Bytes = NDArray[np.uint8]
 
@@ -124,6 +123,14 @@ class RawFile:
             filled += got
         return buffer
 
+    def copy_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
+        if self.maps(len(buffer)):
+            self.require_intact()
+            buffer[:] = memoryview(self.mapped())[offset : offset + len(buffer)]
+        else:
+            self.read_into(offset, buffer)
+
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
         row_bytes = rows.shape[1]
@@ -163,20 +170,3 @@ class RawFile:
                 return False
             raise
         return True
-
-
-def stretches(indices: IndexArray, positions: IndexArray, step: int) -> Iterator[tuple[int, int]]:
-    """The stretches [start, stop) over which `indices` go up by `step` while `positions` go up by one."""
-    if not len(indices):
-        return
-    breaks = np.flatnonzero((np.diff(indices) != step) | (np.diff(positions) != 1)) + 1
-    yield from pairwise([0, *breaks.tolist(), len(indices)])
-
-
-def merge_ranges(offsets: IndexArray, sizes: IndexArray) -> Iterator[tuple[int, int]]:
-    """The byte ranges [offset, offset + size), sorted, those that touch or overlap made one, as (offset, size)."""
-    order = np.argsort(offsets, kind="stable")
-    starts, ends = offsets[order], np.maximum.accumulate((offsets + sizes)[order])
-    breaks = np.flatnonzero(starts[1:] > ends[:-1]) + 1
-    for start, stop in pairwise([0, *breaks.tolist(), len(starts)]):
-        yield int(starts[start]), int(ends[stop - 1] - starts[start])

@@ -15,6 +15,7 @@ from .chunk_cache import RecentlyUsed
 from .gather import FileStamp, RawFile
 from .gather_layout import Chunked, Contiguous, StoredArray
 from .gather_rows import ContiguousRows
+from .gather_runs import by_group
 
 if TYPE_CHECKING:
     from .chunk_rows import ChunkCache
@@ -57,10 +58,7 @@ class Column:
         if len(self.arrays) == 1:
             yield self.arrays[0], indices, np.arange(len(indices))
             return
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        for positions in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-            number = int(numbers[positions[0]])
+        for number, positions in by_group(np.searchsorted(self.starts, indices, side="right") - 1):
             yield self.arrays[number], indices[positions] - self.starts[number], positions
 
 

@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from ..specs import AnyArray, IndexArray
-from .gather import Bytes, RawFile, stretches
+from .gather import Bytes, RawFile
 from .gather_layout import StoredArray
+from .gather_runs import copy_runs
 
 
 class ContiguousRows:
@@ -50,10 +51,3 @@ class ContiguousRows:
         """Start reading these samples."""
         if self._axis == 0:
             self._file.will_need(self._offset + indices * self._row_bytes, np.full(len(indices), self._row_bytes))
-
-
-def copy_runs(samples: AnyArray, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-    """rows[positions[i]] = samples[indices[i]], a run of neighbours at a time, with no array in between."""
-    for start, stop in stretches(indices, positions, 1):
-        index, to = int(indices[start]), int(positions[start])
-        rows[to : to + stop - start] = samples[index : index + stop - start]

@@ -6,13 +6,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..errors import SourceError
 from ..specs import ArraySpec, IndexArray, NamedRows
 from .base import Source
 from .gather_columns import Access, Column, Columns
 from .gather_layout import Chunked, StoredArray, ThroughLibrary
+from .gather_runs import require_in_range
 
 
 class StoredSource(Source):
@@ -87,14 +86,6 @@ class StoredSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reading = Columns(self._columns, self._access)
-
-
-def require_in_range(indices: IndexArray, samples: int) -> None:
-    """Raises IndexError where an index is below 0 or not below `samples`."""
-    # Seen as unsigned a negative index is huge: one pass finds both.
-    if int(indices.view(np.uint64).max()) >= samples:
-        bad = indices[(indices < 0) | (indices >= samples)]
-        raise IndexError(f"sample index {int(bad[0])} is not in 0 … {samples - 1}")
 
 
 def _modules(columns: Mapping[str, Column]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import SampleTooLargeError, SourceError
 from ..specs import AnyArray, IndexArray, RaggedRows
-from .gather import FileStamp, stretches
+from .gather import FileStamp
 from .gather_columns import Locking
 from .gather_layout import StoredArray, ThroughLibrary
-from .gather_rows import copy_runs
+from .gather_runs import copy_runs, stretches
 
 _DEFAULT_CACHE_SLOTS = 521
 
@@ -94,6 +94,11 @@ class LibraryFile:
     def ragged(self, array: StoredArray) -> LibraryRaggedRows:
         """The reader of an `array` whose elements vary in length."""
         return LibraryRaggedRows(self._dataset(array))
+
+    def value(self, name: str) -> AnyArray:
+        """All of the data set `name`."""
+        value: AnyArray = np.asarray(find_dataset(self._file, name)[()])
+        return value
 
     def _dataset(self, array: StoredArray) -> h5py.Dataset:
         """The data set, opened with a cache for one chunk at least: else each sample would be decoded by itself."""
