@@ -33,6 +33,9 @@ class Device(StrEnum):
 _Device = Annotated[
     Device | None, typer.Option(help="Where to compute; by default CUDA where there is a device for it.")
 ]
+_Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
+]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
@@ -45,6 +48,7 @@ def train(
     solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
     snapshot: Annotated[Path | None, typer.Option(help="Go on from this snapshot.", metavar="FILE")] = None,
     device: _Device = None,
+    threads: _Threads = None,
     debug: _Debug = False,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
@@ -52,9 +56,11 @@ def train(
         _need_torch()
         from .trainer.progress import make_reporter
         from .trainer.solver import Solver
+        from .trainer.threads import fix_threads
         from .trainer.training import StopRequest
         from .trainer.training import train as run
 
+        fix_threads(threads)
         with Solver.from_file(solver, device) as made:
             if snapshot is not None:
                 made.restore(snapshot)
@@ -68,6 +74,7 @@ def score(
     weights: Annotated[Path, typer.Option(help="A snapshot that training wrote.", metavar="FILE")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
     device: _Device = None,
+    threads: _Threads = None,
     debug: _Debug = False,
 ) -> None:
     """Print the means of a net's outputs over some batches."""
@@ -75,7 +82,9 @@ def score(
         _need_torch()
         from .trainer.progress import scores_text
         from .trainer.scoring import score_net
+        from .trainer.threads import fix_threads
 
+        fix_threads(threads)
         typer.echo(scores_text(score_net(model, weights, iterations, device)))
 
 
@@ -109,4 +118,4 @@ def _one_message(debug: bool) -> Iterator[None]:
 
 
 def main() -> None:
-    app()
+    app(prog_name="blobfeed")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import BlobError
@@ -16,18 +17,30 @@ Shape = tuple[int, ...]
 
 
 class BlobTensor(Tensor):
-    """A tensor that NumPy arrays can be assigned to, as layers written for Caffe do: `top[0].data[...] = array`."""
+    """A tensor that gets along with NumPy, which layers written for Caffe compute with.
 
-    # Results of operations are plain tensors: what is special is the assignment alone.
+    Arrays (and lists) can be assigned to it (`top[0].data[...] = array`), it can be read as one, on CUDA as well, and
+    NumPy's element-wise operations take it and give arrays. Operations of torch give plain tensors.
+    """
+
+    __array_priority__ = -1  # `array - blob.data` is NumPy's business
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, (Tensor, float, int)):
             super().__setitem__(key, value)
         elif self.device.type == "cpu":
             self.numpy()[key] = value
         else:
             super().__setitem__(key, torch.as_tensor(np.array(value), device=self.device))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.detach().cpu().numpy()
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        return array.copy() if copy else array
+
+    def __array_wrap__(self, array: NDArray[Any], context: object = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else array
 
 
 class Blob:

@@ -89,8 +89,7 @@ class Net:
         objective = torch.zeros((), device=self.device)
         for layer in self.layers.values():
             bottom = [values[name] for name in layer.param.bottom]
-            if not isinstance(layer, PythonLayer):
-                layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))
+            layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))  # raises where these rows do not fit
             tops: tuple[Tensor, ...] = layer(*bottom)
             for name, tensor, weight in zip(layer.param.top, tops, loss_weights(layer), strict=True):
                 values[name] = tensor

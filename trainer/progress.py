@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .solver import Scores, Solver
 
-_REFRESH_S = 0.5
+_REFRESH_S = 0.2
 
 
 class Reporter(Protocol):
@@ -73,6 +73,7 @@ class BarReporter:
     """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
 
     def __init__(self, solver: Solver) -> None:
+        self._shares_screen = sys.stdout.isatty()
         self._progress = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -83,6 +84,9 @@ class BarReporter:
             ),
             TimeRemainingColumn(),
             console=Console(stderr=True),
+            # Drawn when an iteration is done: a thread that draws would take the interpreter from the one that trains.
+            auto_refresh=False,
+            redirect_stdout=self._shares_screen,
         )
         self._task = self._progress.add_task(
             "", total=solver.param.max_iter, completed=solver.iteration, loss=float("nan"), speed=0.0, stall_s=0.0
@@ -100,9 +104,10 @@ class BarReporter:
             stall_s = solver.stall_s()
             speed, _ = self._meter.read(now, self._samples, stall_s)
             self._progress.update(self._task, loss=solver.loss(), speed=speed, stall_s=stall_s)
+            self._progress.refresh()
 
     def say(self, text: str) -> None:
-        if sys.stdout.isatty():
+        if self._shares_screen:
             self._progress.console.print(text, markup=False, highlight=False)
         else:
             print(text, flush=True)

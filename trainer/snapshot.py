@@ -7,11 +7,11 @@ anything that a file could hold (torch's weights_only).
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
+import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -61,15 +61,15 @@ def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` at once or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("wb") as file:
                 torch.save(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise SnapshotError(f"snapshot {path} cannot be written: {error.strerror}") from error
@@ -78,11 +78,25 @@ def save(snapshot: Snapshot, path: Path) -> None:
 def load(path: Path) -> Snapshot:
     """Read a snapshot, its tensors on the CPU; raises SnapshotError."""
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            content = _read(file, path)
     except OSError as error:
         raise SnapshotError(f"snapshot {path} cannot be read: {error.strerror}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise SnapshotError(f"{path} is no snapshot that blobfeed wrote: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise SnapshotError(f"{path} is no snapshot that blobfeed wrote: expected a file that says {_FORMAT!r}")
+        raise _no_snapshot(path, f"expected a file that says {_FORMAT!r}")
     return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+
+
+def _read(file: BinaryIO, path: Path) -> Any:
+    if not zipfile.is_zipfile(file):
+        raise _no_snapshot(path, "it is cut off, or of another kind")
+    file.seek(0)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file makes torch raise whatever comes first
+        reason, _, _ = str(error).partition("\n")
+        raise _no_snapshot(path, f"{type(error).__name__}: {reason}") from error
+
+
+def _no_snapshot(path: Path, why: str) -> SnapshotError:
+    return SnapshotError(f"{path} is no snapshot that blobfeed wrote: {why}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..blobs import Blob
+from ..blobs import Blob, Shape
 from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 
@@ -33,6 +33,9 @@ class Input(Layer):
             blob.reshape(*shapes[position if len(shapes) > 1 else 0].dim)
         self._tops = top
 
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [blob.shape for blob in self._tops]
+
     def forward(self) -> Tensors:
         for blob in self._tops:
             blob.own()
@@ -46,8 +49,8 @@ class Silence(Layer):
     bottoms = ANY
     tops = range(1)
 
-    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Nothing: there are no tops."""
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return []
 
     def forward(self, *bottom: Tensor) -> Tensors:
         return ()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ..blobs import Blob, BlobList
+from ..blobs import Blob, BlobList, Shape
 from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 _FIELD = "python_param"
@@ -111,6 +111,9 @@ class PythonLayer(Layer):
         with self._noting("setup"):
             self.user_layer.setup(BlobList(bottom), BlobList(top))
         self._call_reshape()
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [blob.shape for blob in self._top]
 
     def forward(self, *bottom: Tensor) -> Tensors:
         for blob in self._top:
