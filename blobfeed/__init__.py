@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .layers.harness import LayerHarness as LayerHarness
+    from .layers.multi_process_input_layer import MultiProcessInputLayer as MultiProcessInputLayer
+    from .layers.ready_made import HDF5InputLayer as HDF5InputLayer
+    from .layers.ready_made import ImageListInputLayer as ImageListInputLayer
+    from .layers.ready_made import NpyInputLayer as NpyInputLayer
+    from .readers.async_reader import AsyncReader as AsyncReader
+    from .readers.batch_reader import BatchReader as BatchReader
+    from .readers.keras_face import KerasFeed as KerasFeed
+    from .readers.torch_face import TorchFeed as TorchFeed
     from .workers.errors import AssemblerDied as AssemblerDied
     from .workers.errors import BlobfeedError as BlobfeedError
     from .workers.errors import EndOfData as EndOfData
+    from .workers.errors import FetchOrderError as FetchOrderError
+    from .workers.errors import InexactValueError as InexactValueError
     from .workers.errors import InterpreterError as InterpreterError
     from .workers.errors import LoaderDied as LoaderDied
     from .workers.errors import ParameterError as ParameterError
@@ -23,18 +34,29 @@ if TYPE_CHECKING:
     from .workers.errors import SocketPathError as SocketPathError
     from .workers.errors import SourceError as SourceError
     from .workers.errors import TooManyBadSamples as TooManyBadSamples
+    from .workers.errors import UnequalShapesError as UnequalShapesError
     from .workers.sources.base import Source as Source
     from .workers.specs import ArraySpec as ArraySpec
     from .workers.specs import RaggedRows as RaggedRows
+    from .workers.statistics import Statistics as Statistics
 
 # Where each public name lives. It is imported when first asked for, so that `import blobfeed` costs a millisecond, and
 # a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
 # test compares the two.
 _HOMES = {
+    "layers.harness": ("LayerHarness",),
+    "layers.multi_process_input_layer": ("MultiProcessInputLayer",),
+    "layers.ready_made": ("HDF5InputLayer", "ImageListInputLayer", "NpyInputLayer"),
+    "readers.async_reader": ("AsyncReader",),
+    "readers.batch_reader": ("BatchReader",),
+    "readers.keras_face": ("KerasFeed",),
+    "readers.torch_face": ("TorchFeed",),
     "workers.errors": (
         "AssemblerDied",
         "BlobfeedError",
         "EndOfData",
+        "FetchOrderError",
+        "InexactValueError",
         "InterpreterError",
         "LoaderDied",
         "ParameterError",
@@ -46,9 +68,11 @@ _HOMES = {
         "SocketPathError",
         "SourceError",
         "TooManyBadSamples",
+        "UnequalShapesError",
     ),
     "workers.sources.base": ("Source",),
     "workers.specs": ("ArraySpec", "RaggedRows"),
+    "workers.statistics": ("Statistics",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

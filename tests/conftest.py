@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"blobfeed would be imported from the checkout ({blobfeed.__file__}), and the tests are for the installed "
             "package: run `make test`, or say PYTHONPATH=$PWD to mean the checkout"
         )
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras's own default, TensorFlow, is not among what tests need
     leftovers.mark_environment()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
     config.stash[_TEMPORARY] = _own_temporary_directory()
