@@ -24,7 +24,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self, slots: int, units: int, rows: int, in_order: bool, postprocess: bool) -> None:
         self.rows, self.units, self.in_order, self.postprocess = rows, units, in_order, postprocess
         self.ledger = Ledger(
-            slots=slots, rows_of=lambda _: rows, units=units, in_order=in_order, postprocess=postprocess
+            slots=slots,
+            rows_of=lambda _: rows,
+            has=lambda unit: unit < units,
+            in_order=in_order,
+            postprocess=postprocess,
         )
         self.now = 0.0
         self.next_loader = 1
@@ -171,7 +175,7 @@ TestLedgerMachine = LedgerMachine.TestCase
 
 
 def make_ledger(rows: int = 4, slots: int = 2, **options: bool) -> Ledger:
-    return Ledger(slots=slots, rows_of=lambda _: rows, units=None, **options)
+    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, **options)
 
 
 def test_no_loader_is_given_more_than_two_tasks_and_the_one_that_owes_least_comes_first() -> None:
@@ -262,7 +266,7 @@ def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> lis
 
 
 def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
-    ledger = Ledger(slots=4, rows_of=lambda _: 1, kin_of=lambda unit, _: unit // 2)
+    ledger = Ledger(slots=4, rows_of=lambda _: 1, has=lambda _: True, kin_of=lambda unit, _: unit // 2)
     ledger.add_loader(1)
     ledger.add_loader(2)
     ledger.open_units()

@@ -31,18 +31,16 @@ from .board import Board, Count
 from .config import Config
 from .dispatch import TaskSize
 from .errors import LoaderDied
-from .ledger import Ledger, Task
+from .ledger import Ledger
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .messages import (
-    Announce,
     BadRow,
     Done,
+    End,
     Failure,
-    Fill,
     FromLoader,
     Opener,
-    Postprocess,
     Ready,
     Release,
     Sealer,
@@ -51,6 +49,7 @@ from .messages import (
 )
 from .nursery import Nursery
 from .process import ignore_terminal_signals
+from .supply import Supply
 
 _LONGEST_WAIT_S = 1.0
 
@@ -65,16 +64,18 @@ class Assembler:
         self._nursery = nursery
         self._board = Board(config.descriptors.board, config.max_loaders)
         self._pool = LoaderPool(config, nursery, self._board)
+        self._supply: Supply = config.supply
         self._ledger = Ledger(
             slots=config.slots,
-            rows_of=config.units.rows_of,
-            units=config.units.total,
+            rows_of=self._supply.rows_of,
+            has=self._supply.has,
             in_order=config.in_order,
             postprocess=config.postprocess,
-            kin_of=self._window_of,
+            kin_of=self._supply.kin_of,
+            can_be_cut=self._supply.can_be_cut,
         )
         self._auto = AutoScale(config.max_loaders, time.monotonic()) if config.num_loaders is None else None
-        self._task_size = TaskSize(config.seconds_per_row, config.units.rows)
+        self._task_size = TaskSize(config.seconds_per_row, config.layout.rows)
         self._sealer = Sealer(config.key)
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
@@ -82,12 +83,8 @@ class Assembler:
         self._failures: dict[int, Failure] = {}
         self._bad_samples: dict[tuple[int, int], str] = {}
         self._stopping = False
-        self._failed = False
+        self._ended = False
         self._open_links()
-
-    def _window_of(self, unit: int, row: int) -> int | None:
-        """Tasks of one window of a chunked order have chunks in common: one loader shall decompress them, once."""
-        return self._config.order.window_at(self._config.units.position_of(unit, row))
 
     def _open_links(self) -> None:
         self._folder = Path(self._config.sockets)
@@ -153,12 +150,12 @@ class Assembler:
     # ---- towards the loaders
 
     def _hand_out(self) -> None:
-        if self._failed:
+        if self._ended:
             return
         self._ledger.rows_per_task = self._task_size.rows
         self._ledger.open_units()
         for loader, task in self._ledger.assign(time.monotonic()):
-            self._task_links[loader].send(self._sealer.seal(_order_for(task)))
+            self._task_links[loader].send(self._sealer.seal(self._supply.order_for(task)))
 
     def _kill_overdue(self) -> None:
         limit = self._config.task_timeout_s
@@ -209,6 +206,7 @@ class Assembler:
             self._results.dropped += 1
             return
         self._pool.note_task_done()
+        self._supply.note_done(task, done)
         self._board.add(Count.TASKS)
         self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
         for bad in done.bad:
@@ -248,7 +246,7 @@ class Assembler:
         poisoned = self._ledger.remove_loader(death.loader, death.last.task)
         if poisoned is None:
             return
-        if self._config.on_error == "replace" and not poisoned.is_postprocess:
+        if self._config.worker.replace and self._supply.can_be_cut and not poisoned.is_postprocess:
             self._ledger.retry(poisoned)
             return
         text = f"{poisoned.deaths} loaders died on it, the last one was {death.how} ({death.last})"
@@ -259,18 +257,26 @@ class Assembler:
 
     def _announce(self) -> None:
         for unit, slot in self._ledger.announcements():
-            if self._failed:
+            if self._ended:
                 return
             if failure := self._failures.get(unit):
                 self._fail(failure)
                 return
-            replaced = tuple(self._replaced.pop(unit, {}).items())
-            self._batch_link.send(self._sealer.seal(Announce(unit, slot, replaced)))
+            announce = self._supply.announcement(unit, slot, tuple(self._replaced.pop(unit, {}).items()))
+            if announce is None:
+                self._ledger.release(unit)
+            else:
+                self._batch_link.send(self._sealer.seal(announce))
+        if self._supply.complaint:
+            self._fail(Failure("SourceError", self._supply.complaint))
+        elif self._supply.finished and not self._ended:
+            self._ended = True
+            self._batch_link.send(self._sealer.seal(End()))
 
     def _fail(self, failure: Failure) -> None:
         """Tell the trainer, once, and do nothing more but wait for its end."""
-        if not self._failed:
-            self._failed = True
+        if not self._ended:
+            self._ended = True
             self._pool.wanted = 0
             self._batch_link.send(self._sealer.seal(failure))
 
@@ -284,12 +290,6 @@ class Assembler:
                         self._releases.dropped += 1
                 case message if message is not None:
                     self._stopping = True
-
-
-def _order_for(task: Task) -> Fill | Postprocess:
-    if task.is_postprocess:
-        return Postprocess(task.id, task.unit, task.slot)
-    return Fill(task.id, task.unit, task.slot, task.first_row, task.rows, task.skip)
 
 
 def _preload(modules: tuple[str, ...]) -> None:

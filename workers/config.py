@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import dataclass
-from typing import Literal
 
-from .epoch_order import EpochOrder
 from .process import passable
 from .ring import SlotLayout
-from .units import UnitPlan
+from .supply import IndexedSupply, StreamSupply
+from .worker import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,7 @@ class Config:
     key: bytes
     layout: SlotLayout
     slots: int
-    units: UnitPlan
-    order: EpochOrder
+    supply: IndexedSupply | StreamSupply
     recipe: bytes
     modules: tuple[str, ...]
     sys_path: tuple[str, ...]
@@ -52,8 +50,7 @@ class Config:
     max_loaders: int
     in_order: bool
     postprocess: bool
-    seed: int
-    on_error: Literal["raise", "replace"]
+    worker: WorkerSettings
     max_bad_samples: int
     task_timeout_s: float
     seconds_per_row: float

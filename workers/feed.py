@@ -18,11 +18,20 @@ from . import links
 from .board import Board, Count
 from .config import Config
 from .error_channel import ErrorInbox
-from .errors import AssemblerDied, BlobfeedError, LoaderDied, PipelineStalled, SampleError, TooManyBadSamples
-from .messages import Announce, Failure, Opener, Release, Sealer, Stop, ToTrainer
-from .plan import Plan
+from .errors import (
+    AssemblerDied,
+    BlobfeedError,
+    EndOfData,
+    LoaderDied,
+    PipelineStalled,
+    SampleError,
+    SourceError,
+    TooManyBadSamples,
+)
+from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
 from .process import exit_in_words
 from .ring import Ring
+from .run_plan import RunPlan
 from .spawn import Shared, end_assembler, spawn_assembler, trainer_sys_path
 
 _STALL_LOG_S = 10.0
@@ -33,7 +42,7 @@ _log = logging.getLogger("blobfeed")
 class Feed:
     """The processes of one pipeline, from start to close."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         """Start them; raises RingAllocationError, SocketPathError, InterpreterError, or what pickling raises."""
         self.waited_ns = 0
         self.stalls = 0
@@ -103,8 +112,8 @@ class Feed:
         """The next valid announcement among what has arrived."""
         while (frame := links.receive(self._batch_link)) is not None:
             message = self._opener.open(frame)
-            if isinstance(message, Failure):
-                self._failure = self._explain(message)
+            if isinstance(message, Failure | End):
+                self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
                 raise self._failure
             if message is not None and self._is_new(message.unit):
                 return message
@@ -188,17 +197,15 @@ class Feed:
             return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
         if failure.error == "LoaderDied":
             return LoaderDied(failure.text, failure.details)
-        recipe = self._plan.recipe
-        segment = next(self._plan.units.segments(failure.unit, failure.row, 1))
-        index = int(recipe.order.indices(segment.position, 1)[0])
-        where = recipe.source.where(index)
-        epoch = segment.position // recipe.order.samples
+        if failure.error == "SourceError":
+            return SourceError(failure.text)
+        blame = self._plan.blame(failure)
         return SampleError(
-            f"sample {index} of epoch {epoch} ({where}): {failure.text}; repair or leave out the sample, or set "
-            "on_error: replace to have another take its place",
-            source=type(recipe.source).kind,
-            index=index,
-            path=where,
+            f"sample {blame.index} of epoch {blame.epoch} ({blame.where}): {failure.text}; repair or leave out the "
+            "sample, or set on_error: replace to have another take its place",
+            source=self._plan.recipe.source.kind,
+            index=blame.index,
+            path=blame.where,
         )
 
     # ---- the end
@@ -218,7 +225,11 @@ class Feed:
         self.shared.close()
 
 
-def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
+def _end_of_stream(plan: RunPlan) -> EndOfData:
+    return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
+
+
+def _config(plan: RunPlan, shared: Shared, recipe: bytes) -> Config:
     parameters = plan.parameters
     wanted = parameters.num_loaders
     return Config(
@@ -227,8 +238,7 @@ def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
         key=shared.key,
         layout=plan.layout,
         slots=plan.slots,
-        units=plan.units,
-        order=plan.recipe.order,
+        supply=plan.supply(),
         recipe=recipe,
         modules=plan.recipe.source.modules,
         sys_path=trainer_sys_path(),
@@ -236,8 +246,7 @@ def _config(plan: Plan, shared: Shared, recipe: bytes) -> Config:
         max_loaders=plan.max_loaders,
         in_order=parameters.in_order,
         postprocess=plan.recipe.hooks.postprocess is not None,
-        seed=parameters.seed,
-        on_error=parameters.on_error,
+        worker=plan.worker_settings,
         max_bad_samples=parameters.max_bad_samples,
         task_timeout_s=parameters.task_timeout_s,
         seconds_per_row=plan.seconds_per_row,

@@ -67,8 +67,9 @@ class Ledger:
     """All units between the opening of a slot and its release.
 
     `slots`: slots in the ring.  `rows_of`: how many rows a unit has (the last one may have fewer).
-    `units`: how many there are in all, or None for an endless run.  `kin_of`: (unit, row) → a number that tasks have in
-    common which had better go to one loader, because they read the same storage chunks; None where it does not matter.
+    `has`: whether there is a unit of that number; asked in rising order.  `kin_of`: (unit, row) → a number that tasks
+    have in common which had better go to one loader, because they read the same storage chunks or the same stream; None
+    where it does not matter.  `can_be_cut`: whether the rows of a unit may be made by several loaders.
     """
 
     def __init__(
@@ -76,14 +77,16 @@ class Ledger:
         *,
         slots: int,
         rows_of: Callable[[int], int],
-        units: int | None = None,
+        has: Callable[[int], bool],
         in_order: bool = True,
         postprocess: bool = False,
         kin_of: Callable[[int, int], int | None] = _no_kin,
+        can_be_cut: bool = True,
     ) -> None:
         self.rows_per_task = 1 << 40
         self._rows_of = rows_of
-        self._units = units
+        self._has = has
+        self._can_be_cut = can_be_cut
         self._in_order = in_order
         self._postprocess = postprocess
         self._kin_of = kin_of
@@ -102,14 +105,18 @@ class Ledger:
 
     def open_units(self) -> None:
         """Give every free slot to the next unit and cut its rows into tasks."""
-        while self._free and (self._units is None or self._next_unit < self._units):
+        while self._free and self._has(self._next_unit):
             number, slot = self._next_unit, self._free.popleft()
             self._next_unit += 1
             rows = self._rows_of(number)
             self._working[number] = _Unit(slot, rows, rows)
-            self._cut(number, slot, range(0, rows, self.rows_per_task), rows, self.rows_per_task)
+            self._cut(number, slot, rows)
 
-    def _cut(self, unit: int, slot: int, starts: Iterable[int], end: int, rows: int, skip: int = 0) -> None:
+    def _cut(self, unit: int, slot: int, rows: int) -> None:
+        size = self.rows_per_task if self._can_be_cut else rows
+        self._cut_rows(unit, slot, range(0, rows, size), rows, size)
+
+    def _cut_rows(self, unit: int, slot: int, starts: Iterable[int], end: int, rows: int, skip: int = 0) -> None:
         for start in starts:
             self._enqueue(Task(self._new_id(), unit, slot, start, min(rows, end - start), skip=skip))
 
@@ -249,9 +256,9 @@ class Ledger:
 
     def _put_back_suspect(self, task: Task) -> Task | None:
         task.deaths += 1
-        if task.rows > 1 and task.deaths >= _DEATHS_BEFORE_CUT:
+        if task.rows > 1 and task.deaths >= _DEATHS_BEFORE_CUT and self._can_be_cut:
             end = task.first_row + task.rows
-            self._cut(task.unit, task.slot, range(task.first_row, end), end, 1)
+            self._cut_rows(task.unit, task.slot, range(task.first_row, end), end, 1)
             return None
         if task.deaths >= _DEATHS_BEFORE_POISON:
             return task
@@ -263,7 +270,7 @@ class Ledger:
         unit = self._working[task.unit]
         unit.postprocess_deaths = task.deaths
         unit.open_rows = unit.rows
-        self._cut(task.unit, unit.slot, range(0, unit.rows, self.rows_per_task), unit.rows, self.rows_per_task)
+        self._cut(task.unit, unit.slot, unit.rows)
 
     def write_off(self, task: Task) -> None:
         """Count a poisoned task as done: its unit fails, and is still to be announced in its turn."""
@@ -271,4 +278,4 @@ class Ledger:
 
     def retry(self, task: Task) -> None:
         """Put back a poisoned row: the candidate on which loaders died is to be skipped, the next one tried."""
-        self._cut(task.unit, task.slot, [task.first_row], task.first_row + 1, 1, skip=task.skip + 1)
+        self._cut_rows(task.unit, task.slot, [task.first_row], task.first_row + 1, 1, skip=task.skip + 1)

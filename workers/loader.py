@@ -24,11 +24,13 @@ from . import links
 from .board import Activity, Board, Seat
 from .config import Config
 from .error_channel import describe, send_exception
+from .indexed_worker import IndexedWorker
 from .malloc import keep_freed_memory
-from .messages import Done, Fill, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
-from .recipe import Recipe
+from .messages import Done, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
 from .ring import Ring
-from .task_worker import TaskWorker
+from .stream_worker import StreamWorker
+from .supply import StreamSupply
+from .worker import Worker
 
 _LAST_REPORT_MS = 1000
 
@@ -74,24 +76,24 @@ def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) ->
     return report
 
 
-def _prepare(config: Config, seat: Seat, channel: socket.socket) -> TaskWorker:
+def _prepare(config: Config, seat: Seat, channel: socket.socket) -> Worker:
     recipe = cloudpickle.loads(config.recipe)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"expected a Recipe, got {type(recipe).__name__}")
     ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
-    return TaskWorker(config, recipe, ring.views, seat, channel)
+    if isinstance(config.supply, StreamSupply):
+        return StreamWorker(recipe, config.worker, ring.views, seat, channel)
+    return IndexedWorker(recipe, config.supply.units, config.worker, ring.views, seat, channel)
 
 
-def _work(loader: int, worker: TaskWorker, seat: Seat, messages: Iterator[ToLoader], report: Report) -> None:
+def _work(loader: int, worker: Worker, seat: Seat, messages: Iterator[ToLoader], report: Report) -> None:
     for message in messages:
         seat.begin_task(message.task)
         begun = time.monotonic_ns()
-        bad = worker.fill(message) if isinstance(message, Fill) else worker.postprocess(message)
-        report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(bad)))
+        done = worker.work(message)
+        report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))
         seat.begin_task(0)
 
 
-def _messages(tasks: zmq.Socket[bytes], opener: Opener[ToLoader], seat: Seat, worker: TaskWorker) -> Iterator[ToLoader]:
+def _messages(tasks: zmq.Socket[bytes], opener: Opener[ToLoader], seat: Seat, worker: Worker) -> Iterator[ToLoader]:
     """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
     waiting: list[ToLoader] = []
     while True:

@@ -35,12 +35,26 @@ class Stop(_Message, frozen=True, tag="stop"):
 
 
 # assembler → trainer
+class StreamBatch(_Message, frozen=True):
+    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows."""
+
+    epoch: int
+    shard: int
+    sequence: int
+    rows: int
+
+
+class End(_Message, frozen=True, tag="end"):
+    """A stream has ended in all its epochs: there will be no more batches."""
+
+
 class Announce(_Message, frozen=True, tag="announce"):
     """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones."""
 
     unit: int
     slot: int
     replaced: tuple[tuple[int, int], ...] = ()
+    stream: StreamBatch | None = None
 
 
 class Failure(_Message, frozen=True, tag="failure"):
@@ -72,11 +86,23 @@ class Fill(_Message, frozen=True, tag="fill"):
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on each batch of `unit` in `slot`."""
+    """Run the user's whole-batch hook on each batch of `unit` in `slot`; `rows`: of a stream's batch."""
 
     task: int
     unit: int
     slot: int
+    rows: int
+
+
+class FillFromStream(_Message, frozen=True, tag="fill_from_stream"):
+    """Put the `sequence`-th batch of `shard` in `epoch` into `unit` in `slot`."""
+
+    task: int
+    unit: int
+    slot: int
+    epoch: int
+    shard: int
+    sequence: int
 
 
 # loader → assembler
@@ -102,12 +128,16 @@ class BadRow(_Message, frozen=True):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """The task's rows are in their slot, but for the bad ones without a replacement."""
+    """The task's rows are in their slot, but for the bad ones without a replacement.
+
+    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for where it ended.
+    """
 
     loader: int
     task: int
     elapsed_ns: int
     bad: tuple[BadRow, ...] = ()
+    stream_rows: int = -1
 
 
 class StartFailed(_Message, frozen=True, tag="start_failed"):
@@ -119,8 +149,8 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
 
 
 ToAssembler = Release | Stop
-ToTrainer = Announce | Failure
-ToLoader = Fill | Postprocess
+ToTrainer = Announce | Failure | End
+ToLoader = Fill | FillFromStream | Postprocess
 FromLoader = Ready | Done | StartFailed
 
 _M = TypeVar("_M")

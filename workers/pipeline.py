@@ -16,13 +16,13 @@ from .batch import Batch
 from .board import Count
 from .errors import EndOfData, ParameterError, PipelineClosed
 from .feed import Feed
-from .messages import Announce
 from .parameters import Parameters
-from .plan import Plan, make_plan
+from .plan import make_plan
 from .recipe import Hooks
-from .resume import State, check_state, make_state
+from .run_plan import AnySource, RunPlan, State
 from .sources.base import Source
-from .specs import ArraySpec, Rows
+from .sources.stream import StreamSource
+from .specs import ArraySpec
 from .statistics import Statistics
 
 
@@ -41,16 +41,16 @@ class Pipeline:
         *,
         base_dir: Path | None = None,
         train: bool = True,
-        source: Source | None = None,
+        source: Source | StreamSource | None = None,
     ) -> None:
         self.parameters = parameters
-        self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        self._plan: RunPlan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = os.getpid()
         self._feed: Feed | None = None
         self._open: dict[int, int] = {}
         self._ready: list[Batch] = []
         self._taken = 0
-        self._first_number = 0
+        self._progress = self._plan.begin()
         self._finished: Statistics | None = None
         self._closed = False
 
@@ -64,20 +64,20 @@ class Pipeline:
     @property
     def samples(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._plan.recipe.order.samples
+        return self._plan.samples
 
     @property
-    def batches_per_epoch(self) -> int:
-        """Of this rank; rounded up where batches wrap from one epoch into the next."""
-        return self._plan.batches.batches_per_epoch
+    def batches_per_epoch(self) -> int | None:
+        """Of this rank; rounded up where batches wrap from one epoch into the next. None for a stream."""
+        return self._plan.batches_per_epoch
 
     @property
     def total_batches(self) -> int | None:
         """From the start, or from where a state was loaded, to the end; None where there is no end."""
-        return self._plan.batches.total
+        return self._plan.total_batches
 
     @property
-    def source(self) -> Source:
+    def source(self) -> AnySource:
         return self._plan.recipe.source
 
     # ---- batches
@@ -103,6 +103,7 @@ class Pipeline:
         batch = self.peek()
         self._ready.pop(0)
         self._taken += 1
+        self._progress.took(batch)
         return batch
 
     def release(self, batch: Batch) -> None:
@@ -120,27 +121,15 @@ class Pipeline:
         return bool(self._ready) or (self._feed is not None and self._feed.units_ready)
 
     def _next_batches(self) -> list[Batch]:
-        total = self._plan.batches.total
+        total = self._plan.total_batches
         if total is not None and self._taken >= total:
             raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
         announce = self._feed.next_unit()
-        batches = self._unpack(announce, self._feed.shared.ring.views[announce.slot])
+        batches = self._plan.unpack(announce, self._feed.shared.ring.views[announce.slot])
         self._open[announce.unit] = len(batches)
-        return batches
-
-    def _unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        size, order, replaced = self._plan.batches.batch_size, self._plan.recipe.order, dict(announce.replaced)
-        batches = []
-        for place, k in enumerate(self._plan.units.batches(announce.unit)):
-            where, first = self._plan.batches.batch(k), place * size
-            epoch, position = divmod(where.start, order.samples)
-            tops = {name: top[first : first + where.rows] for name, top in rows.items()}
-            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
-            number = self._first_number + k
-            batches.append(Batch(number, epoch, position, where.rows, tops, announce.unit, order, mine))
         return batches
 
     # ---- counts and states
@@ -165,7 +154,7 @@ class Pipeline:
 
     def state_dict(self) -> State:
         """Where the next batch stands: what was taken counts as received."""
-        return make_state(self._plan, self._taken, self._first_number)
+        return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
@@ -176,9 +165,8 @@ class Pipeline:
         self._check_usable()
         if self._feed is not None:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
-        checked = check_state(self._plan, state)
-        self._plan = self._plan.starting_at(int(checked["position"]))
-        self._first_number = int(checked["batches"])
+        self._plan = self._plan.resumed(state)
+        self._progress = self._plan.begin()
 
     # ---- the end
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from .batch import Batch
 from .batch_plan import BatchPlan, rand_skip_of
 from .dispatch import batches_per_unit
 from .epoch_order import EpochOrder, make_order
+from .hooks import Hooks
+from .messages import Announce, Failure
 from .mixing import MixedOrder
 from .parameters import Parameters, Transform
-from .recipe import Hooks, Recipe
-from .ring import SlotLayout
+from .recipe import Recipe
+from .run_plan import Blame, RunPlan, State, check_state
 from .sources import Source, open_source
 from .sources.mixed import MixedSource, open_mix
-from .specs import allocate_rows
+from .sources.stream import StreamSource
+from .specs import Rows, allocate_rows
+from .stream_plan import make_stream_plan
+from .supply import IndexedSupply
 from .transform import CropMirror
 from .units import UnitPlan
 
@@ -26,52 +32,95 @@ _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
 """Setup makes a few rows to see how long they take, but not where that would be felt."""
 
-_FEWEST_SLOTS = 3
-"""One that the trainer reads, one that lies ready, one that is being filled."""
+_STATE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What does not change while the pipeline runs."""
+class IndexedPlan(RunPlan):
+    """The plan of a pipeline whose samples have indices: all its batches are known beforehand."""
 
     parameters: Parameters
     recipe: Recipe
     units: UnitPlan
     seconds_per_row: float
+    first_number: int = 0
 
     @property
-    def batches(self) -> BatchPlan:
-        return self.units.plan
+    def batches_per_unit(self) -> int:
+        return self.units.batches_per_unit
 
     @property
-    def slots(self) -> int:
-        """Slots in the ring: those to prefetch, and the one that the trainer holds."""
-        prefetched = -(-self.parameters.prefetch_batches // self.units.batches_per_unit)
-        return max(_FEWEST_SLOTS, prefetched + 1)
+    def samples(self) -> int:
+        return self.recipe.order.samples
 
     @property
-    def layout(self) -> SlotLayout:
-        return SlotLayout(self.recipe.specs, self.units.rows)
+    def batches_per_epoch(self) -> int:
+        return self.units.plan.batches_per_epoch
 
     @property
-    def max_loaders(self) -> int:
-        wanted = self.parameters.num_loaders
-        return usable_cores() if wanted == "auto" else wanted
+    def total_batches(self) -> int | None:
+        return self.units.plan.total
 
-    def starting_at(self, position: int) -> Plan:
-        """The same, beginning with the batch at the global position `position`."""
-        batches = _batch_plan(self.parameters, self.recipe.order.samples, position)
-        return replace(self, units=UnitPlan(batches, self.units.batches_per_unit))
+    def supply(self) -> IndexedSupply:
+        return IndexedSupply(self.units, self.recipe.order)
+
+    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        size, order, replaced = self.units.plan.batch_size, self.recipe.order, dict(announce.replaced)
+        batches = []
+        for place, k in enumerate(self.units.batches(announce.unit)):
+            where, first = self.units.plan.batch(k), place * size
+            epoch, position = divmod(where.start, order.samples)
+            tops = {name: top[first : first + where.rows] for name, top in rows.items()}
+            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
+            number = self.first_number + k
+            batches.append(Batch(number, epoch, position, where.rows, tops, announce.unit, order, mine))
+        return batches
+
+    def blame(self, failure: Failure) -> Blame:
+        position = self.units.position_of(failure.unit, failure.row)
+        index = int(self.recipe.order.indices(position, 1)[0])
+        return Blame(index, position // self.samples, self.recipe.source.where(index))
+
+    def begin(self) -> IndexedProgress:
+        return IndexedProgress(self)
+
+    def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
+        checked = check_state(state, self.begin().state(), ("samples", "seed", "shuffle"))
+        batches = _batch_plan(self.parameters, self.samples, int(checked["position"]))
+        units = UnitPlan(batches, self.batches_per_unit)
+        return replace(self, units=units, first_number=int(checked["batches"]))
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask counts, not what the machine has."""
-    return len(os.sched_getaffinity(0))
+@dataclass(slots=True)
+class IndexedProgress:
+    """Counts batches: which samples they were follows from the plan."""
+
+    plan: IndexedPlan
+    taken: int = 0
+
+    def took(self, _batch: Batch) -> None:
+        self.taken += 1
+
+    def state(self) -> State:
+        return {
+            "version": _STATE_VERSION,
+            "batches": self.plan.first_number + self.taken,
+            "position": self.plan.units.plan.round_start(self.taken),
+            "samples": self.plan.samples,
+            "seed": self.plan.parameters.seed,
+            "shuffle": str(self.plan.parameters.shuffle),
+            "world_size": self.plan.parameters.world_size or 1,
+        }
 
 
-def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | None) -> Plan:
+def make_plan(
+    parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
+) -> RunPlan:
     """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what decode raises."""
     source = source or _open_source(parameters, base_dir)
+    transform = _crop_mirror(parameters.transform, train)
+    if isinstance(source, StreamSource):
+        return make_stream_plan(parameters, hooks, source, transform)
     order = _order(parameters, source)
     if parameters.cache is not None:
         from .sample_cache import CachedSource  # few runs have one
@@ -84,7 +133,7 @@ def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool,
         hooks,
         tops=parameters.tops,
         seed=parameters.seed,
-        transform=_crop_mirror(parameters.transform, train),
+        transform=transform,
         max_shapes=parameters.max_shapes,
         trial_index=int(order.indices(batches.start, 1)[0]),
     )
@@ -92,13 +141,16 @@ def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool,
     source.close()
     batch_bytes = sum(spec.nbytes for spec in recipe.specs.values()) * batches.batch_size
     units = UnitPlan(batches, batches_per_unit(batch_bytes, batches.batch_size, seconds))
-    return Plan(parameters, recipe, units, seconds)
+    return IndexedPlan(parameters, recipe, units, seconds)
 
 
-def _open_source(parameters: Parameters, base_dir: Path) -> Source:
-    if parameters.source is not None:
-        return open_source(parameters.source, tops=parameters.tops, base_dir=base_dir)
-    return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
+def _open_source(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
+    declared = parameters.source
+    if declared is None:
+        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
+    if set(declared) == {StreamSource.kind}:
+        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
+    return open_source(declared, tops=parameters.tops, base_dir=base_dir)
 
 
 def _order(parameters: Parameters, source: Source) -> EpochOrder:

@@ -33,7 +33,7 @@ class MixedSource(Source):
         self.weights = tuple(weights)
         self.sizes = tuple(len(source) for source in sources)
         self._ends = np.cumsum(self.sizes)
-        self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))  # type: ignore[misc]
+        self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
         first = sources[0]
         for other in sources[1:]:
             if dict(other.specs) != dict(first.specs):

@@ -8,29 +8,35 @@ from collections.abc import Iterator
 import numpy as np
 
 from .board import Activity, Seat
-from .config import Config
 from .error_channel import describe, send_exception
-from .messages import BadRow, Fill, Postprocess, ToLoader
+from .messages import BadRow, Fill, Postprocess
+from .postprocessing import cut_rows, postprocess_rows
 from .recipe import Recipe
 from .sample_rng import replacement_index
-from .specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows
-from .units import Segment
+from .specs import IndexArray, NamedRows, Rows
+from .units import Segment, UnitPlan
+from .worker import ToLoader, WorkDone, WorkerSettings, summary_of
 
 _MOST_REPLACEMENTS = 100
-_SUMMARY_CHARACTERS = 500
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
-class TaskWorker:
+class IndexedWorker:
     """`slots`: for each slot of the ring all its rows by top name."""
 
     def __init__(
-        self, config: Config, recipe: Recipe, slots: list[dict[str, Rows]], seat: Seat, channel: socket.socket
+        self,
+        recipe: Recipe,
+        units: UnitPlan,
+        settings: WorkerSettings,
+        slots: list[dict[str, Rows]],
+        seat: Seat,
+        channel: socket.socket,
     ) -> None:
-        self._units = config.units
-        self._seed = config.seed
-        self._replace = config.on_error == "replace"
         self._recipe = recipe
+        self._units = units
+        self._seed = settings.seed
+        self._replace = settings.replace
         self._slots = slots
         self._seat = seat
         self._channel = channel
@@ -41,12 +47,19 @@ class TaskWorker:
             for segment in self._units.segments(message.unit, message.first_row, message.rows):
                 self._recipe.source.will_need(self._recipe.order.indices(segment.position, segment.count))
 
-    def fill(self, task: Fill) -> list[BadRow]:
+    def work(self, message: ToLoader) -> WorkDone:
+        if isinstance(message, Fill):
+            return WorkDone(self._fill(message))
+        if isinstance(message, Postprocess):
+            return WorkDone(self._postprocess(message))
+        raise TypeError(f"the loader of an indexed source got {message!r}")
+
+    def _fill(self, task: Fill) -> list[BadRow]:
         """Make the task's rows in their slot; returns the rows whose own sample could not be made."""
         bad: list[BadRow] = []
         for segment in self._units.segments(task.unit, task.first_row, task.rows):
             indices, epochs = self._samples(segment)
-            out = _cut(self._slots[task.slot], segment.row, segment.count)
+            out = cut_rows(self._slots[task.slot], segment.row, segment.count)
             if task.skip:
                 bad.append(self._after_deaths(segment.row, indices, epochs, out, task.skip))
             else:
@@ -72,7 +85,7 @@ class TaskWorker:
                 return
         for place in range(len(indices)):
             here = slice(place, place + 1)
-            for bad in self._make(row + place, indices[here], epochs[here], _cut(out, place, 1)):
+            for bad in self._make(row + place, indices[here], epochs[here], cut_rows(out, place, 1)):
                 yield bad
                 if not self._replace:
                     return  # the run ends with this one, so the rows behind it are not needed
@@ -90,9 +103,7 @@ class TaskWorker:
         path = self._recipe.source.where(index)
         if not self._replace:
             return BadRow(row, epoch, index, -1, path, describe(error), send_exception(self._channel, error))
-        # Thousands of rows of one task may be bad: a line for each is what a log and a message can hold.
-        summary = f"{type(error).__name__}: {error}"[:_SUMMARY_CHARACTERS]
-        return BadRow(row, epoch, index, self._put_replacement(index, epoch, out, 0), path, summary)
+        return BadRow(row, epoch, index, self._put_replacement(index, epoch, out, 0), path, summary_of(error))
 
     def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
         """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
@@ -114,7 +125,7 @@ class TaskWorker:
 
     # ---- whole batches
 
-    def postprocess(self, task: Postprocess) -> list[BadRow]:
+    def _postprocess(self, task: Postprocess) -> list[BadRow]:
         """Run the hook on each batch of the unit; what it raises counts against the unit's first row."""
         hook = self._recipe.hooks.postprocess
         if hook is None:
@@ -123,9 +134,8 @@ class TaskWorker:
         for number, k in enumerate(self._units.batches(task.unit)):
             rows = self._units.plan.batch(k).rows
             self._seat.write(Activity.POSTPROCESSING)
-            batch = {name: _array(top) for name, top in _cut(self._slots[task.slot], number * size, rows).items()}
             try:
-                _put_back(batch, hook(dict(batch)))
+                postprocess_rows(hook, cut_rows(self._slots[task.slot], number * size, rows))
             except Exception as error:
                 return [self._failed_hook(number * size, k, error)]
         return []
@@ -136,29 +146,3 @@ class TaskWorker:
         index = int(self._recipe.order.indices(start, 1)[0])
         where = f"postprocess of the batch that begins with {self._recipe.source.where(index)}"
         return BadRow(row, epoch, index, -1, where, describe(error), send_exception(self._channel, error))
-
-
-def _cut(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
-    return {name: top[first : first + count] for name, top in rows.items()}
-
-
-def _array(top: Rows) -> AnyArray:
-    if isinstance(top, RaggedRows):
-        raise ValueError(f"postprocess needs samples of one shape, but the top's spec is {top.spec}")
-    return top
-
-
-def _put_back(batch: dict[str, AnyArray], result: object) -> None:
-    """Copy what the hook returned into the slot, where it did not change the batch in place."""
-    if result is None:
-        return
-    if not isinstance(result, dict) or set(result) - set(batch):
-        raise ValueError(f"postprocess returned {result!r:.200}, expected a dict with tops among {', '.join(batch)}")
-    for name, value in result.items():
-        if value is batch[name]:
-            continue
-        if np.shape(value) != batch[name].shape:
-            raise ValueError(
-                f"postprocess returned shape {np.shape(value)} for top {name!r}, expected {batch[name].shape}"
-            )
-        batch[name][...] = value

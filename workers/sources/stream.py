@@ -1,0 +1,168 @@
+"""Streams: samples that come one after the other and have no number by which they could be asked for.
+
+Each loader runs its own shard: the function given is called in the loader with (shard, number of shards) and must give
+that part's samples, the same ones in the same order whenever it is called, for a shard whose loader died is run again
+from its start and skipped forward to where it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import cloudpickle
+import msgspec
+import numpy as np
+
+from ..checks import check_options
+from ..errors import ParameterError, SampleTooLargeError, SourceError
+from ..row_maker import by_name
+from ..shuffle_buffer import ShuffleBuffer
+from ..specs import AnyArray, ArraySpec
+
+MakeShard = Callable[[int, int], Iterable[object]]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands under `source: {stream: …}`.
+
+    make: `module:function`, the function called with (shard, number of shards), returning an iterable.
+    shards: how many there are; as many as loaders where it is left out. The data depend on it, not on the loaders.
+    capacity, min_after_dequeue: of each shard's shuffle buffer; 0 for no shuffling.
+    string_bytes: room for a component that is a string, in UTF-8.
+    """
+
+    make: str
+    shards: Positive | None = None
+    capacity: NotNegative = 0
+    min_after_dequeue: NotNegative = 0
+    string_bytes: Positive = 256
+
+
+class StreamSource:
+    """Samples from iterators, with RandomShuffleQueue's `capacity` and `min_after_dequeue`.
+
+    `make`: a function of (shard, number of shards) that returns an iterable of samples, or an iterable for one shard,
+    which must be picklable; a generator is not, its function is. A sample is a mapping of names to components, a tuple
+    of components in the order of `names`, or one component: arrays, numbers, strings (bytes, of type S<string_bytes>).
+    """
+
+    kind: ClassVar[str] = "stream"
+    modules: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        make: MakeShard | Iterable[object],
+        *,
+        names: Sequence[str] | None = None,
+        shards: int | None = None,
+        capacity: int = 0,
+        min_after_dequeue: int = 0,
+        string_bytes: int = 256,
+    ) -> None:
+        if capacity or min_after_dequeue:
+            ShuffleBuffer[object](capacity, min_after_dequeue, 0)  # raises ParameterError
+        self.shards = shards
+        self.capacity = capacity
+        self.min_after_dequeue = min_after_dequeue
+        self._string_bytes = string_bytes
+        self._make: MakeShard = make if callable(make) else _whole(make)
+        if not callable(make):
+            if shards not in (None, 1):
+                raise ParameterError(f"shards is {shards}: one iterable is one shard; give a function to have more")
+            self.shards = 1
+        first = self._first()
+        self.names = tuple(names) if names else _names_of(first)
+        self.specs: Mapping[str, ArraySpec] = {
+            name: ArraySpec(value.shape, value.dtype) for name, value in self.components(first).items()
+        }
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> StreamSource:
+        """From `source: {stream: {make: module:function, …}}`; raises ParameterError, SourceError."""
+        del base_dir  # modules are found by Python's own search path
+        checked = check_options(options, StreamOptions, "source stream")
+        module_name, colon, function_name = checked.make.partition(":")
+        try:
+            make = getattr(importlib.import_module(module_name), function_name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ParameterError(
+                f"source stream: parameter 'make' is {checked.make!r}: expected module:function that can be imported; "
+                f"{error}"
+            ) from error
+        if not colon or not callable(make):
+            raise ParameterError(f"source stream: parameter 'make' is {checked.make!r}: expected module:function")
+        return cls(
+            make,
+            names=tops,
+            shards=checked.shards,
+            capacity=checked.capacity,
+            min_after_dequeue=checked.min_after_dequeue,
+            string_bytes=checked.string_bytes,
+        )
+
+    def open(self, shard: int, num_shards: int) -> Iterator[object]:
+        """The samples of one shard from its start."""
+        return iter(self._make(shard, num_shards))
+
+    def components(self, item: object) -> dict[str, AnyArray]:
+        """One sample's components as arrays by name; raises ValueError where they are not those expected."""
+        if isinstance(item, Mapping):
+            item = {name: self._plain(value) for name, value in item.items()}
+        elif isinstance(item, tuple | list):
+            item = tuple(map(self._plain, item))
+        else:
+            item = self._plain(item)
+        return by_name(item, self.names, "the stream gave")
+
+    def _plain(self, value: object) -> object:
+        """Strings become bytes in an array of fixed size: a slot has the same room for every sample."""
+        if not isinstance(value, str | bytes):
+            return value
+        data = value.encode() if isinstance(value, str) else value
+        if len(data) > self._string_bytes:
+            raise SampleTooLargeError(
+                f"a string of {len(data)} bytes does not fit string_bytes={self._string_bytes}: {value[:60]!r}…; "
+                "raise string_bytes"
+            )
+        return np.array(data, dtype=f"S{self._string_bytes}")
+
+    def where(self, index: int) -> str:
+        return f"the stream's sample number {index} of its shard"
+
+    def close(self) -> None:
+        """Nothing is open here: the iterators live in the loaders."""
+
+    def _first(self) -> object:
+        for item in self.open(0, self.shards or 1):
+            return item
+        raise SourceError("the stream gave no sample at all: shard 0 is empty")
+
+
+def _whole(samples: Iterable[object]) -> MakeShard:
+    """A function that gives a fresh copy of `samples` for each epoch: an iterator can be gone through only once."""
+    try:
+        packed = cloudpickle.dumps(samples)
+    except TypeError as error:
+        raise ParameterError(
+            f"a {type(samples).__name__} cannot be sent to the loaders ({error}): give the function that makes it, "
+            "called with (shard, number of shards)"
+        ) from error
+
+    def make(_shard: int, _num_shards: int) -> Iterable[object]:
+        copy: Iterable[object] = cloudpickle.loads(packed)
+        return copy
+
+    return make
+
+
+def _names_of(item: object) -> tuple[str, ...]:
+    if isinstance(item, Mapping):
+        return tuple(map(str, item))
+    count = len(item) if isinstance(item, tuple | list) else 1
+    return ("data", "label")[:count] if count <= 2 else tuple(f"component{number}" for number in range(count))

@@ -1,0 +1,110 @@
+"""What a loader does with one batch of a stream: draw samples from the shard, make their rows, replace bad ones."""
+
+from __future__ import annotations
+
+import socket
+
+from .board import Activity, Seat
+from .error_channel import describe, send_exception
+from .keys import derive_key
+from .messages import BadRow, FillFromStream, Postprocess
+from .postprocessing import cut_rows, postprocess_rows
+from .specs import RaggedRows, Rows
+from .stream_recipe import Item, ShardReader, StreamRecipe
+from .worker import ToLoader, WorkDone, WorkerSettings, summary_of
+
+
+class StreamWorker:
+    """`slots`: for each slot of the ring all its rows by top name."""
+
+    def __init__(
+        self,
+        recipe: StreamRecipe,
+        settings: WorkerSettings,
+        slots: list[dict[str, Rows]],
+        seat: Seat,
+        channel: socket.socket,
+    ) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        self._slots = slots
+        self._seat = seat
+        self._channel = channel
+        self._readers: dict[int, ShardReader] = {}
+
+    def announce(self, message: ToLoader) -> None:
+        """A stream is read as it comes: there is nothing to be told ahead."""
+
+    def work(self, message: ToLoader) -> WorkDone:
+        if isinstance(message, FillFromStream):
+            return self._fill(message)
+        if isinstance(message, Postprocess):
+            return WorkDone(self._postprocess(message))
+        raise TypeError(f"a stream's loader got {message!r}")
+
+    def _fill(self, task: FillFromStream) -> WorkDone:
+        rows = self._slots[task.slot]
+        bad: list[tuple[int, Item, Exception]] = []
+        count = 0
+        self._seat.write(Activity.READING, task.sequence * self._settings.batch_size)
+        try:
+            for item in self._reader(task.shard).batch(task.epoch, task.sequence):
+                self._seat.write(Activity.DECODING, item.index)
+                try:
+                    self._recipe.rows.put(self._recipe.sample(item), rows, count)
+                except Exception as error:
+                    bad.append((count, item, error))
+                count += 1
+        except Exception as error:
+            # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
+            return WorkDone([self._fatal(count, task, error)], count)
+        return WorkDone(self._settle(task, rows, bad, count), count)
+
+    def _reader(self, shard: int) -> ShardReader:
+        if shard not in self._readers:
+            settings = self._settings
+            chained = settings.last_batch == "wrap"
+            self._readers[shard] = ShardReader(self._recipe, shard, settings.batch_size, settings.epochs, chained)
+        return self._readers[shard]
+
+    def _settle(
+        self, task: FillFromStream, rows: dict[str, Rows], bad: list[tuple[int, Item, Exception]], count: int
+    ) -> list[BadRow]:
+        """Replace bad rows by copies of good ones of the same batch: a stream cannot be asked for another sample."""
+        good = sorted(set(range(count)) - {row for row, _, _ in bad})
+        reports = []
+        for row, item, error in bad:
+            replace = self._settings.replace and good
+            if replace:
+                chosen = good[derive_key(self._settings.seed, "replacement", item.epoch, item.index) % len(good)]
+                _copy_row(rows, chosen, row)
+            where = f"{self._recipe.source.where(item.index)}, shard {task.shard}"
+            cause = 0 if replace else send_exception(self._channel, error)
+            text = summary_of(error) if replace else describe(error)
+            # The replacement has no number of its own: its row in the batch stands for it.
+            reports.append(BadRow(row, item.epoch, item.index, chosen if replace else -1, where, text, cause))
+        return reports
+
+    def _fatal(self, row: int, task: FillFromStream, error: Exception) -> BadRow:
+        index = task.sequence * self._settings.batch_size + row
+        where = f"{self._recipe.source.where(index)}, shard {task.shard}"
+        return BadRow(row, task.epoch, index, -1, where, describe(error), send_exception(self._channel, error))
+
+    def _postprocess(self, task: Postprocess) -> list[BadRow]:
+        hook = self._recipe.hooks.postprocess
+        if hook is None or task.rows == 0:
+            return []
+        self._seat.write(Activity.POSTPROCESSING)
+        try:
+            postprocess_rows(hook, cut_rows(self._slots[task.slot], 0, task.rows))
+        except Exception as error:
+            return [BadRow(0, 0, 0, -1, "postprocess", describe(error), send_exception(self._channel, error))]
+        return []
+
+
+def _copy_row(rows: dict[str, Rows], source: int, target: int) -> None:
+    for top in rows.values():
+        if isinstance(top, RaggedRows):
+            top.put(target, top.get(source))
+        else:
+            top[target] = top[source]

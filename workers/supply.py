@@ -1,0 +1,155 @@
+"""What the assembler's units hold: rows of an indexed source, or batches of a stream's shards. No I/O.
+
+The ledger counts rows and slots and does not care where samples come from; a supply says whether there is another unit,
+how many rows it has, which loader had better make it, what to tell that loader, and what to tell the trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .epoch_order import EpochOrder
+from .ledger import Task
+from .messages import Announce, Done, Fill, FillFromStream, Postprocess, StreamBatch
+from .stream_schedule import Draw, StreamPosition, StreamSchedule
+from .units import UnitPlan
+
+
+class Supply(Protocol):
+    """Asked by the assembler, unit by unit in rising order."""
+
+    can_be_cut: bool
+    """Whether the rows of a unit may be made by several loaders."""
+
+    def has(self, unit: int) -> bool:
+        """Whether there is such a unit, now; asked until it is there."""
+
+    def rows_of(self, unit: int) -> int:
+        """Rows to be made."""
+
+    def kin_of(self, unit: int, row: int) -> int | None:
+        """What the tasks of one loader had better have in common."""
+
+    def order_for(self, task: Task) -> Fill | FillFromStream | Postprocess:
+        """What to tell the loader."""
+
+    def note_done(self, task: Task, done: Done) -> None:
+        """A loader has reported on `task`."""
+
+    def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce | None:
+        """What to tell the trainer; None where there is nothing in the unit."""
+
+    @property
+    def complaint(self) -> str:
+        """Why there is no way on, or nothing."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trainer must be told that no more units will come; where it knows by itself, never."""
+
+
+@dataclass(slots=True)
+class IndexedSupply:
+    """Units as the batch plan has them."""
+
+    units: UnitPlan
+    order: EpochOrder
+    can_be_cut: bool = True
+    complaint: str = ""
+    finished: bool = False
+
+    def has(self, unit: int) -> bool:
+        total = self.units.total
+        return total is None or unit < total
+
+    def rows_of(self, unit: int) -> int:
+        return self.units.rows_of(unit)
+
+    def kin_of(self, unit: int, row: int) -> int | None:
+        """Tasks of one window of a chunked order have chunks in common: one loader shall decompress them, once."""
+        return self.order.window_at(self.units.position_of(unit, row))
+
+    def order_for(self, task: Task) -> Fill | Postprocess:
+        if task.is_postprocess:
+            return Postprocess(task.id, task.unit, task.slot, 0)
+        return Fill(task.id, task.unit, task.slot, task.first_row, task.rows, task.skip)
+
+    def note_done(self, task: Task, done: Done) -> None:
+        """All that was asked for is there."""
+
+    def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce:
+        return Announce(unit, slot, replaced)
+
+
+@dataclass(slots=True)
+class StreamSupply:
+    """Units are batches of shards that take turns; a shard's batches belong to the loader that runs it."""
+
+    schedule: StreamSchedule
+    batch_size: int
+    drop_short: bool
+    rank_offset: int
+    """This rank's first shard among those of all ranks."""
+    can_be_cut: bool = False
+    complaint: str = ""
+    _draws: dict[int, Draw] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
+    _samples_in_epoch: int = 0
+
+    @classmethod
+    def begin(
+        cls, position: StreamPosition, batch_size: int, last_batch: str, epochs: int | None, rank_offset: int
+    ) -> StreamSupply:
+        schedule = StreamSchedule(position, epochs, chained=last_batch == "wrap")
+        taken = sum(position.sequences) * batch_size
+        return cls(schedule, batch_size, last_batch == "drop", rank_offset, _samples_in_epoch=taken)
+
+    @property
+    def finished(self) -> bool:
+        return self.schedule.finished and not self._draws
+
+    def has(self, unit: int) -> bool:
+        if unit not in self._draws and not self.complaint and (draw := self.schedule.next()) is not None:
+            self._draws[unit] = draw
+        return unit in self._draws
+
+    def rows_of(self, _unit: int) -> int:
+        return self.batch_size
+
+    def kin_of(self, unit: int, _row: int) -> int:
+        return self._draws[unit].shard
+
+    def order_for(self, task: Task) -> FillFromStream | Postprocess:
+        if task.is_postprocess:
+            return Postprocess(task.id, task.unit, task.slot, self._rows[task.unit])
+        draw = self._draws[task.unit]
+        shard = self.rank_offset + draw.shard
+        return FillFromStream(task.id, task.unit, task.slot, draw.epoch, shard, draw.sequence)
+
+    def note_done(self, task: Task, done: Done) -> None:
+        if task.is_postprocess:
+            return
+        draw = self._draws[task.unit]
+        self._rows[task.unit] = done.stream_rows
+        self._samples_in_epoch += done.stream_rows
+        if done.stream_rows < self.batch_size:
+            self._note_end(draw)
+
+    def _note_end(self, draw: Draw) -> None:
+        epoch = self.schedule.position.epoch
+        self.schedule.note_end(draw.epoch, draw.shard)
+        if self.schedule.finished or self.schedule.position.epoch == epoch:
+            return
+        if not self._samples_in_epoch:
+            self.complaint = (
+                f"the stream gave no sample in epoch {epoch}: the function that makes it must return a fresh iterable "
+                "each time it is called"
+            )
+        self._samples_in_epoch = 0
+
+    def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce | None:
+        draw, rows = self._draws.pop(unit), self._rows.pop(unit)
+        if rows == 0 or (self.drop_short and rows < self.batch_size):
+            return None
+        return Announce(unit, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
