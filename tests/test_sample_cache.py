@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 from blobfeed.workers import sample_cache_file
 from blobfeed.workers.errors import ParameterError, SourceError
+from blobfeed.workers.parameters import check_parameters
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sample_cache import CachedSource
 from blobfeed.workers.sample_cache_layout import BOOT_AT, PAGE_BYTES, STATES_AT, lay_out
 from blobfeed.workers.sources import Source, open_source
@@ -442,6 +444,8 @@ def test_two_processes_fill_one_cache_at_the_same_time(tmp_path: Path, images: S
 def test_runs_that_start_together_share_one_file(tmp_path: Path, images: Source) -> None:
     code = f"""
 from pathlib import Path
+from blobfeed.workers.parameters import check_parameters
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sample_cache import CachedSource
 cached = CachedSource(source, Path({str(tmp_path / "cache")!r}), {LIMIT})
 print(json.dumps(digests(cached)))
@@ -501,6 +505,50 @@ def test_a_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pyt
         pytest.raises(SourceError, match=r"has been locked by another process for 0 s"),
     ):
         CachedSource(Numbers(), tmp_path / "cache", LIMIT)
+
+
+def batches(folder: Path, loaders: int, cache: dict[str, Any] | None) -> list[AnyArray]:
+    """Three epochs of randomly cropped and mirrored images, through real loaders."""
+    parameters = check_parameters(
+        {
+            "source": {"image_list": {"path": "list.txt", "shorter_side": 30}},
+            "transform": {"crop_size": 24, "mirror": True},
+            "batch_size": 20,
+            "num_loaders": loaders,
+            "shuffle": True,
+            "seed": 5,
+            "epochs": 3,
+            "cache": cache,
+        }
+    )
+    taken = []
+    with Pipeline(parameters, base_dir=folder) as pipeline:
+        for _ in range(pipeline.total_batches or 0):
+            batch = pipeline.take()
+            data = batch.tops["data"]
+            assert isinstance(data, np.ndarray)
+            taken.append(data.copy())
+            pipeline.release(batch)
+    return taken
+
+
+def test_loaders_fill_the_cache_and_the_batches_are_those_without_it(tmp_path: Path) -> None:
+    pictures = {f"{k}.jpg": encoded(picture(60 + k, 80)) for k in range(40)}
+    write_list(tmp_path, pictures)
+    without = batches(tmp_path, 2, None)
+    cache = {"path": "cache", "size_limit": LIMIT}
+    filling = batches(tmp_path, 2, cache)
+    source = open_source({"image_list": {"path": "list.txt", "shorter_side": 30}}, tops=None, base_dir=tmp_path)
+    with closing(CachedSource(source, tmp_path / "cache", LIMIT)) as cached:
+        assert cached.cached_samples == 40
+    for name in pictures:  # not one is decoded any more
+        status = (tmp_path / name).stat()
+        (tmp_path / name).write_bytes(bytes(status.st_size))
+        os.utime(tmp_path / name, ns=(status.st_atime_ns, status.st_mtime_ns))
+    filled_before = batches(tmp_path, 1, cache)
+    assert len(without) == 6
+    np.testing.assert_array_equal(filling, without)
+    np.testing.assert_array_equal(filled_before, without)
 
 
 # ---- speed
