@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from .batch import Batch
-from .board import Count
+from .board import Count, SeatState
 from .errors import EndOfData, ParameterError, PipelineClosed
 from .feed import Feed
 from .parameters import Parameters
@@ -151,6 +151,10 @@ class Pipeline:
             dropped_messages=feed.dropped,
             tasks=count(Count.TASKS),
         )
+
+    def activities(self) -> list[SeatState]:
+        """What each loader is doing; empty before the start."""
+        return [] if self._feed is None else self._feed.shared.board.states()
 
     def state_dict(self) -> State:
         """Where the next batch stands: what was taken counts as received."""

@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from .errors import SourceError
 from .hooks import Hooks, Sample
 from .keys import derive_key
 from .row_maker import RowMaker
 from .shuffle_buffer import ShuffleBuffer, shuffled
-from .sources.stream import StreamSource
+from .sources.stream import EMPTY_EPOCH, StreamSource
 from .specs import ArraySpec
 from .transform import CropMirror
 
@@ -96,4 +97,9 @@ class ShardReader:
             yield from self._recipe.items(epoch, self._shard)
             return
         for number in itertools.count(epoch) if self._epochs is None else range(epoch, self._epochs):
-            yield from self._recipe.items(number, self._shard)
+            none = True
+            for item in self._recipe.items(number, self._shard):
+                none = False
+                yield item
+            if none:
+                raise SourceError(EMPTY_EPOCH.format(number))

@@ -12,6 +12,7 @@ from typing import Protocol
 from .epoch_order import EpochOrder
 from .ledger import Task
 from .messages import Announce, Done, Fill, FillFromStream, Postprocess, StreamBatch
+from .sources.stream import EMPTY_EPOCH
 from .stream_schedule import Draw, StreamPosition, StreamSchedule
 from .units import UnitPlan
 
@@ -139,13 +140,10 @@ class StreamSupply:
     def _note_end(self, draw: Draw) -> None:
         epoch = self.schedule.position.epoch
         self.schedule.note_end(draw.epoch, draw.shard)
-        if self.schedule.finished or self.schedule.position.epoch == epoch:
+        if not self.schedule.finished and self.schedule.position.epoch == epoch:
             return
         if not self._samples_in_epoch:
-            self.complaint = (
-                f"the stream gave no sample in epoch {epoch}: the function that makes it must return a fresh iterable "
-                "each time it is called"
-            )
+            self.complaint = EMPTY_EPOCH.format(epoch)
         self._samples_in_epoch = 0
 
     def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce | None:

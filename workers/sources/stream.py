@@ -22,6 +22,8 @@ from ..row_maker import by_name
 from ..shuffle_buffer import ShuffleBuffer
 from ..specs import AnyArray, ArraySpec
 
+EMPTY_EPOCH = "the stream gave no sample in epoch {}: the function that makes it must return a fresh iterable each time it is called"
+
 MakeShard = Callable[[int, int], Iterable[object]]
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
