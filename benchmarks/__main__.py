@@ -23,7 +23,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small data and a moment each: does everything run?")
     parser.add_argument("--work", nargs="+", metavar="NAME", choices=[work.name for work in WORKS], help="only these")
     parser.add_argument("--entrants", nargs="+", metavar="NAME", help="only those whose names begin so")
-    parser.add_argument("--study", nargs="*", choices=list(_STUDIES), help="beside the table: all of them, or these")
+    parser.add_argument("--study", nargs="*", choices=list(_STUDIES), help="only these beside the table; alone: none")
     parser.add_argument("--rounds", type=int, help="how often each entrant runs on each work")
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
@@ -46,6 +46,13 @@ def _works(names: Sequence[str] | None) -> list[Work]:
     return [work for work in WORKS if not names or work.name in names]
 
 
+def _studies(arguments: argparse.Namespace) -> list[str]:
+    """All of them where everything is run, none where works or entrants were chosen, unless they are named."""
+    if arguments.study is not None:
+        return list(arguments.study)
+    return [] if arguments.work or arguments.entrants else list(_STUDIES)
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -64,7 +71,7 @@ def main(given: Sequence[str] | None = None) -> None:
         make_peers()
         return
     plan, works = _plan(arguments), _works(arguments.work)
-    studies = list(_STUDIES) if arguments.study == [] else arguments.study or []
+    studies = _studies(arguments)
     results = run_all(works, _entrants(arguments.entrants), plan, _say)
     parts = [machine(), summary(works, results), *(details(work, results) for work in works)]
     parts += [_STUDIES[name](plan, _say) for name in studies]
