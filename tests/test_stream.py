@@ -191,8 +191,8 @@ def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
 
     with make_pipeline(StreamSource(Once(), shards=1)) as pipeline, pytest.raises(SourceError, match="fresh iterable"):
         list(batches(pipeline))
-    endless = {"last_batch": "wrap", "epochs": None}
-    with make_pipeline(StreamSource(Once(), shards=1), **endless) as pipeline, pytest.raises(SampleError) as caught:
+    endless = make_pipeline(StreamSource(Once(), shards=1), last_batch="wrap", epochs=None)
+    with endless as pipeline, pytest.raises(SampleError) as caught:
         list(batches(pipeline))
     assert "fresh iterable" in str(caught.value.__cause__)
 

@@ -122,10 +122,6 @@ def make_plan(
     if isinstance(source, StreamSource):
         return make_stream_plan(parameters, hooks, source, transform)
     order = _order(parameters, source)
-    if parameters.cache is not None:
-        from .sample_cache import CachedSource  # few runs have one
-
-        source = CachedSource(source, base_dir / parameters.cache.path, parameters.cache.size_limit)
     batches = _batch_plan(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     recipe = Recipe(
         source,
@@ -138,7 +134,12 @@ def make_plan(
         trial_index=int(order.indices(batches.start, 1)[0]),
     )
     seconds = _seconds_per_row(recipe, batches.start)
-    source.close()
+    if parameters.cache is not None:
+        from .sample_cache import CachedSource  # few runs have one
+
+        # Only now: a row that comes from the cache does not show how long it takes to make.
+        recipe.source = CachedSource(source, base_dir / parameters.cache.path, parameters.cache.size_limit)
+    recipe.source.close()
     batch_bytes = sum(spec.nbytes for spec in recipe.specs.values()) * batches.batch_size
     units = UnitPlan(batches, batches_per_unit(batch_bytes, batches.batch_size, seconds))
     return IndexedPlan(parameters, recipe, units, seconds)

@@ -139,6 +139,8 @@ class StreamSupply:
 
     def _note_end(self, draw: Draw) -> None:
         epoch = self.schedule.position.epoch
+        if self.schedule.finished or draw.epoch != epoch:
+            return  # it was asked of a shard whose end was not known yet
         self.schedule.note_end(draw.epoch, draw.shard)
         if not self.schedule.finished and self.schedule.position.epoch == epoch:
             return

@@ -22,7 +22,7 @@ from ..row_maker import by_name
 from ..shuffle_buffer import ShuffleBuffer
 from ..specs import AnyArray, ArraySpec
 
-EMPTY_EPOCH = "the stream gave no sample in epoch {}: the function that makes it must return a fresh iterable each time it is called"
+EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
 MakeShard = Callable[[int, int], Iterable[object]]
 
