@@ -122,6 +122,12 @@ def make_plan(
     if isinstance(source, StreamSource):
         return make_stream_plan(parameters, hooks, source, transform)
     order = _order(parameters, source)
+    plain, cached_samples = source, 0
+    if parameters.cache is not None:
+        from .sample_cache import CachedSource  # few runs have one
+
+        source = CachedSource(source, base_dir / parameters.cache.path, parameters.cache.size_limit)
+        cached_samples = source.cached_samples
     batches = _batch_plan(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     recipe = Recipe(
         source,
@@ -133,13 +139,11 @@ def make_plan(
         max_shapes=parameters.max_shapes,
         trial_index=int(order.indices(batches.start, 1)[0]),
     )
+    if plain is not source and cached_samples < len(plain):
+        recipe.source = plain  # the trial sample has just been cached: it does not show how long the others will take
     seconds = _seconds_per_row(recipe, batches.start)
-    if parameters.cache is not None:
-        from .sample_cache import CachedSource  # few runs have one
-
-        # Only now: a row that comes from the cache does not show how long it takes to make.
-        recipe.source = CachedSource(source, base_dir / parameters.cache.path, parameters.cache.size_limit)
-    recipe.source.close()
+    recipe.source = source
+    source.close()
     batch_bytes = sum(spec.nbytes for spec in recipe.specs.values()) * batches.batch_size
     units = UnitPlan(batches, batches_per_unit(batch_bytes, batches.batch_size, seconds))
     return IndexedPlan(parameters, recipe, units, seconds)
