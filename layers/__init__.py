@@ -7,6 +7,20 @@ from __future__ import annotations
 
 from .harness import LayerHarness
 from .multi_process_input_layer import MultiProcessInputLayer
-from .ready_made import HDF5InputLayer, ImageListInputLayer, NpyInputLayer
+from .ready_made import (
+    HDF5InputLayer,
+    HDF5SamplesInputLayer,
+    ImageListInputLayer,
+    NpyInputLayer,
+    StreamInputLayer,
+)
 
-__all__ = ["HDF5InputLayer", "ImageListInputLayer", "LayerHarness", "MultiProcessInputLayer", "NpyInputLayer"]
+__all__ = [
+    "HDF5InputLayer",
+    "HDF5SamplesInputLayer",
+    "ImageListInputLayer",
+    "LayerHarness",
+    "MultiProcessInputLayer",
+    "NpyInputLayer",
+    "StreamInputLayer",
+]

@@ -15,7 +15,7 @@ from ..workers.errors import ParameterError, PipelineClosed
 from ..workers.parameters import Parameters
 from ..workers.pipeline import Pipeline
 from ..workers.recipe import Sample
-from ..workers.resume import State
+from ..workers.run_plan import State
 from ..workers.specs import AnyArray
 from ..workers.statistics import Statistics
 from .caffe_base import CaffeLayer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,13 @@ class InnerSource:
 
     kind: str
     options: tuple[str, ...]
+    names_tops: bool = False
+    """Whether other names than these are tops, each with its path or paths."""
+
+    def keys_in(self, values: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
+        """The keys of `values` that are this source's; `taken`: the names that are somebody else's."""
+        tops = [key for key, value in values.items() if key not in taken and isinstance(value, str | list | tuple)]
+        return (*self.options, *(tops if self.names_tops else ()))
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def read_param_str(text: str, extra: Mapping[str, object], source: InnerSource |
     """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. Raises ParameterError."""
     values = parse_param_str(text)
     known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]
-    inner = () if source is None else source.options
+    inner = () if source is None else source.keys_in(values, {*known, *extra})
     if clash := set(extra) & {*known, *inner}:
         raise ParameterError(f"{what}: extra_parameters has {sorted(clash)}, which are parameters already: rename them")
     check_names(values, (*known, *inner, *extra), what)

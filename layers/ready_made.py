@@ -17,11 +17,14 @@ class _ReadyMadeLayer(MultiProcessInputLayer):
     source_options: ClassVar[str]
     """module:class of the source's options, below workers.sources; imported when a layer is set up."""
 
+    source_names_tops: ClassVar[bool] = False
+    """Whether the source takes its tops' names as further options."""
+
     def _inner_source(self) -> InnerSource:
         module, _, name = self.source_options.partition(":")
         package = __name__.partition(".")[0]
         options = getattr(importlib.import_module(f"{package}.workers.sources.{module}"), name)
-        return InnerSource(self.source_kind, known_names(options))
+        return InnerSource(self.source_kind, known_names(options), self.source_names_tops)
 
 
 class HDF5InputLayer(_ReadyMadeLayer):
@@ -31,11 +34,19 @@ class HDF5InputLayer(_ReadyMadeLayer):
     source_options = "hdf5_options:HDF5Options"
 
 
+class HDF5SamplesInputLayer(_ReadyMadeLayer):
+    """HDF5 files with one data set, or one group, per sample: `param_str: "{path: all.h5, batch_size: 64}"`."""
+
+    source_kind = "hdf5_samples"
+    source_options = "hdf5_samples:HDF5SamplesOptions"
+
+
 class NpyInputLayer(_ReadyMadeLayer):
-    """.npy files, or one .npz, with one array per top: `param_str: "{path: …, batch_size: 64}"`."""
+    """.npy files, one or several per top: `param_str: "{data: images.npy, label: labels.npy, batch_size: 64}"`."""
 
     source_kind = "npy"
     source_options = "npy:NpyOptions"
+    source_names_tops = True
 
 
 class ImageListInputLayer(_ReadyMadeLayer):
@@ -43,3 +54,10 @@ class ImageListInputLayer(_ReadyMadeLayer):
 
     source_kind = "image_list"
     source_options = "image_list:ImageListOptions"
+
+
+class StreamInputLayer(_ReadyMadeLayer):
+    """Samples from iterators: `param_str: "{make: my_data:samples, capacity: 1000, batch_size: 64}"`."""
+
+    source_kind = "stream"
+    source_options = "stream:StreamOptions"

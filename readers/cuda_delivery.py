@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..workers.batch import Batch
 from ..workers.pipeline import Pipeline
-from ..workers.resume import State
+from ..workers.run_plan import State
 from ..workers.specs import AnyArray
 from .cuda import Event, Lane
 from .cuda_rotation import Rotation

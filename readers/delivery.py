@@ -16,7 +16,7 @@ import numpy as np
 from ..workers.batch import Batch
 from ..workers.errors import ParameterError
 from ..workers.pipeline import Pipeline
-from ..workers.resume import State
+from ..workers.run_plan import State
 from ..workers.specs import AnyArray, Rows
 from .delivery_tops import EvenTop, Shape, Top
 
