@@ -10,7 +10,7 @@ from __future__ import annotations
 _TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
 
-_UNIT_BYTES = 1 << 20
+_UNIT_BYTES = 4 << 20
 _UNIT_S = 0.002
 _MOST_BATCHES = 16
 _MEMORY = 0.7
