@@ -15,12 +15,10 @@ before it makes its ZeroMQ context, and waits in one place for all there is: rel
 
 from __future__ import annotations
 
-import importlib
 import logging
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import zmq
@@ -47,8 +45,8 @@ from .messages import (
     StartFailed,
     ToAssembler,
 )
-from .nursery import Nursery
-from .process import ignore_terminal_signals
+from .nursery import Nursery, NurseryDied
+from .process import leave_signals_to_trainer
 from .supply import Supply
 
 _LONGEST_WAIT_S = 1.0
@@ -115,6 +113,9 @@ class Assembler:
                 self._hand_out()
                 self._announce()
                 self._wait()
+            except NurseryDied as death:
+                self._poller.unregister(self._nursery.fileno())
+                self._fail(Failure("LoaderDied", str(death), details=death.exits))
             except LoaderDied as death:
                 self._fail(Failure("LoaderDied", str(death), details=death.exits))
 
@@ -292,24 +293,20 @@ class Assembler:
                     self._stopping = True
 
 
-def _preload(modules: tuple[str, ...]) -> None:
-    """Import once what every loader will need; what cannot be imported is the loaders' to report, with the reason."""
-    for name in modules:
-        with suppress(ImportError):
-            importlib.import_module(name)
-
-
 def main() -> None:
     """`python -m blobfeed.workers.assembler DESCRIPTOR`, the descriptor holding the Config."""
-    ignore_terminal_signals()
+    leave_signals_to_trainer()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     config = Config.read(int(sys.argv[1]))
     logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
     _log.setLevel(logging.INFO)
     sys.path[:] = config.sys_path
-    _preload(config.modules)
     kept = config.descriptors
-    nursery = Nursery(lambda loader, seat: run_loader(config, loader, seat), keep=(kept.ring, kept.board, kept.errors))
+    nursery = Nursery(
+        lambda loader, seat: run_loader(config, loader, seat),
+        config.modules,
+        keep=(kept.ring, kept.board, kept.errors),
+    )
     assembler = Assembler(config, nursery)
     try:
         assembler.run()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,10 +26,24 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def ignore_terminal_signals() -> None:
-    """Ctrl-C and a closed terminal are the trainer's business; it tells its children when to end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def leave_signals_to_trainer() -> None:
+    """Ctrl-C, a closed terminal and a scheduler's SIGTERM are the trainer's business; it ends its children itself.
+
+    A trainer that ignores SIGCHLD would hand that down, and the kernel would then keep no exit codes for us.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def fill_standard_streams() -> None:
+    """Put the null device where descriptors 0, 1 and 2 are closed, for good.
+
+    Else the next socket or memory file would get such a number, and what somebody prints would go into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def passable(descriptor: int) -> int:
@@ -47,6 +62,13 @@ def close_all_but(kept: Iterable[int]) -> None:
             # One of the names is the listing's own descriptor, closed by now.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def wait_for_exit(handle: int, timeout_s: float) -> bool:
+    """Whether the process that the pidfd `handle` stands for has ended, waiting for it at most `timeout_s`."""
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def send_signal(handle: int, number: signal.Signals) -> None:

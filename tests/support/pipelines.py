@@ -1,0 +1,254 @@
+"""Pipelines to do harm to: a source whose samples can be told apart, faults that strike in loaders, and the check that
+what was delivered is what an undisturbed run would have delivered."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from blobfeed.workers.batch import Batch
+from blobfeed.workers.parameters import Parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.recipe import Hooks, Sample
+from blobfeed.workers.sources.base import Source
+from blobfeed.workers.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+
+LARGE = 20_000
+"""Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
+
+DEADLINE_S = 30.0
+
+
+class Fault(enum.StrEnum):
+    """What may go wrong with a sample, or with a loader."""
+
+    EXCEPTION = "exception"
+    UNPICKLABLE_EXCEPTION = "unpicklable exception"
+    EXCEPTION_THAT_BREAKS_UNPICKLING = "exception that breaks unpickling"
+    EXCEPTION_WITHOUT_TEXT = "exception whose str() raises"
+    SYS_EXIT = "sys.exit"
+    OS_EXIT = "os._exit"
+    SEGMENTATION_FAULT = "segmentation fault"
+    KILLED = "SIGKILL"
+    HANG = "hang"
+    STOPPED = "SIGSTOP"
+    ENDLESS_LOOP_IN_C = "endless loop in C"
+    WRONG_SHAPE = "wrong shape"
+    WRONG_TYPE = "wrong type"
+
+
+RAISING = (
+    Fault.EXCEPTION,
+    Fault.UNPICKLABLE_EXCEPTION,
+    Fault.EXCEPTION_THAT_BREAKS_UNPICKLING,
+    Fault.EXCEPTION_WITHOUT_TEXT,
+)
+DYING = {
+    Fault.SYS_EXIT: "exited with code 5",
+    Fault.OS_EXIT: "exited with code 6",
+    Fault.SEGMENTATION_FAULT: "killed by SIGSEGV",
+    Fault.KILLED: "killed by SIGKILL",
+}
+"""Faults that end the loader, and how its end is told."""
+
+HANGING = (Fault.HANG, Fault.STOPPED, Fault.ENDLESS_LOOP_IN_C)
+DEADLY = (*DYING, *HANGING)
+
+
+class Harm(ValueError):
+    """What a faulty sample raises; its argument is the sample's index."""
+
+
+class NeedsTwoArguments(Exception):
+    """Stores one argument and wants two: it pickles well, and fails to unpickle."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what)
+        self.why = why
+
+
+class HoldsALock(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        import threading
+
+        self.lock = threading.Lock()
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text to be had")
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _segmentation_fault() -> None:
+    ctypes.string_at(0)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(1000)
+
+
+def _loop_in_c() -> None:
+    re.match(r"(a+)+$", "a" * 64 + "b")  # backtracks for longer than the universe is old, and keeps the GIL
+
+
+_STRIKE: dict[Fault, Callable[[int], object]] = {
+    Fault.EXCEPTION: lambda index: _raise(Harm(index)),
+    Fault.UNPICKLABLE_EXCEPTION: lambda index: _raise(HoldsALock(f"harm in {index}")),
+    Fault.EXCEPTION_THAT_BREAKS_UNPICKLING: lambda index: _raise(NeedsTwoArguments(f"harm in {index}", "so")),
+    Fault.EXCEPTION_WITHOUT_TEXT: lambda _: _raise(WithoutText()),
+    Fault.SYS_EXIT: lambda _: sys.exit(5),
+    Fault.OS_EXIT: lambda _: os._exit(6),
+    Fault.SEGMENTATION_FAULT: lambda _: _segmentation_fault(),
+    Fault.KILLED: lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    Fault.HANG: lambda _: _hang(),
+    Fault.STOPPED: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    Fault.ENDLESS_LOOP_IN_C: lambda _: _loop_in_c(),
+}
+
+
+class Place(enum.StrEnum):
+    START = "start"
+    READ = "read"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True)
+class Trap:
+    """`fault` strikes at `place` on each of `samples`; with a `marker` file only the first time in all processes."""
+
+    fault: Fault
+    place: Place
+    samples: frozenset[int] = frozenset()
+    marker: Path | None = None
+
+    def springs(self, place: Place, index: int = -1) -> bool:
+        """Only in loaders: setup makes its trial sample in the trainer, and shall succeed."""
+        if place is not self.place or os.environ.get("BLOBFEED_ROLE") != "loader":
+            return False
+        if place is not Place.START and index not in self.samples:
+            return False
+        return self.marker is None or _first(self.marker)
+
+    def meet(self, place: Place, index: int = -1) -> None:
+        if self.fault in _STRIKE and self.springs(place, index):
+            _STRIKE[self.fault](index)
+
+    def hooks(self) -> Hooks:
+        return Hooks(decode=self.decode)
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> tuple[AnyArray, ...]:
+        self.meet(Place.DECODE, sample.index)
+        data = sample["data"]
+        if self.fault is Fault.WRONG_SHAPE and self.springs(Place.DECODE, sample.index):
+            data = data[:-1]
+        if self.fault is Fault.WRONG_TYPE and self.springs(Place.DECODE, sample.index):
+            data = data.astype(np.float64)
+        return data, sample["label"], rng.integers(1 << 60, size=2)
+
+
+def _first(marker: Path) -> bool:
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+NO_TRAP = Trap(Fault.EXCEPTION, Place.READ)
+
+
+class Numbered(Source):
+    """Sample i holds `data`, shape (items,) int64, i, i+1, i+2, …, and `label`, i; it may stand in a trap."""
+
+    kind = "numbered"
+
+    def __init__(self, samples: int = 40, items: int = 8, trap: Trap = NO_TRAP) -> None:
+        self._samples = samples
+        self._items = items
+        self._trap = trap
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return {"data": ArraySpec((self._items,), np.dtype(np.int64)), "label": ArraySpec((), np.dtype(np.int64))}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        for row, index in enumerate(indices.tolist()):
+            self._trap.meet(Place.READ, index)
+            fault = self._trap.fault
+            if fault in (Fault.WRONG_SHAPE, Fault.WRONG_TYPE) and self._trap.springs(Place.READ, index):
+                wrong = np.zeros(self._items - 1) if fault is Fault.WRONG_SHAPE else "no number"
+                out["data"][row : row + 1][...] = wrong  # type: ignore[index]
+        out["data"][...] = self.data_of(indices)  # type: ignore[index]
+        out["label"][...] = indices  # type: ignore[index]
+
+    def data_of(self, indices: IndexArray) -> AnyArray:
+        """Shape (rows, items)."""
+        return indices[:, None] + np.arange(self._items)
+
+    def where(self, index: int) -> str:
+        return f"shelf/{index}"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._trap.meet(Place.START)
+
+
+def parameters(**values: Any) -> Parameters:
+    """Two loaders, batches of four, two epochs, and deadlines that a test can wait for."""
+    return Parameters(**{"batch_size": 4, "num_loaders": 2, "epochs": 2, "seed": 5, "timeout_s": DEADLINE_S} | values)
+
+
+def trapped_pipeline(trap: Trap, *, samples: int = 40, items: int = LARGE, **values: Any) -> Pipeline:
+    hooks = trap.hooks() if trap.place is Place.DECODE else Hooks()
+    if hooks.decode is not None:
+        values["tops"] = ("data", "label", "noise")
+    return Pipeline(parameters(**values), hooks, source=Numbered(samples, items, trap))
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """One batch as it was delivered."""
+
+    number: int
+    indices: tuple[int, ...]
+    tops: dict[str, bytes]
+
+    @classmethod
+    def copy_of(cls, batch: Batch) -> Delivered:
+        tops = {name: np.asarray(top).tobytes() for name, top in batch.tops.items()}
+        return cls(batch.number, tuple(batch.indices.tolist()), tops)
+
+
+def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
+    """All batches to the end, each copied and released."""
+    for _ in range(pipeline.total_batches or 0):
+        batch = pipeline.take()
+        delivered = Delivered.copy_of(batch)
+        pipeline.release(batch)
+        yield delivered
+
+
+def deliver_all(pipeline: Pipeline) -> list[Delivered]:
+    with pipeline:
+        return list(deliver(pipeline))

@@ -1,0 +1,33 @@
+"""Waiting for conditions: never for a time, always with a deadline."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_S = 20.0
+_POLL_S = 0.005
+
+
+def wait_until(holds: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Return as soon as `holds()` is true; fail with `what` at the deadline."""
+    end = time.monotonic() + deadline_s
+    while not holds():
+        assert time.monotonic() < end, f"after {deadline_s:g} s still not: {what}"
+        time.sleep(_POLL_S)
+
+
+def readable(descriptor: int, deadline_s: float = DEADLINE_S) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(deadline_s * 1000))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; a zombie has, whoever has to wait for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
