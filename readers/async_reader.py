@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
 
+from ..workers.batch_plan import BatchPlan
 from ..workers.checks import check_options
 from ..workers.errors import FetchOrderError, ParameterError
 from ..workers.recipe import Hooks
-from ..workers.resume import State
+from ..workers.run_plan import State
 from ..workers.specs import AnyArray
 from ..workers.statistics import Statistics
 from .delivery_tops import make_tops
 from .handout import Handout, make_handout
-from .seekable import SeekablePipeline, check_hook
+from .looped import LoopedPipeline, check_hook
 
 if TYPE_CHECKING:
     import torch
@@ -81,10 +82,10 @@ class AsyncReader:
         self.options = check_options(_with_aliases({**(params or {}), **named}), AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
         hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
-        self._feed = SeekablePipeline("AsyncReader", _source(self.options), hooks, _parameters(self.options))
+        self._feed = LoopedPipeline("AsyncReader", _source(self.options), hooks, _parameters(self.options))
         self._handout = self._make_handout()
         self._asked = 0
-        self._finalizer = weakref.finalize(self, SeekablePipeline.close, self._feed)
+        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
 
     def fetch_data(self) -> bool:
         """Ask for the next batch, without waiting for it; True where an epoch ends with it.
@@ -98,7 +99,7 @@ class AsyncReader:
             )
         self._feed.pipeline.start()
         self._asked += 1
-        return self._feed.ends_epoch(self._asked)
+        return self._plan().ends_epoch(self._asked - 1)
 
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.
@@ -112,7 +113,6 @@ class AsyncReader:
             )
         batch = self._handout.next()
         self._asked -= 1
-        self._feed.received += 1
         return batch[self.options.data_field], batch[self.options.labels_field]
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
@@ -125,7 +125,7 @@ class AsyncReader:
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been got; what was only asked for does not count."""
-        return self._feed.state_dict()
+        return self._handout.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what was asked for is forgotten. Raises ParameterError."""
@@ -152,6 +152,11 @@ class AsyncReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _plan(self) -> BatchPlan:
+        """The batches that have not been got; those of rank 0, but every rank's epochs end with the same ones."""
+        given, start = self._feed.parameters, int(self._handout.state_dict()["position"])
+        return BatchPlan(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
 
     def _make_handout(self) -> Handout:
         pipeline = self._feed.pipeline

@@ -8,15 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..workers.errors import PipelineClosed
+from ..workers.errors import EndOfData, PipelineClosed
 from ..workers.recipe import DecodeHook, Hooks, PostprocessHook
-from ..workers.resume import State
+from ..workers.run_plan import State
 from ..workers.specs import ArraySpec
 from ..workers.statistics import Statistics
 from .delivery_tops import UnevenTop, make_tops
 from .handout import Handout, NamedBatch, make_handout
-from .loops import Loops
-from .seekable import SeekablePipeline, SourceLike
+from .looped import LoopedPipeline, SourceLike
 
 
 class BatchReader:
@@ -54,7 +53,7 @@ class BatchReader:
         train: bool = True,
         **parameters: object,
     ) -> None:
-        self._feed = SeekablePipeline(
+        self._feed = LoopedPipeline(
             type(self).__name__, source, Hooks(decode, postprocess), parameters, base_dir=base_dir, train=train
         )
         self.parameters = self._feed.parameters
@@ -62,9 +61,10 @@ class BatchReader:
         self._tops = make_tops(self._feed.pipeline.specs, self.parameters, self._feed.base_dir)
         self._handout = self._make_handout()
         self._loop = 0
-        self._in_loop = False
+        self._is_inside = False
+        self._has_ended = False
         self._closed = False
-        self._finalizer = weakref.finalize(self, SeekablePipeline.close, self._feed)
+        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
 
     # ---- what it gives
 
@@ -77,14 +77,16 @@ class BatchReader:
 
     @property
     def samples(self) -> int:
-        """Samples in an epoch, over all ranks."""
+        """Samples in an epoch, over all ranks; raises SourceError for a stream, which does not know."""
         return self._feed.pipeline.samples
 
     def __len__(self) -> int:
-        """Batches of one whole loop; raises TypeError where it is endless."""
-        batches = self._loops.batches
-        if batches is None:
+        """Batches of one whole loop; raises TypeError where it is endless, or a stream."""
+        batches = self._feed.loops.batches
+        if batches is None and self.parameters.epochs is None:
             raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
+        if batches is None:
+            raise TypeError("a BatchReader of a stream has no length: where a stream ends is known when it has ended")
         return batches
 
     def __iter__(self) -> Iterator[NamedBatch]:
@@ -94,25 +96,24 @@ class BatchReader:
     def _batches(self, loop: int) -> Iterator[NamedBatch]:
         """One loop; only the one begun last goes on."""
         self._begin_loop(loop)
-        left = self._loops.remaining(self._feed.position)
+        left = self._feed.loops.left(self._handout.state_dict())
         while left is None or left > 0:
-            batch = self._next(loop)
+            self._check(loop)
+            try:
+                batch = self._handout.next()
+            except EndOfData:
+                self._has_ended = True
+                break
             left = None if left is None else left - 1
-            self._in_loop = left != 0
+            self._is_inside = left != 0
             yield batch
         self._handout.take_back()
 
     def _begin_loop(self, loop: int) -> None:
         self._check(loop)
-        if self._in_loop and self.parameters.epochs is not None:
-            self._jump({**self.state_dict(), "position": self._loops.next_loop(self._feed.position)})
-        self._in_loop = True
-
-    def _next(self, loop: int) -> NamedBatch:
-        self._check(loop)
-        batch = self._handout.next()
-        self._feed.received += 1
-        return batch
+        if self._is_inside and self.parameters.epochs is not None:
+            self._jump(self._state_of_next_loop())
+        self._is_inside = True
 
     def _check(self, loop: int) -> None:
         self._check_open()
@@ -126,7 +127,7 @@ class BatchReader:
 
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
-        return self._feed.state_dict()
+        return self._state_of_next_loop() if self._has_ended else self._handout.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
@@ -136,7 +137,7 @@ class BatchReader:
         self._check_open()
         self._jump(state)
         self._loop += 1
-        self._in_loop = False
+        self._is_inside = False
 
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""
@@ -156,11 +157,15 @@ class BatchReader:
     ) -> None:
         self.close()
 
+    def _state_of_next_loop(self) -> State:
+        return self._feed.loops.next_loop(self._handout.state_dict())
+
     def _jump(self, state: Mapping[str, object]) -> None:
         pipeline = self._feed.opened_at(state)
         self._handout.close()
         self._feed.switch_to(pipeline)
         self._handout = self._make_handout()
+        self._has_ended = False
 
     def _make_handout(self) -> Handout:
         return make_handout(self._feed.pipeline, self._tops, copy=self._copy)
@@ -168,14 +173,3 @@ class BatchReader:
     def _check_open(self) -> None:
         if self._closed:
             raise PipelineClosed("the reader has been closed; make a new one")
-
-    @property
-    def _loops(self) -> Loops:
-        parameters = self.parameters
-        return Loops(
-            self.samples,
-            parameters.batch_size,
-            parameters.last_batch,
-            parameters.world_size or 1,
-            parameters.epochs,
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ..workers.batch import Batch
 from ..workers.errors import ParameterError
 from ..workers.pipeline import Pipeline
+from ..workers.run_plan import State
 from ..workers.specs import AnyArray, IndexArray
 from .array_pool import ArrayPool
 from .delivery_tops import EvenTop, Top
@@ -37,9 +39,7 @@ class NamedBatch(dict[str, Any]):
         named = cls(arrays)
         named.number, named.epoch, named.position, named.rows = batch.number, batch.epoch, batch.position, batch.rows
         # The batch without its arrays: who keeps a NamedBatch must not keep the whole ring of slots alive by it.
-        named._batch = Batch(
-            batch.number, batch.epoch, batch.position, batch.rows, {}, batch.unit, batch.order, batch.replaced
-        )
+        named._batch = replace(batch, tops={})
         return named
 
     _batch: Batch
@@ -63,6 +63,10 @@ class Handout(ABC):
     @abstractmethod
     def next(self) -> NamedBatch:
         """The next batch; waits for it, and raises what Pipeline.take raises."""
+
+    def state_dict(self) -> State:
+        """Where the next batch stands that has not been handed out."""
+        return self._pipeline.state_dict()
 
     @abstractmethod
     def take_back(self, keep: int = 0) -> None:
@@ -142,6 +146,9 @@ class CudaHandout(Handout):
         if self._loans:
             self._lent.append(tensors)
         return NamedBatch.of(batch, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)})
+
+    def state_dict(self) -> State:
+        return self._delivery.state_dict()
 
     def take_back(self, keep: int = 0) -> None:
         """The slots are released by the delivery; the tensors stay, to be used again."""

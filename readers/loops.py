@@ -1,19 +1,44 @@
-"""What one `for batch in reader` is: arithmetic over global positions, no data."""
+"""What one `for batch in reader` is: arithmetic over a pipeline's states, no data."""
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..workers.batch_plan import BatchPlan, LastBatch
+from ..workers.run_plan import State
+
+
+class Loops(ABC):
+    """Cuts a pipeline's batches into loops of some epochs each; with `epochs` None there is one, without end."""
+
+    @property
+    @abstractmethod
+    def batches(self) -> int | None:
+        """Batches of one whole loop; None where it is endless, or where only its end will tell."""
+
+    @abstractmethod
+    def left(self, state: Mapping[str, int | str]) -> int | None:
+        """Batches from `state` to the end of its loop; None as above."""
+
+    @abstractmethod
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        """The state in which the loop after the one that `state` lies in begins."""
+
+    @abstractmethod
+    def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
+        """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
-    """Cuts the endless sequence of batches into loops of `epochs` epochs each (None: one loop without end).
+class IndexedLoops(Loops):
+    """Loops over samples that have indices: the pipeline itself is endless, so the next loop's batches lie ready.
 
     With `drop` and `partial` a loop begins and ends where an epoch does. With `wrap`, where an epoch may end inside a
     batch, every loop has the same number of full batches, enough for its epochs, and the next loop goes on with the
-    batch that follows: nothing is left out or repeated, and `len()` does not change from loop to loop.
+    batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop.
     """
 
     samples: int
@@ -24,25 +49,32 @@ class Loops:
 
     @property
     def batches(self) -> int | None:
-        """Batches of one whole loop."""
         return self._plan(0, self.epochs).total
 
-    def remaining(self, position: int) -> int | None:
-        """Batches from a global position, where a batch begins, to the end of the loop that it lies in."""
+    def left(self, state: Mapping[str, int | str]) -> int | None:
+        position = int(state["position"])
         if self.epochs is None:
             return None
         if self.last_batch == "wrap":
-            return self._wrap_batches - self._number(position) % self._wrap_batches
+            return self._wrap_batches - position // self._round % self._wrap_batches
         return self._plan(position, (position // self._loop_samples + 1) * self.epochs).total
 
-    def next_loop(self, position: int) -> int:
-        """Where the loop after the one that holds a global position begins; an endless loop has none after it."""
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        position = int(state["position"])
         if self.epochs is None:
-            return position
+            return dict(state)
         if self.last_batch == "wrap":
-            rounds = self._wrap_batches - self._number(position) % self._wrap_batches
-            return position + rounds * self._round
-        return (position // self._loop_samples + 1) * self._loop_samples
+            position += (self._wrap_batches - position // self._round % self._wrap_batches) * self._round
+        else:
+            position = (position // self._loop_samples + 1) * self._loop_samples
+        return {**state, "position": position}
+
+    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
+        return None
+
+    def _plan(self, position: int, epochs: int | None) -> BatchPlan:
+        """The batches from a global position on: those of rank 0, but every rank has as many."""
+        return BatchPlan(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, position)
 
     @property
     def _round(self) -> int:
@@ -56,8 +88,29 @@ class Loops:
     def _wrap_batches(self) -> int:
         return -(-self._loop_samples // self._round)
 
-    def _number(self, position: int) -> int:
-        return position // self._round
 
-    def _plan(self, start: int, epochs: int | None) -> BatchPlan:
-        return BatchPlan(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, start)
+@dataclass(frozen=True, slots=True)
+class StreamLoops(Loops):
+    """Loops over a stream, whose end nobody knows beforehand: a pipeline for each loop, which ends with it."""
+
+    epochs: int | None
+
+    @property
+    def batches(self) -> None:
+        return None
+
+    def left(self, state: Mapping[str, int | str]) -> None:
+        return None
+
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        if self.epochs is None:
+            return dict(state)
+        shards = len(json.loads(str(state["sequences"])))
+        begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
+        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0}
+
+    def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
+        epoch = state.get("epoch")
+        if self.epochs is None or not isinstance(epoch, int):
+            return self.epochs
+        return (epoch // self.epochs + 1) * self.epochs

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..workers.errors import PipelineClosed
 from ..workers.recipe import DecodeHook, PostprocessHook
-from ..workers.resume import State
+from ..workers.run_plan import State
 from .batch_reader import BatchReader
 from .handout import NamedBatch
-from .seekable import SourceLike
+from .looped import SourceLike
 
 
 class TorchFeed(IterableDataset[NamedBatch]):
@@ -72,6 +73,12 @@ class TorchFeed(IterableDataset[NamedBatch]):
 
     def close(self) -> None:
         self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 _NOT_IN_A_WORKER = (

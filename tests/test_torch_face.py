@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from blobfeed.readers.batch_reader import BatchReader  # noqa: E402
 from blobfeed.readers.torch_face import TorchFeed  # noqa: E402
 from blobfeed.workers.errors import PipelineClosed  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}
@@ -42,13 +42,24 @@ def test_a_dataloader_hands_the_batches_on_as_they_are(source: dict[str, Any]) -
     feed.close()
 
 
+class Asking(IterableDataset[str]):
+    """Asks the feed for a batch wherever it is iterated over, and tells what came of it."""
+
+    def __init__(self, feed: TorchFeed) -> None:
+        self._feeds = {0: feed}
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            next(iter(self._feeds[0]))
+            yield "a batch"
+        except PipelineClosed as error:
+            yield str(error)
+
+
 def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]) -> None:
     feed = TorchFeed(source, **SETTINGS)
-    workers = iter(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
-    with pytest.raises(PipelineClosed, match="num_workers=0"):
-        next(workers)
-    del workers
-    gc.collect()
+    loader = DataLoader(Asking(feed), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert ["num_workers=0" in told for told in loader] == [True]
     with pytest.raises(PipelineClosed, match="num_workers=0"):
         pickle.dumps(feed)
     feed.close()

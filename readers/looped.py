@@ -1,0 +1,99 @@
+"""The pipeline under a reader: made from its arguments, cut into loops, begun anew where the reader jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..workers.errors import ParameterError
+from ..workers.parameters import Parameters, check_parameters
+from ..workers.pipeline import Pipeline
+from ..workers.recipe import Hooks
+from ..workers.sources import Source, open_source
+from ..workers.sources.mixed import open_mix
+from ..workers.sources.stream import StreamSource
+from .loops import IndexedLoops, Loops, StreamLoops
+from .sharding import with_shard
+
+_Hook = TypeVar("_Hook")
+
+SourceLike = Source | StreamSource | Mapping[str, object] | None
+
+
+class LoopedPipeline:
+    """`pipeline` is the one in use; `loops` says where it shall end and where another one begins."""
+
+    def __init__(
+        self,
+        what: str,
+        source: SourceLike,
+        hooks: Hooks,
+        values: Mapping[str, object],
+        *,
+        base_dir: Path | str | None = None,
+        train: bool = True,
+    ) -> None:
+        """`what` begins the messages about wrong parameters. Raises what Pipeline raises."""
+        check_hook(what, "decode", hooks.decode)
+        check_hook(what, "postprocess", hooks.postprocess)
+        self.base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
+        self.parameters = _check(what, source, values)
+        self._hooks = hooks
+        self._train = train
+        # Opened once and kept: examining a million files again at each jump would take seconds.
+        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self.base_dir)
+        is_stream = isinstance(self._source, StreamSource)
+        self.pipeline = self._pipeline(self.parameters.epochs if is_stream else None)
+        self.loops: Loops = StreamLoops(self.parameters.epochs) if is_stream else self._indexed_loops()
+
+    def opened_at(self, state: Mapping[str, object]) -> Pipeline:
+        """A pipeline that goes on where `state` was saved, not yet in use; raises ParameterError where it cannot."""
+        pipeline = self._pipeline(self.loops.pipeline_epochs(state))
+        pipeline.load_state_dict(state)
+        return pipeline
+
+    def switch_to(self, pipeline: Pipeline) -> None:
+        """Read from `pipeline` from now on; what the one before it has prefetched is thrown away."""
+        self.pipeline.close()
+        self.pipeline = pipeline
+
+    def close(self) -> None:
+        self.pipeline.close()
+
+    def _pipeline(self, epochs: int | None) -> Pipeline:
+        parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
+        return Pipeline(parameters, self._hooks, base_dir=self.base_dir, train=self._train, source=self._source)
+
+    def _indexed_loops(self) -> IndexedLoops:
+        given = self.parameters
+        return IndexedLoops(
+            self.pipeline.samples, given.batch_size, given.last_batch, given.world_size or 1, given.epochs
+        )
+
+
+def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
+    """`hook` where it can be called, or None; raises ParameterError."""
+    if hook is not None and not callable(hook):
+        raise ParameterError(f"{what}: parameter {name!r} is {hook!r}: expected a function or another callable")
+    return hook
+
+
+def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Parameters:
+    declared: dict[str, object] = dict(values)
+    if isinstance(source, Source | StreamSource):
+        declared["source"] = {source.kind: {}}
+    elif source is not None:
+        declared["source"] = source
+    return with_shard(check_parameters(declared, what))
+
+
+def _open(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
+    declared = parameters.source
+    if declared is None:
+        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
+    if set(declared) == {StreamSource.kind}:
+        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
+    return open_source(declared, tops=parameters.tops, base_dir=base_dir)
