@@ -46,7 +46,7 @@ class ChunkedRows:
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
-        if self._rows_lie_whole and rows.flags.c_contiguous:
+        if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             offsets = self._layout.offsets[indices // self._per_chunk]
             if int(offsets.min()) >= 0:
                 offsets = offsets + indices % self._per_chunk * self._row_bytes

@@ -67,7 +67,7 @@ class StoredArray:
 
     `arrangement` says which axis counts the samples and how the others are delivered; where it is left out, the first
     axis does and the rest stays as it is. Strings of varying length have the fixed type that holds the longest;
-    `longest` is set where each element is an array of varying length.
+    `longest` is set where each element is an array of varying length. `others`: further files that hold some of it.
     """
 
     file: FileStamp
@@ -77,6 +77,7 @@ class StoredArray:
     layout: Layout
     longest: int | None = None
     arrangement: Arrangement = FIRST_AXIS
+    others: tuple[FileStamp, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path

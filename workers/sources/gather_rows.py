@@ -26,7 +26,7 @@ class ContiguousRows:
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
-        if not (self._in_one_piece and rows.flags.c_contiguous):
+        if not (self._in_one_piece and rows.flags.c_contiguous and rows.dtype == self._dtype):
             self._file.require_intact()
             copy_runs(self._by_sample, indices, positions, rows)
             return

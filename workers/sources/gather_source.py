@@ -73,8 +73,9 @@ class StoredSource(Source):
 
     def fingerprint(self) -> str:
         arrays = [array for column in self._columns.values() for array in column.arrays]
+        stored = [(array.file, array.others, array.name, array.arrangement) for array in arrays]
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
-        text = repr(([(array.file, array.name, array.arrangement) for array in arrays], specs, self._samples))
+        text = repr((stored, specs, self._samples))
         return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -40,7 +41,23 @@ def examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
     if base.kind not in "biufcS":
         raise _unsupported(dataset, stamp, name)
-    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), find_layout(dataset, stamp, name))
+    layout, others = find_layout(dataset, stamp, name), _other_files(dataset, stamp, name)
+    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout, others=others)
+
+
+def _other_files(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> tuple[FileStamp, ...]:
+    """The other files that a virtual or externally stored data set is made of; raises SourceError where one is missing.
+
+    The library itself would fill the gap that a missing part of a virtual data set leaves with the fill value.
+    """
+    names = [entry[0] for entry in dataset.external or ()]
+    names += [source.file_name for source in dataset.virtual_sources()] if dataset.is_virtual else []
+    # "." is the file itself; a name with "%" is a pattern that the library fills with numbers.
+    paths = [Path(stamp.path).parent / other for other in dict.fromkeys(names) if other != "." and "%" not in other]
+    for path in paths:
+        if not path.is_file():
+            raise SourceError(f"source hdf5: {stamp.path}:{name} is partly stored in {str(path)!r}, which is not there")
+    return tuple(FileStamp.of(str(path)) for path in paths)
 
 
 def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_length: int | None) -> StoredArray:

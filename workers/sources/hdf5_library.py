@@ -26,7 +26,9 @@ def open_file(path: str, locking: Locking) -> h5py.File:
     except FileNotFoundError:
         raise SourceError(f"source hdf5: there is no file {path!r}") from None
     except OSError as error:
-        advice = "set locking: false" if "lock" in str(error) else "check that it was written and copied to its end"
+        advice = (
+            "set locking: false" if "to lock file" in str(error) else "check that it was written and copied to its end"
+        )
         raise SourceError(f"source hdf5: {path!r} cannot be opened as HDF5: {error}; {advice}") from error
 
 

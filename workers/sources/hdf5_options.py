@@ -24,7 +24,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps.
-    open_files: files that each loader keeps open at a time.
+    open_files: files that each loader keeps open at a time (a mapped one takes two descriptors).
     memory_map: true or false to have uncompressed data always or never read from a memory map; by the size of a sample
         where it is left out. A map is faster below half a megabyte; the cached file then counts as the loader's memory.
     """

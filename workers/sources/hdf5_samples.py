@@ -39,7 +39,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: only the first so many samples.
     index_cache: a file in which the index is kept from run to run, as long as the HDF5 files stay as they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    open_files: files that each loader keeps open at a time.
+    open_files: files that each loader keeps open at a time (a mapped one takes two descriptors).
     memory_map: true or false to read always or never from a memory map; by the size of a sample where it is left out.
     """
 
