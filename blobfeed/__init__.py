@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from .layers.harness import LayerHarness as LayerHarness
     from .layers.multi_process_input_layer import MultiProcessInputLayer as MultiProcessInputLayer
     from .layers.ready_made import HDF5InputLayer as HDF5InputLayer
+    from .layers.ready_made import HDF5SamplesInputLayer as HDF5SamplesInputLayer
     from .layers.ready_made import ImageListInputLayer as ImageListInputLayer
     from .layers.ready_made import NpyInputLayer as NpyInputLayer
+    from .layers.ready_made import StreamInputLayer as StreamInputLayer
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
     from .readers.keras_face import KerasFeed as KerasFeed
@@ -46,7 +48,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "layers.harness": ("LayerHarness",),
     "layers.multi_process_input_layer": ("MultiProcessInputLayer",),
-    "layers.ready_made": ("HDF5InputLayer", "ImageListInputLayer", "NpyInputLayer"),
+    "layers.ready_made": (
+        "HDF5InputLayer",
+        "HDF5SamplesInputLayer",
+        "ImageListInputLayer",
+        "NpyInputLayer",
+        "StreamInputLayer",
+    ),
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),
     "readers.keras_face": ("KerasFeed",),

@@ -11,7 +11,9 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from textwrap import dedent
 
+import numpy as np
 import pytest
 
 import blobfeed
@@ -98,3 +100,14 @@ def test_the_installed_command_runs_and_is_the_one_of_the_wheel(environment: Pat
     where = run(environment / "bin" / "python", "-c", "import blobfeed; print(blobfeed.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(environment)
     assert blobfeed.__version__ in run(environment / "bin" / "blobfeed", "version", cwd=tmp_path)
+
+
+def test_the_installed_layer_delivers_a_batch(environment: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", np.arange(24, dtype=np.float32).reshape(4, 6))
+    program = """
+        from blobfeed import LayerHarness, MultiProcessInputLayer
+        source = {"npy": {"data": "data.npy"}}
+        with LayerHarness(MultiProcessInputLayer, {"source": source, "tops": ["data"], "batch_size": 4}) as harness:
+            print(harness.forward()["data"].sum())
+    """
+    assert run(environment / "bin" / "python", "-c", dedent(program), cwd=tmp_path) == "276.0\n"

@@ -21,6 +21,8 @@ _SHARED_MEMORY = Path("/dev/shm")
 _MARK = "BLOBFEED_TEST_RUN"
 # multiprocessing starts these once and ends them with the process that asked; they are not ours to end.
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# torch's compiler makes its cache directory whenever it is imported, and means it to stay.
+_CACHES = "torchinductor_"
 
 
 def mark_environment() -> None:
@@ -48,7 +50,7 @@ class Belongings:
         return [
             *(describe(pid) for pid in sorted(self.children - before.children) if not _is_helper(pid)),
             *(f"/dev/shm/{name}" for name in sorted(self.shared_memory - before.shared_memory) if not _foreign(name)),
-            *(f"temporary file {name}" for name in sorted(self.temporary - before.temporary)),
+            *(f"temporary file {n}" for n in sorted(self.temporary - before.temporary) if not n.startswith(_CACHES)),
         ]
 
 
