@@ -109,12 +109,25 @@ def _one_message(debug: bool) -> Iterator[None]:
         raise typer.Exit(_INTERRUPTED) from None
     except Exception as error:
         # An exception with a note was raised by somebody's layer, and the note says by which.
-        notes: list[str] = getattr(error, "__notes__", [])
-        if debug or not (isinstance(error, (BlobfeedError, OSError)) or notes):
+        if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
             raise
-        what = str(error) if isinstance(error, BlobfeedError) else f"{type(error).__name__}: {error}"
-        typer.echo("\n  ".join([f"blobfeed: error: {what}", *notes]), err=True)
+        typer.echo(f"blobfeed: error: {_message(error)}", err=True)
         raise typer.Exit(_FAILED) from None
+
+
+def _message(error: Exception) -> str:
+    ours = isinstance(error, BlobfeedError)
+    lines = [str(error) if ours else _named(error), *getattr(error, "__notes__", [])]
+    because = error.__cause__
+    if because is not None and str(because) not in str(error):
+        lines.append(f"because of {_named(because)}")
+    if not ours or because is not None:
+        lines[-1] += " (--debug shows where)"
+    return "\n  ".join(lines)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
 from typing import Self
@@ -29,6 +30,8 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        # Not print: the signal may have come in the middle of one, and a buffer is not entered twice.
+        os.write(2, b"\nstopping after this iteration; once more (Ctrl-C) stops at once\n")
         for each in _SIGNALS:
             signal.signal(each, signal.default_int_handler)
 

@@ -90,13 +90,13 @@ class PythonLayer(Layer):
                 raise self.context.unsupported(f"python_param needs {name!r}", _FIELD)
         _make_importable(self.context.folder)
         try:
-            module = importlib.import_module(options.module)
+            with self._noting(f"the import of {options.module!r}"):
+                module = importlib.import_module(options.module)
         except ImportError as error:
+            where = "; it is looked for beside the prototxt, in the working directory and on PYTHONPATH"
+            itself = error.name == options.module.partition(".")[0]
             raise self.context.unsupported(
-                f"cannot import module {options.module!r}: {error}; it is looked for beside the prototxt, in the "
-                "working directory and on PYTHONPATH",
-                _FIELD,
-                "module",
+                f"cannot import module {options.module!r}: {error}{where if itself else ''}", _FIELD, "module"
             ) from error
         if not callable(found := getattr(module, options.layer, None)):
             raise self.context.unsupported(
@@ -147,7 +147,7 @@ class PythonLayer(Layer):
         try:
             yield
         except Exception as error:
-            error.add_note(f"in {hook} of {self.context.where}")
+            error.add_note(f"in {hook}, {self.context.where}")
             raise
 
 

@@ -1,0 +1,228 @@
+"""The command: what it prints, what it leaves, and the one message for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import blobfeed
+from blobfeed.cli import app
+
+from .support.trainer_nets import (
+    BATCHES,
+    SMALL_NET,
+    SMALL_SOLVER,
+    importing_leaves_no_trace,
+    one_thread,
+    write_project,
+)
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+OURS = """
+layer {
+  name: "data" type: "Python" top: "data" top: "label"
+  python_param {
+    module: "blobfeed.layers" layer: "MultiProcessInputLayer"
+    param_str: "{source: {hdf5: {path: numbers.h5}}, tops: [data, label], batch_size: 8, num_loaders: 1}"
+  }
+}
+""" + SMALL_NET[SMALL_NET.index('layer {\n  name: "ip1"') :]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def message_of(result: Result) -> str:
+    """The one message on stderr of a run that failed."""
+    assert result.exit_code == 1
+    assert result.stderr.startswith("blobfeed: error: ")
+    assert result.stderr.count("blobfeed: error:") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_version() -> None:
+    result = run("version")
+    assert (result.exit_code, result.stdout) == (0, f"blobfeed {blobfeed.__version__}\n")
+
+
+def test_without_a_command_the_commands_are_told() -> None:
+    result = run()
+    assert all(command in result.output for command in ("train", "test", "version"))
+
+
+def test_training_prints_lines_leaves_a_snapshot_and_goes_on_from_it(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10 snapshot: 20 test_iter: 5 test_interval: 30")
+    result = run("train", "--solver", path)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert [line.split()[:2] for line in lines if "samples/s" in line] == [
+        ["iteration", f"{iteration}/30:"] for iteration in (10, 20, 30)
+    ]
+    assert f"snapshot: {tmp_path / 'solver_iter_30.pt'}" in lines
+    assert lines[-1].startswith("iteration 30: test net 0: loss = 0.")
+    halfway = tmp_path / "solver_iter_20.pt"
+    again = run("train", "--solver", path, "--snapshot", halfway, "--device", "cpu", "--threads", 1)
+    loss = next(line for line in lines if line.startswith("iteration 30/30")).split(",")[0]
+    assert loss in again.stdout
+    assert "iteration 20/30" not in again.stdout
+
+
+def test_testing_prints_the_means_of_the_outputs(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    assert run("train", "--solver", path).exit_code == 0
+    arguments = ("test", "--model", tmp_path / "net.prototxt", "--weights", tmp_path / "solver_iter_30.pt")
+    result = run(*arguments, "--iterations", 6)
+    assert result.exit_code == 0
+    loss, accuracy = (float(part.split(" = ")[1]) for part in result.stdout.split(", "))
+    assert 0 < loss < 0.5
+    assert accuracy > 0.8
+    assert run(*arguments, "--iterations", 0).exit_code == 2
+
+
+def test_an_unknown_option_or_device_is_a_usage_error(tmp_path: Path) -> None:
+    assert run("train", "--slover", "x").exit_code == 2
+    assert run("train", "--solver", "x", "--device", "tpu").exit_code == 2
+    assert run("train").exit_code == 2
+
+
+def data_changes(folder: Path) -> dict[str, Callable[[], object]]:
+    file = folder / "numbers.h5"
+
+    def rewrite(**datasets: object) -> None:
+        with h5py.File(file, "w") as opened:
+            for name, values in datasets.items():
+                opened[name] = values
+
+    return {
+        "missing file": file.unlink,
+        "no HDF5": lambda: file.write_text("1,2,3\n" * 200),
+        "missing dataset": lambda: rewrite(data=np.zeros((50, 4), np.float32)),
+        "unequal lengths": lambda: rewrite(data=np.zeros((50, 4), np.float32), label=np.zeros(49)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ("missing file", ["numbers.h5", "net.prototxt:2:1: layer 'data'"]),
+        ("no HDF5", ["numbers.h5", "HDF5"]),
+        ("missing dataset", ["numbers.h5", "'label'"]),
+        ("unequal lengths", ["numbers.h5", "50", "49"]),
+    ],
+)
+def test_bad_data_is_one_message_that_names_file_and_layer(tmp_path: Path, change: str, parts: list[str]) -> None:
+    path = write_project(tmp_path, net=OURS)
+    data_changes(tmp_path)[change]()
+    message = message_of(run("train", "--solver", path))
+    assert all(part in message for part in [*parts, "in setup, "])
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (('type: "ReLU"', 'type: "ReLUU"'), ["net.prototxt:13:23", "'ReLUU' is not supported", "'ReLU'"]),
+        (("inner_product_param {", "inner_product_param {{"), ["net.prototxt:11:24"]),
+        (("num_output: 12", "num_outputs: 12"), ["net.prototxt:11:25", "num_output"]),
+        (('bottom: "ip1" top: "ip2"', 'bottom: "ip" top: "ip2"'), ["no layer above makes its bottom 'ip'"]),
+        (('top: "ip2"', 'top: "data"'), ["its top 'data' is already made by layer 'data'"]),
+        (('"{source: {hdf5: {path: numbers.h5}},', '"[source,'), ["param_str"]),
+        (('"{source: {hdf5: {path: numbers.h5}},', '"{source: {'), ["param_str"]),
+        (("batch_size: 8", "batchsize: 8"), ["'batchsize'", "batch_size"]),
+        (("batch_size: 8", "batch_size: none"), ["'batch_size'", "none"]),
+        (("batch_size: 8", "batch_size: 51, last_batch: drop"), ["51", "50"]),
+        (("blobfeed.layers", "blobfeed.lairs"), ["cannot import module 'blobfeed.lairs'"]),
+        (("MultiProcessInputLayer", "MultiProcessLayer"), ["has no class 'MultiProcessLayer'"]),
+    ],
+)
+def test_a_bad_net_is_one_message(tmp_path: Path, change: tuple[str, str], parts: list[str]) -> None:
+    assert change[0] in OURS
+    path = write_project(tmp_path, net=OURS.replace(change[0], change[1], 1))
+    message = message_of(run("train", "--solver", path))
+    assert all(part in message for part in parts), message
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    assert "none.prototxt: no such file" in message_of(run("train", "--solver", tmp_path / "none.prototxt"))
+    path = write_project(tmp_path)
+    missing = tmp_path / "none.pt"
+    assert "none.pt cannot be read" in message_of(run("train", "--solver", path, "--snapshot", missing))
+    assert "none.pt cannot be read" in message_of(
+        run("test", "--model", tmp_path / "net.prototxt", "--weights", missing)
+    )
+    (tmp_path / "net.prototxt").unlink()
+    assert "net.prototxt: no such file (named at " in message_of(run("train", "--solver", path))
+
+
+def test_a_snapshot_of_another_net_is_one_message(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    assert run("train", "--solver", path).exit_code == 0
+    (tmp_path / "net.prototxt").write_text(SMALL_NET.replace("num_output: 12", "num_output: 5"))
+    message = message_of(run("train", "--solver", path, "--snapshot", tmp_path / "solver_iter_30.pt"))
+    assert "layer 'ip1': its weights have the shapes [(5, 4), (5,)]" in message
+
+
+def test_an_exception_of_somebodys_layer_is_one_message_that_says_whose(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))
+    message = message_of(run("train", "--solver", path))
+    assert message == (
+        "blobfeed: error: ZeroDivisionError: division by zero\n"
+        f"  in forward, {tmp_path / 'net.prototxt'}:2:1: layer 'data' (--debug shows where)\n"
+    )
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))
+    result = run("train", "--solver", path, "--debug")
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_an_exception_in_decode_is_one_message_and_leaves_nothing(tmp_path: Path) -> None:
+    net = OURS.replace("blobfeed.layers", "mine").replace("MultiProcessInputLayer", "Mine")
+    path = write_project(tmp_path, net=net)
+    (tmp_path / "mine.py").write_text(
+        "from blobfeed.layers import MultiProcessInputLayer\n\n"
+        "class Mine(MultiProcessInputLayer):\n"
+        "    def decode(self, sample, rng):\n"
+        "        if (sample.epoch, sample.index) == (1, 20):\n            raise ValueError('cannot make this out')\n"
+        "        return dict(sample)\n"
+    )
+    message = message_of(run("train", "--solver", path))
+    assert "sample 20 of epoch 1" in message
+    assert "because of ValueError: cannot make this out" in message
+    assert "numbers.h5" in message
+
+
+def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, "train", "--solver", str(write_project(tmp_path))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert finished.stderr == (
+        "blobfeed: error: training needs PyTorch, which is not installed: pip install 'blobfeed[torch]'\n"
+    )
+
+
+def test_the_version_needs_no_torch() -> None:
+    program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert finished.stdout == f"blobfeed {blobfeed.__version__}\n"
