@@ -1,0 +1,119 @@
+"""The examples run as they are, and show what their READMEs say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.trainer.solver import Solver
+from typer.testing import CliRunner
+
+from blobfeed.cli import app
+
+from .support.trainer_nets import importing_leaves_no_trace, one_thread
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "prototxt_examples"
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots go to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def train(example: str) -> str:
+    result = CliRunner().invoke(app, ["train", "--solver", str(EXAMPLES / example / "solver.prototxt")])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def last_scores(output: str) -> dict[str, float]:
+    scores = output.splitlines()[-1].partition("test net 0: ")[2]
+    return {name: float(value) for name, value in (part.split(" = ") for part in scores.split(", "))}
+
+
+def copy_of(example: str, folder: Path, *, num_loaders: int) -> Path:
+    """The solver of a copy of the example, whose train net has so many loaders."""
+    for name in ("net.prototxt", "solver.prototxt"):
+        text = (EXAMPLES / example / name).read_text()
+        for data in ("../digits/digits_", "digits_"):
+            text = text.replace(f"path: {data}", f"path: {EXAMPLES / 'digits'}/digits_")
+        (folder / name).write_text(text.replace("batch_size: 64,", f"batch_size: 64, num_loaders: {num_loaders},"))
+    for module in (EXAMPLES / example).glob("augment.py"):
+        (folder / module.name).write_text(module.read_text())
+    return folder / "solver.prototxt"
+
+
+def losses(solver: Solver, steps: int) -> list[float]:
+    return [float(solver.step()) for _ in range(steps)]
+
+
+def test_digits_are_told_apart(tmp_path: Path) -> None:
+    output = train("digits")
+    assert last_scores(output)["accuracy"] >= 0.97
+    assert "snapshot: runs/digits_iter_630.pt" in output
+    weights = str(tmp_path / "runs" / "digits_iter_630.pt")
+    model = str(EXAMPLES / "digits" / "net.prototxt")
+    result = CliRunner().invoke(app, ["test", "--model", model, "--weights", weights, "--iterations", "9"])
+    assert result.stdout.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
+
+
+def test_shifted_digits_are_told_apart() -> None:
+    assert last_scores(train("augment"))["accuracy"] >= 0.96
+
+
+def test_petals_are_estimated_to_two_millimetres() -> None:
+    assert last_scores(train("regression"))["loss"] < 0.03
+
+
+@pytest.mark.parametrize("example", ["digits", "augment"])
+def test_the_loss_curve_is_the_same_to_the_bit_for_any_number_of_loaders(tmp_path: Path, example: str) -> None:
+    curves = []
+    for num_loaders in (1, 2, 5):
+        folder = tmp_path / str(num_loaders)
+        folder.mkdir()
+        with Solver.from_file(copy_of(example, folder, num_loaders=num_loaders), device="cpu") as solver:
+            curves.append(losses(solver, 50))
+    assert curves[0] == curves[1] == curves[2]
+
+
+def test_training_goes_on_from_a_snapshot_with_the_batch_that_would_have_come_next(tmp_path: Path) -> None:
+    path = copy_of("digits", tmp_path, num_loaders=2)
+    with Solver.from_file(path, device="cpu") as whole:
+        expected = losses(whole, 50)
+    with Solver.from_file(path, device="cpu") as first:
+        found = losses(first, 28)  # in the second epoch, between two epochs' borders
+        first.check_snapshots()
+        saved = first.save()
+    with Solver.from_file(path, device="cpu") as second:
+        second.restore(saved)
+        found += losses(second, 22)
+    assert found == expected
+
+
+@pytest.mark.parametrize("example", ["digits", "regression"])
+def test_the_data_is_what_its_script_makes(tmp_path: Path, example: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"make_{example}", EXAMPLES / example / "make_data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.__file__ = str(tmp_path / "make_data.py")
+    script.main()
+    made = sorted(tmp_path.glob("*.h5"))
+    assert [path.name for path in made] == sorted(path.name for path in (EXAMPLES / example).glob("*.h5"))
+    for path in made:
+        with h5py.File(path) as mine, h5py.File(EXAMPLES / example / path.name) as shipped:
+            assert mine.keys() == shipped.keys()
+            for name in mine:
+                assert mine[name].dtype == shipped[name].dtype
+                assert np.array_equal(mine[name][:], shipped[name][:])
+
+
+def test_the_data_is_small() -> None:
+    assert sum(path.stat().st_size for path in EXAMPLES.rglob("*.h5")) < 150_000
