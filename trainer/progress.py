@@ -79,8 +79,7 @@ class BarReporter:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn(
-                "loss {task.fields[loss]:.4g} · {task.fields[speed]:,.0f} samples/s · "
-                "stall {task.fields[stall_s]:.1f} s"
+                "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
             ),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -89,7 +88,7 @@ class BarReporter:
             redirect_stdout=self._shares_screen,
         )
         self._task = self._progress.add_task(
-            "", total=solver.param.max_iter, completed=solver.iteration, loss=float("nan"), speed=0.0, stall_s=0.0
+            "", total=solver.param.max_iter, completed=solver.iteration, loss="", speed=0.0, stall_s=0.0
         )
         self._samples = 0
         self._meter = Meter(time.monotonic())
@@ -103,7 +102,7 @@ class BarReporter:
         if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
             stall_s = solver.stall_s()
             speed, _ = self._meter.read(now, self._samples, stall_s)
-            self._progress.update(self._task, loss=solver.loss(), speed=speed, stall_s=stall_s)
+            self._progress.update(self._task, loss=f"{solver.loss():.4g}", speed=speed, stall_s=stall_s)
             self._progress.refresh()
 
     def say(self, text: str) -> None:
