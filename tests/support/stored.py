@@ -64,7 +64,7 @@ def patterns(samples: int, seed: int = 0) -> list[list[int]]:
         list(range(samples - 1, -1, -1)),
         shuffled,
         [*shuffled[:5], *shuffled[:5]],
-        [middle, middle + 1, middle + 2, 0, 1, middle, samples - 1],
+        [index % samples for index in (middle, middle + 1, middle + 2, 0, 1, middle, samples - 1)],
         [samples - 1],
         [],
     ]
