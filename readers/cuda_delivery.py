@@ -85,6 +85,7 @@ class CudaDelivery(Delivery):
     def close(self) -> None:
         self._lane.unlock()
         self._release_slots(wait=True)
+        self._buffers.clear()
 
     # ---- to the device
 
@@ -97,9 +98,11 @@ class CudaDelivery(Delivery):
             self._failure = error
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None
 
     def _send_next(self, types: Sequence[np.dtype[np.generic] | None]) -> None:
         """Take the next batch and start its copies; waits where no batch is ready."""

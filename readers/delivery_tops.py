@@ -74,7 +74,7 @@ class UnevenTop(Top):
     """
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion, pad: Pad | None) -> None:
-        super().__init__(name, _delivered_type(spec, conversion))
+        super().__init__(name, _padded_type(_delivered_type(spec, conversion), pad))
         self.spec = spec
         self.conversion = conversion
         self.pad = pad
@@ -179,3 +179,11 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
 
 def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.generic]:
     return np.dtype(np.float32) if conversion.changes_values else spec.dtype
+
+
+def _padded_type(dtype: np.dtype[np.generic], pad: Pad | None) -> np.dtype[np.generic]:
+    """`dtype` where it can hold the pad value, else float32: -1 is no uint8."""
+    if pad is None or dtype.kind not in "iu":
+        return dtype
+    info = np.iinfo(dtype.name)
+    return dtype if pad.value.is_integer() and info.min <= pad.value <= info.max else np.dtype(np.float32)

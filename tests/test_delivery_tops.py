@@ -115,6 +115,26 @@ def test_only_padded_tops_have_lengths() -> None:
     assert len(_tops()) == 2
 
 
+@pytest.mark.parametrize(
+    ("stored", "value", "delivered"),
+    [
+        ("uint8", 0, "uint8"),
+        ("uint8", 255, "uint8"),
+        ("uint8", -1, "float32"),
+        ("int8", 0.5, "float32"),
+        ("int64", -1, "int64"),
+        ("float64", 0.5, "float64"),
+    ],
+)
+def test_a_padded_top_has_a_type_that_holds_the_pad_value(stored: str, value: float, delivered: str) -> None:
+    data = _tops(dtype=stored, pad={"value": value})[0]
+    assert data.dtype == delivered
+    batch = _batch([_sample(3, 1, 1, dtype=stored), _sample(3, 2, 2, dtype=stored)])
+    out = np.zeros(data.shape(batch), data.dtype)
+    data.put(batch, out)
+    assert (out[0, :, 1, :] == value).all()
+
+
 def test_mean_and_scale_leave_the_padding_as_it_is() -> None:
     data = _tops(pad={"value": 9}, transform={"mean_value": [1, 2, 3], "scale": 2})[0]
     out = _put(data, _batch([_sample(3, 1, 1), _sample(3, 2, 2)]))
