@@ -57,7 +57,7 @@ class BatchReader:
             type(self).__name__, source, Hooks(decode, postprocess), parameters, base_dir=base_dir, train=train
         )
         self.parameters = self._feed.parameters
-        self._copy = self.parameters.delivery == "copy" if copy is None else copy
+        self.copies = self.parameters.delivery == "copy" if copy is None else copy
         self._tops = make_tops(self._feed.pipeline.specs, self.parameters, self._feed.base_dir)
         self._handout = self._make_handout()
         self._loop = 0
@@ -80,9 +80,19 @@ class BatchReader:
         """Samples in an epoch, over all ranks; raises SourceError for a stream, which does not know."""
         return self._feed.pipeline.samples
 
+    @property
+    def is_indexed(self) -> bool:
+        """False for a stream, which has neither length nor indices."""
+        return self._feed.is_indexed
+
+    @property
+    def batches_per_loop(self) -> int | None:
+        """What `len` says, or None where there is no telling."""
+        return self._feed.loops.batches
+
     def __len__(self) -> int:
         """Batches of one whole loop; raises TypeError where it is endless, or a stream."""
-        batches = self._feed.loops.batches
+        batches = self.batches_per_loop
         if batches is None and self.parameters.epochs is None:
             raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
         if batches is None:
@@ -168,7 +178,7 @@ class BatchReader:
         self._has_ended = False
 
     def _make_handout(self) -> Handout:
-        return make_handout(self._feed.pipeline, self._tops, copy=self._copy)
+        return make_handout(self._feed.pipeline, self._tops, copy=self.copies)
 
     def _check_open(self) -> None:
         if self._closed:

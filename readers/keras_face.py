@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,15 +12,10 @@ from ..workers.checks import nearest
 from ..workers.errors import ParameterError
 from ..workers.recipe import DecodeHook, PostprocessHook
 from ..workers.run_plan import State
-from ..workers.specs import AnyArray
 from .batch_reader import BatchReader
 from .handout import NamedBatch
 from .looped import SourceLike
-
-_PEEK = 2
-"""Batches that Keras may draw and throw away to learn what shapes a model gets, before it begins with the first."""
-
-Arrays = AnyArray | dict[str, AnyArray]
+from .passes import Passes
 
 
 class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
@@ -37,7 +31,8 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
     and the third the sample weight.
 
     Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
-    Keras draws only to look at it, when it builds a model, is delivered again.
+    Keras draws only to look at it, when it builds a model, is delivered again. A feed without an end (`epochs=None`, or
+    a stream) needs `steps_per_epoch`.
     """
 
     def __init__(
@@ -59,69 +54,44 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
             source, decode=decode, postprocess=postprocess, base_dir=base_dir, train=train, **settings
         )
         self._roles = _roles(list(self.reader.specs), inputs, targets, weights)
-        self._length = None if self.reader.parameters.epochs is None else len(self.reader)
-        self._batches = self._endless()
-        self._pass = 0
+        self._passes = Passes(self.reader)
         self._begins = True
-        self._replayed = False
-        self._drawn: list[NamedBatch] = []
 
     @property
     def num_batches(self) -> int | None:
         """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
         self._begins = True
-        return self._length
+        return self._passes.length
 
     def __len__(self) -> int:
         return len(self.reader)
 
-    def __getitem__(self, index: int) -> tuple[Arrays, ...]:
-        """The next batch: (inputs,), (inputs, targets) or (inputs, targets, weights). `index` does not matter."""
-        if self._begins or self._pass == self._length:
-            self._begin_pass()
-        batch = next(self._batches)
-        self._pass += 1
-        self._drawn.append(batch)
-        del self._drawn[_PEEK + 1 :]
-        return self._dealt(batch)
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """The next batch: (inputs,), (inputs, targets) or (inputs, targets, weights). `index` does not matter.
 
-    def generator(self) -> Iterator[tuple[Arrays, ...]]:
-        """The same batches without end, for `fit(feed.generator(), steps_per_epoch=len(feed))`."""
-        return (self._dealt(batch) for batch in self._batches)
+        Each is an array, or, where a list of tops was named, a dict of arrays.
+        """
+        if self._begins:
+            self._passes.begin()
+            self._begins = False
+        return self._deal(self._passes.next())
 
-    def _dealt(self, batch: NamedBatch) -> tuple[Arrays, ...]:
+    def generator(self) -> Iterator[tuple[Any, ...]]:
+        """The same batches without end, for `fit(feed.generator(), steps_per_epoch=len(feed), shuffle=False)`."""
+        while True:
+            yield self._deal(self._passes.next())
+
+    def _deal(self, batch: NamedBatch) -> tuple[Any, ...]:
         return tuple(
             batch[role] if isinstance(role, str) else {name: batch[name] for name in role} for role in self._roles
         )
-
-    def _endless(self) -> Iterator[NamedBatch]:
-        while True:
-            yield from self.reader
-
-    def _begin_pass(self) -> None:
-        """Go on with the next epoch. What is left of a pass that ended early is skipped, unless it was only a peek.
-
-        A pass is taken for a peek once: who calls `fit(feed, steps_per_epoch=1)` in a loop must not train for ever on
-        the batches that come first.
-        """
-        left_early = 0 < self._pass != self._length
-        self._replayed = left_early and len(self._drawn) <= _PEEK and not self._replayed
-        if self._replayed:
-            self._batches = chain(self._drawn, self._batches)
-        elif left_early:
-            self._batches = self._endless()
-        self._pass = 0
-        self._begins = False
-        self._drawn = []
 
     def state_dict(self) -> State:
         return self.reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         self.reader.load_state_dict(state)
-        self._batches = self._endless()
-        self._pass = 0
-        self._drawn = []
+        self._passes.restart()
 
     def close(self) -> None:
         self.reader.close()

@@ -45,9 +45,9 @@ class LoopedPipeline:
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
         self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self.base_dir)
-        is_stream = isinstance(self._source, StreamSource)
-        self.pipeline = self._pipeline(self.parameters.epochs if is_stream else None)
-        self.loops: Loops = StreamLoops(self.parameters.epochs) if is_stream else self._indexed_loops()
+        self.is_indexed = not isinstance(self._source, StreamSource)
+        self.pipeline = self._pipeline(None if self.is_indexed else self.parameters.epochs)
+        self.loops: Loops = self._indexed_loops() if self.is_indexed else StreamLoops(self.parameters.epochs)
 
     def opened_at(self, state: Mapping[str, object]) -> Pipeline:
         """A pipeline that goes on where `state` was saved, not yet in use; raises ParameterError where it cannot."""

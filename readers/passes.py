@@ -1,0 +1,60 @@
+"""Passes over a reader for trainers that look before they train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from .batch_reader import BatchReader
+from .handout import NamedBatch
+
+_PEEK = 2
+"""Batches that Keras and TensorFlow may draw and throw away, to learn what a model gets, before they begin."""
+
+
+class Passes:
+    """The reader's batches without end, cut into passes of one loop's length.
+
+    The first pass after a state was loaded goes on into the next loop, so that every pass is as long as was promised.
+    What is left of a pass that ended early is skipped, unless it was only a peek: then the next pass begins with what
+    was looked at. A pass is taken for a peek once, for who trains for one step at a time must not get the batches that
+    come first for ever.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.length = reader.batches_per_loop
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on with what the reader gives next: its state was changed."""
+        self._batches = self._endless()
+        self._count = 0
+        self._replayed = False
+        self._drawn: list[NamedBatch] = []
+
+    def begin(self) -> None:
+        left_early = 0 < self._count != self.length
+        self._replayed = left_early and self._count <= _PEEK and not self._replayed
+        if self._replayed:
+            self._batches = chain(self._drawn, self._batches)
+        elif left_early:
+            self._batches = self._endless()
+        self._count = 0
+        self._drawn = []
+
+    def next(self) -> NamedBatch:
+        """The pass's next batch; after its last one, the first of the next pass."""
+        if self._count == self.length:
+            self.begin()
+        batch = next(self._batches)
+        self._count += 1
+        if self._count <= _PEEK:
+            self._drawn.append(batch)
+        else:
+            self._drawn.clear()
+        return batch
+
+    def _endless(self) -> Iterator[NamedBatch]:
+        while True:
+            yield from self._reader
