@@ -5,7 +5,7 @@ Measured for 64×3×224×224 (38 MB of float32) on one core of an AMD EPYC 9004,
 (3.5 ms: it goes through buffers of 8192 items, and each pass reads memory again), cv2.LUT (3.6 ms), numexpr on one
 thread (9.2 ms), a scratch block in the cache (4.4 ms: the first store into memory that is not in the cache is what
 costs, so that goes to the top itself). cv2.addWeighted over converted blocks takes 2.7 ms; that is not worth a second
-copy of OpenCV in a process that may have linked its own.
+copy of OpenCV in a process that may have linked its own. Compiled loops take 1.4 ms: see delivery_compiled.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..workers.errors import InexactValueError, ParameterError
 from ..workers.specs import AnyArray
+from .delivery_compiled import convert_compiled
 
 _BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""
@@ -28,6 +29,8 @@ _EXACT_BITS = {2: 11, 4: 24, 8: 53}
 """Floating-point types by their bytes: whole numbers are exact up to 2 to this power (IEEE 754)."""
 
 Mean = NDArray[np.float32]
+
+_NO_MEAN: Mean = np.zeros((), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,8 @@ class Conversion:
         """Convert `rows` into `out`, both of shape (rows, *sample shape)."""
         if not self.changes_values:
             np.copyto(out, rows, casting="same_kind")
+            return
+        if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
         scale = out.dtype.type(self.scale)
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
