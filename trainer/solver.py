@@ -76,7 +76,9 @@ class Solver:
             objective = self.train_net.forward()
             if not objective.requires_grad:
                 raise SolverError(f"{self.train_net.document.path}: nothing to train: no loss depends on weights")
-            torch.autograd.backward(objective)
+            # On this thread, on CUDA too: a Python layer's backward may hold it to be the one that its forward had.
+            with torch.autograd.set_multithreading_enabled(False):
+                torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
         self._sgd.update(self.rate)
