@@ -208,7 +208,7 @@ def test_an_exception_in_decode_is_one_message_and_leaves_nothing(tmp_path: Path
 def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
     program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
     finished = subprocess.run(
-        [sys.executable, "-c", program, "train", "--solver", str(write_project(tmp_path))],
+        [sys.executable, "-P", "-c", program, "train", "--solver", str(write_project(tmp_path))],
         capture_output=True,
         text=True,
         timeout=60,
@@ -223,6 +223,6 @@ def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
 def test_the_version_needs_no_torch() -> None:
     program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
     finished = subprocess.run(
-        [sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", program, "version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert finished.stdout == f"blobfeed {blobfeed.__version__}\n"

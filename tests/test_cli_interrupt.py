@@ -29,7 +29,7 @@ class Command:
 
     def __init__(self, solver: Path, *more: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "blobfeed", "train", "--solver", str(solver), *more],
+            [sys.executable, "-P", "-m", "blobfeed", "train", "--solver", str(solver), *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
