@@ -92,8 +92,8 @@ def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descri
     ours, theirs = os.pipe()
 
     def main(*_: int) -> None:
-        names = " ".join(entry.name for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2)
-        os.write(theirs, names.encode())
+        names = [entry.name for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2]
+        os.write(theirs, f"{' '.join(names)}\n".encode())
 
     with nursery_of(main, keep=(theirs,)) as nursery:
         nursery.spawn(1, 0)

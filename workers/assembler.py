@@ -16,6 +16,7 @@ before it makes its ZeroMQ context, and waits in one place for all there is: rel
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -46,10 +47,11 @@ from .messages import (
     ToAssembler,
 )
 from .nursery import Nursery, NurseryDied
-from .process import leave_signals_to_trainer
+from .process import leave_signals_to_trainer, raise_descriptor_limit, wait_for_exit
 from .supply import Supply
 
 _LONGEST_WAIT_S = 1.0
+_DIRECTORY_POLL_S = 0.001
 
 _log = logging.getLogger("blobfeed")
 
@@ -90,7 +92,7 @@ class Assembler:
         self._batch_link = links.open_socket(self._context, zmq.PUSH)
         self._batch_link.connect(links.address(self._folder, "batches"))
         self._release_link = links.open_socket(self._context, zmq.PULL)
-        self._release_link.connect(links.address(self._folder, "releases"))
+        self._release_link.bind(links.address(self._folder, "releases"))
         self._result_link = links.open_socket(self._context, zmq.PULL)
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
@@ -107,23 +109,23 @@ class Assembler:
 
     def run(self) -> None:
         """Until the trainer says stop or is gone."""
-        while not self._stopping:
-            try:
-                self._pool.start_missing(time.monotonic())
-                self._hand_out()
-                self._announce()
-                self._wait()
-            except NurseryDied as death:
-                self._poller.unregister(self._nursery.fileno())
-                self._fail(Failure("LoaderDied", str(death), details=death.exits))
-            except LoaderDied as death:
-                self._fail(Failure("LoaderDied", str(death), details=death.exits))
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._context.destroy(linger=0)
 
-    def close(self) -> None:
-        """End the loaders, wait until they are gone, and leave nothing behind."""
-        self._nursery.close()
-        self._context.destroy(linger=0)
-        links.remove_socket_directory(self._folder)
+    def _turn(self) -> None:
+        try:
+            self._pool.start_missing(time.monotonic())
+            self._hand_out()
+            self._announce()
+            self._wait()
+        except NurseryDied as death:
+            self._poller.unregister(self._nursery.fileno())
+            self._fail(Failure("LoaderDied", str(death), details=death.exits))
+        except LoaderDied as death:
+            self._fail(Failure("LoaderDied", str(death), details=death.exits))
 
     def _wait(self) -> None:
         ready = dict(self._poller.poll(self._timeout_ms()))
@@ -296,7 +298,7 @@ class Assembler:
 def main() -> None:
     """`python -m blobfeed.workers.assembler DESCRIPTOR`, the descriptor holding the Config."""
     leave_signals_to_trainer()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    raise_descriptor_limit()
     config = Config.read(int(sys.argv[1]))
     logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
     _log.setLevel(logging.INFO)
@@ -307,11 +309,29 @@ def main() -> None:
         config.modules,
         keep=(kept.ring, kept.board, kept.errors),
     )
-    assembler = Assembler(config, nursery)
     try:
-        assembler.run()
+        if _trainer_is_ready(config):
+            Assembler(config, nursery).run()
     finally:
-        assembler.close()
+        nursery.close()
+        links.remove_socket_directory(Path(config.sockets))
+    _end_group()
+
+
+def _trainer_is_ready(config: Config) -> bool:
+    """Wait until the trainer has made the sockets' directory; False where it has died before."""
+    folder = Path(config.sockets)
+    while not wait_for_exit(config.descriptors.trainer, 0.0):
+        if folder.exists():
+            return True
+        time.sleep(_DIRECTORY_POLL_S)
+    return False
+
+
+def _end_group() -> None:
+    """End this process and whatever programs user code has started in loaders and left behind."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

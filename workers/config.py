@@ -12,7 +12,6 @@ import os
 import pickle
 from dataclasses import dataclass
 
-from .process import passable
 from .ring import SlotLayout
 from .supply import IndexedSupply, StreamSupply
 from .worker import WorkerSettings
@@ -58,7 +57,7 @@ class Config:
 
     def write(self) -> int:
         """A descriptor to pass to the child."""
-        descriptor = passable(os.memfd_create("blobfeed-config", os.MFD_CLOEXEC))
+        descriptor = os.memfd_create("blobfeed-config", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(descriptor), "wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
         os.lseek(descriptor, 0, os.SEEK_SET)

@@ -71,6 +71,10 @@ class RingAllocationError(BlobfeedError, MemoryError):
     """The memory for the ring of batch slots is not to be had."""
 
 
+class DescriptorLimitError(BlobfeedError, OSError):
+    """The limit of open files leaves too few descriptors for the pipeline's sockets."""
+
+
 class SocketPathError(BlobfeedError):
     """No directory for the sockets whose path fits into a socket address."""
 

@@ -7,15 +7,13 @@ side of the board says what every loader is doing even when the assembler does n
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import time
 
 import cloudpickle
 import zmq
 
 from . import links
-from .board import Board, Count
+from .board import Count
 from .config import Config
 from .error_channel import ErrorInbox
 from .errors import (
@@ -23,18 +21,20 @@ from .errors import (
     BlobfeedError,
     EndOfData,
     LoaderDied,
+    PipelineClosed,
     PipelineStalled,
     SampleError,
     SourceError,
     TooManyBadSamples,
 )
 from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
-from .process import exit_in_words
-from .ring import Ring
+from .process import fill_standard_streams, is_stopped, require_descriptors
 from .run_plan import RunPlan
-from .spawn import Shared, end_assembler, spawn_assembler, trainer_sys_path
+from .spawn import AssemblerProcess, Shared, trainer_sys_path
 
 _STALL_LOG_S = 10.0
+_END_S = 5.0
+"""What the assembler may take to end before it is killed."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -43,7 +43,10 @@ class Feed:
     """The processes of one pipeline, from start to close."""
 
     def __init__(self, plan: RunPlan) -> None:
-        """Start them; raises RingAllocationError, SocketPathError, InterpreterError, or what pickling raises."""
+        """Start them.
+
+        Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
+        """
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns = 0
@@ -55,13 +58,15 @@ class Feed:
         self._reported_ns = 0
         self._failure: BlobfeedError | None = None
         recipe = cloudpickle.dumps(plan.recipe)
-        ring = Ring.create(plan.layout, plan.slots)
-        self.shared = Shared.make(ring, Board.create(plan.max_loaders))
+        require_descriptors(plan.max_loaders)
+        fill_standard_streams()
+        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)
         self._opener: Opener[ToTrainer] = Opener(self.shared.key, ToTrainer)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._assembler: AssemblerProcess | None = None
+        self._release_link: zmq.Socket[bytes] | None = None
         try:
             self._start(_config(plan, self.shared, recipe))
         except BaseException:
@@ -69,18 +74,16 @@ class Feed:
             raise
 
     def _start(self, config: Config) -> None:
+        self._assembler = AssemblerProcess(config)
+        self.shared.close_childrens()
+        links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
         self._batch_link.bind(links.address(self.shared.folder, "batches"))
         self._release_link = links.open_socket(self._context, zmq.PUSH)
-        self._release_link.bind(links.address(self.shared.folder, "releases"))
-        try:
-            self._process = spawn_assembler(config)
-        finally:
-            self.shared.close_passed()
-        self._handle = os.pidfd_open(self._process.pid)
+        self._release_link.connect(links.address(self.shared.folder, "releases"))
         self._poller = zmq.Poller()
         self._poller.register(self._batch_link, zmq.POLLIN)
-        self._poller.register(self._handle, zmq.POLLIN)
+        self._poller.register(self._assembler.handle, zmq.POLLIN)
 
     # ---- units
 
@@ -91,7 +94,7 @@ class Feed:
         same error again, for there is no way on.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         announce = self._received() or self._wait()
         self._held.add(announce.unit)
         return announce
@@ -100,7 +103,7 @@ class Feed:
         """Give the unit's slot back."""
         self._held.discard(unit)
         waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
-        if self._process is not None and self._failure is None:
+        if self._release_link is not None and self._failure is None:
             self._release_link.send(self._sealer.seal(Release(unit, waited)))
 
     @property
@@ -131,6 +134,8 @@ class Feed:
         return True
 
     def _wait(self) -> Announce:
+        if (assembler := self._assembler) is None:
+            raise PipelineClosed("the pipeline has been closed; make a new one")
         if len(self._held) >= self._plan.slots:
             raise PipelineStalled(
                 f"all {self._plan.slots} slots of the ring are held by batches that were taken and not released: "
@@ -139,13 +144,13 @@ class Feed:
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
-            return self._watch(begun / 1e9)
+            return self._watch(assembler, begun / 1e9)
         finally:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
             self.start_ns = self.start_ns or now - self._begun
 
-    def _watch(self, begun: float) -> Announce:
+    def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
         deadline, next_log = begun + timeout_s, begun + _STALL_LOG_S
         while True:
@@ -154,8 +159,8 @@ class Feed:
             ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log) - now) * 1000) + 1))
             if (announce := self._received()) is not None:
                 return announce
-            if self._handle in ready:
-                raise self._assembler_died()
+            if assembler.handle in ready:
+                raise self._assembler_died(assembler)
             now = time.monotonic()
             if now >= deadline:
                 raise self._stalled(timeout_s)
@@ -165,16 +170,18 @@ class Feed:
 
     def activities(self) -> str:
         """What each loader is doing, in words."""
-        states = self.shared.board.states()
-        return "; ".join(map(str, states)) if states else "no loader has started"
+        words = [str(state) for state in self.shared.board.states()] or ["no loader has started"]
+        if self._assembler is not None and is_stopped(self._assembler.pid):
+            words.insert(
+                0, f"the assembler (pid {self._assembler.pid}) stands still, stopped by a signal or a debugger"
+            )
+        return "; ".join(words)
 
     # ---- errors
 
-    def _assembler_died(self) -> BlobfeedError:
-        process = self._process
-        how = exit_in_words(process.wait()) if process is not None else "gone"
+    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
         self._failure = AssemblerDied(
-            f"the assembler process ended while batches were still wanted: {how}; "
+            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
             "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage"
         )
         return self._failure
@@ -215,14 +222,18 @@ class Feed:
         return self._opener.dropped + self.shared.board.count(Count.DROPPED_MESSAGES)
 
     def close(self) -> None:
-        """End all processes and wait for it; then give back sockets, memory and the directory."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._release_link.send(self._sealer.seal(Stop()))
-                end_assembler(self._process)
-            os.close(self._handle)
-        self._context.destroy(linger=0)
-        self.shared.close()
+        """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
+        assembler, self._assembler = self._assembler, None
+        link, self._release_link = self._release_link, None
+        self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        try:
+            if link is not None:
+                link.send(self._sealer.seal(Stop()))
+            if assembler is not None:
+                assembler.end(0.0 if link is None else _END_S)
+        finally:
+            self._context.destroy(linger=0)
+            self.shared.close()
 
 
 def _end_of_stream(plan: RunPlan) -> EndOfData:

@@ -1,18 +1,19 @@
 """The four ZeroMQ links: PUSH/PULL pairs over `ipc://` in a directory that only this user may enter.
 
-    releases  trainer PUSH (binds)      → assembler PULL (connects)
+    releases  trainer PUSH (connects)   → assembler PULL (binds)
     batches   assembler PUSH (connects) → trainer PULL (binds)
     tasks-N   assembler PUSH (connects) → loader N PULL (binds), one socket for each loader
     results   loaders PUSH (connect)    → assembler PULL (binds)
 
-Whoever binds does so before the other side hears of it, so nobody waits out a reconnection. Of each pair that a death
-can cut, the sender connects: a PUSH socket that bound and has lost its peer would block its process in send.
+The receiver binds, the sender connects: a PUSH socket that bound would block its process in send while it has no peer,
+before the other process has started and after it has died. One that connects keeps what it is given.
 Names in the abstract socket namespace would need no directory, but anyone may connect there.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -27,24 +28,30 @@ _MAX_PATH = 107
 
 _LONGEST_NAME = "tasks-9999999"
 _PREFIX = "blobfeed-"
+_ADVICE = "set TMPDIR to a writable directory with a short path"
 
 
-def make_socket_directory() -> Path:
-    """A fresh directory of mode 0700 whose sockets' paths fit; raises SocketPathError naming what was tried."""
+def choose_socket_directory() -> Path:
+    """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
     tried = []
     for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
-        # mkdtemp adds 8 random characters; the directory is made with mode 0700.
-        length = len(os.fsencode(f"{base}/{_PREFIX}12345678/{_LONGEST_NAME}"))
+        directory = Path(base, _PREFIX + secrets.token_hex(6))
+        length = len(os.fsencode(directory / _LONGEST_NAME))
         if length > _MAX_PATH:
             tried.append(f"{base} (a socket's path would have {length} characters, at most {_MAX_PATH} fit)")
-            continue
-        try:
-            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        except OSError as error:
-            tried.append(f"{base} ({error.strerror})")
-    raise SocketPathError(
-        f"no directory for the sockets: tried {'; '.join(tried)}; set TMPDIR to a writable directory with a short path"
-    )
+        elif not os.access(base, os.W_OK | os.X_OK):
+            tried.append(f"{base} (not a directory that may be written to)")
+        else:
+            return directory
+    raise SocketPathError(f"no directory for the sockets: tried {'; '.join(tried)}; {_ADVICE}")
+
+
+def make_socket_directory(directory: Path) -> None:
+    """Make it, for this user alone; raises SocketPathError."""
+    try:
+        directory.mkdir(0o700)
+    except OSError as error:
+        raise SocketPathError(f"no directory for the sockets: {directory}: {error.strerror}; {_ADVICE}") from error
 
 
 def remove_socket_directory(directory: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
+import resource
 import select
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from .errors import DescriptorLimitError
+
 _PR_SET_PDEATHSIG = 1
-_FIRST_PASSED = 10
-"""Descriptors for children are moved up here: below 3 they would collide with the child's standard streams, which a
-trainer that runs with some of its own closed hands out again."""
+_START_DESCRIPTORS = 32
+"""What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
+
+_ASSEMBLER_DESCRIPTORS = 24
+_DESCRIPTORS_PER_LOADER = 5
+"""In the assembler: process handle, results, and three for the socket of its tasks where the next is there already."""
 
 
 def die_with(parent: int) -> None:
@@ -46,11 +51,30 @@ def fill_standard_streams() -> None:
     os.close(descriptor)
 
 
-def passable(descriptor: int) -> int:
-    """A duplicate of `descriptor` numbered high enough to be handed to a child; the original is closed."""
-    duplicate = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_PASSED)
-    os.close(descriptor)
-    return duplicate
+def require_descriptors(loaders: int) -> None:
+    """Raise DescriptorLimitError unless this process and an assembler of `loaders` loaders can open what they need.
+
+    Asked in time, since ZeroMQ ends the process that it runs out of descriptors in.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = soft - len(list(Path("/proc/self/fd").iterdir()))
+    if free < _START_DESCRIPTORS:
+        raise DescriptorLimitError(
+            f"a pipeline needs {_START_DESCRIPTORS} file descriptors to start, and {max(0, free)} of this process's "
+            f"{soft} are free: close some, or raise the limit (ulimit -n)"
+        )
+    need = _ASSEMBLER_DESCRIPTORS + _DESCRIPTORS_PER_LOADER * loaders
+    if hard < need:
+        raise DescriptorLimitError(
+            f"{loaders} loaders need {need} file descriptors, and the limit is {hard}: "
+            "lower num_loaders, or raise the hard limit (ulimit -Hn)"
+        )
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files as the hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def close_all_but(kept: Iterable[int]) -> None:
@@ -64,11 +88,20 @@ def close_all_but(kept: Iterable[int]) -> None:
                 os.close(descriptor)
 
 
-def wait_for_exit(handle: int, timeout_s: float) -> bool:
+def wait_for_exit(handle: int, timeout_s: float | None) -> bool:
     """Whether the process that the pidfd `handle` stands for has ended, waiting for it at most `timeout_s`."""
     poller = select.poll()
     poller.register(handle, select.POLLIN)
-    return bool(poller.poll(timeout_s * 1000))
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process stands still, by SIGSTOP or under a debugger."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state in "Tt"
 
 
 def send_signal(handle: int, number: signal.Signals) -> None:

@@ -1,97 +1,108 @@
-"""Starting the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script."""
+"""Starting the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script.
+
+Whenever the trainer is killed, nothing may be left. So the assembler is started first, and is told the name of a
+directory that is not there yet: from then on there is a process that will remove it.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 from . import links
 from .board import Board
 from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
-from .process import passable
-from .ring import Ring
+from .process import exit_in_words, send_signal, wait_for_exit
+from .ring import Ring, SlotLayout
 
-_END_S = 5.0
 _MODULE = f"{__package__}.assembler"
 
 
-@dataclass(frozen=True, slots=True)
 class Shared:
-    """What trainer and children have in common; made by the trainer, closed by `close`."""
+    """What trainer and children have in common; made by the trainer, closed by `close`.
 
-    ring: Ring
-    board: Board
-    folder: Path
-    key: bytes
-    errors: socket.socket
-    """The trainer's end of the error channel."""
-    descriptors: Descriptors
-    """What the children inherit; the trainer's copies are closed once the child has them."""
+    `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
+    Raises RingAllocationError, SocketPathError.
+    """
 
-    @classmethod
-    def make(cls, ring: Ring, board: Board) -> Shared:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptors = Descriptors(
-            trainer=passable(os.pidfd_open(os.getpid())),
-            ring=passable(os.dup(ring.descriptor)),
-            board=passable(os.dup(board.descriptor)),
-            errors=passable(theirs.detach()),
-        )
-        return cls(ring, board, links.make_socket_directory(), secrets.token_bytes(32), ours, descriptors)
+    def __init__(self, layout: SlotLayout, slots: int, loaders: int) -> None:
+        with ExitStack() as stack:
+            self.ring = Ring.create(layout, slots)
+            stack.callback(self.ring.close)
+            self.board = Board.create(loaders)
+            stack.callback(self.board.close)
+            self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(self.errors)
+            self._childrens = stack.enter_context(ExitStack())
+            self._childrens.enter_context(theirs)
+            trainer = os.pidfd_open(os.getpid())
+            self._childrens.callback(os.close, trainer)
+            self.descriptors = Descriptors(trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno())
+            self.folder = links.choose_socket_directory()
+            stack.callback(links.remove_socket_directory, self.folder)
+            self.key = secrets.token_bytes(32)
+            self._closing = stack.pop_all()
 
-    def close_passed(self) -> None:
-        for descriptor in self.descriptors.all():
-            os.close(descriptor)
+    def close_childrens(self) -> None:
+        """The children have inherited what only they need."""
+        self._childrens.close()
 
     def close(self) -> None:
-        self.errors.close()
-        self.ring.close()
-        self.board.close()
-        links.remove_socket_directory(self.folder)
+        self._closing.close()
 
 
-def spawn_assembler(config: Config) -> subprocess.Popen[bytes]:
-    """Start it with its configuration on an inherited descriptor.
+class AssemblerProcess:
+    """The assembler as its parent sees it; started by the constructor, which raises InterpreterError."""
 
-    It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never the
-    trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes to
-    the trainer's standard error.
+    def __init__(self, config: Config) -> None:
+        descriptor = config.write()
+        try:
+            self._process = _start(descriptor, config.descriptors)
+        finally:
+            os.close(descriptor)
+        try:
+            self.handle = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_in_words(self) -> str:
+        """How it ended; only where it has."""
+        return exit_in_words(self._process.wait())
+
+    def end(self, patience_s: float) -> None:
+        """Wait for its end, enforce it where it does not come, and close the handle."""
+        if not wait_for_exit(self.handle, patience_s):
+            send_signal(self.handle, signal.SIGKILL)
+        self._process.wait()
+        os.close(self.handle)
+
+
+def _start(configuration: int, inherited: Descriptors) -> subprocess.Popen[bytes]:
+    """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
+    the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
+    to the trainer's standard error.
     """
-    descriptor = config.write()
-    try:
-        return subprocess.Popen(
-            [find_interpreter(), "-P", "-m", _MODULE, str(descriptor)],
-            stdin=subprocess.DEVNULL,
-            stdout=_standard_error(),
-            pass_fds=(descriptor, *config.descriptors.all()),
-            env=child_environment(),
-            start_new_session=True,
-        )
-    finally:
-        os.close(descriptor)
-
-
-def _standard_error() -> int:
-    try:
-        os.fstat(2)
-    except OSError:
-        return subprocess.DEVNULL
-    return 2
-
-
-def end_assembler(process: subprocess.Popen[bytes]) -> int:
-    """Wait for its end, and enforce it where it does not come; returns its exit code."""
-    try:
-        return process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    return subprocess.Popen(
+        [find_interpreter(), "-P", "-m", _MODULE, str(configuration)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=(configuration, *inherited.all()),
+        env=child_environment(),
+        start_new_session=True,
+    )
 
 
 def trainer_sys_path() -> tuple[str, ...]:
