@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from ..specs import AnyArray
+
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
@@ -65,3 +67,16 @@ class RecentlyUsed(Generic[_Key, _Value]):
         """Let go of everything."""
         for key in list(self._values):
             self.pop(key)
+
+
+ChunkCache = RecentlyUsed[tuple[str, str, int], AnyArray]
+"""Decoded chunks by file, name of the array, and number; weighed by their bytes."""
+
+
+def chunk_cache(limit_bytes: int) -> ChunkCache:
+    """A cache for decoded chunks of at most so many bytes together."""
+    return RecentlyUsed(limit_bytes, weigh=_bytes_of)
+
+
+def _bytes_of(chunk: AnyArray) -> int:
+    return chunk.nbytes

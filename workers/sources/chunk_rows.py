@@ -9,15 +9,12 @@ import numpy as np
 
 from ..errors import SourceError
 from ..specs import AnyArray, IndexArray
-from .chunk_cache import RecentlyUsed
+from .chunk_cache import ChunkCache
 from .chunk_decode import ChunkError, decode_chunk
 from .gather import RawFile
 from .gather_layout import Chunked, StoredArray
 from .gather_order import without
 from .gather_runs import by_group, copy_runs
-
-ChunkKey = tuple[str, str, int]
-ChunkCache = RecentlyUsed[ChunkKey, AnyArray]
 
 _FANCY_BELOW_BYTES = 2048
 

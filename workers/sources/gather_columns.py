@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,17 +12,18 @@ import numpy as np
 
 from ..errors import BlobfeedError, SourceError
 from ..specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
-from .chunk_cache import RecentlyUsed
+from .chunk_cache import ChunkCache, RecentlyUsed, chunk_cache
 from .gather import FileStamp, RawFile
 from .gather_layout import Chunked, Contiguous, StoredArray
 from .gather_rows import ContiguousRows
 from .gather_runs import by_group
 
 if TYPE_CHECKING:
-    from .chunk_rows import ChunkCache
     from .hdf5_library import LibraryFile
 
 _MUCH_LARGER = 16
+_FEW_FILES = 16
+_MANY_DESCRIPTORS = 1 << 14
 
 Locking = bool | Literal["best-effort"] | None
 
@@ -64,12 +66,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How files are read. memory_map: None where the size of a row decides (gather.py says how)."""
+    """How files are read. memory_map: None where the size of a row decides (gather.py says how).
+
+    open_files: None for as many as a quarter of the descriptors that the process may have allows; a mapped file takes
+    two of them, since Python's mmap keeps a copy of its own.
+    """
 
     memory_map: bool | None = None
     locking: Locking = None
     chunk_cache_bytes: int = 0
-    open_files: int = 128
+    open_files: int | None = None
+
+    def most_files(self) -> int:
+        """Files to keep open at a time."""
+        if self.open_files is not None:
+            return self.open_files
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(_FEW_FILES, min(allowed, _MANY_DESCRIPTORS) // 4)
 
 
 class Reader(Protocol):
@@ -88,14 +101,14 @@ class Columns:
     def __init__(self, columns: Mapping[str, Column], access: Access) -> None:
         self._columns = columns
         self._access = access
-        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(access.open_files, discard=OpenFile.close)
+        self._files = OpenFiles(access)
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         """Put sample indices[i] into row i of each top; raises SourceError that names file and array."""
         for top, column in self._columns.items():
             rows = out[top]
             for array, local, positions in column.split(indices):
-                file = self._open(array.file)
+                file = self._files.get(array.file)
                 try:
                     if isinstance(rows, RaggedRows):
                         file.library.ragged(array).read(local, positions, rows)
@@ -114,7 +127,7 @@ class Columns:
         for column in self._heavy:
             for array, local, _ in column.split(indices):
                 if array.longest is None:
-                    self._open(array.file).reader(array).will_need(local)
+                    self._files.get(array.file).reader(array).will_need(local)
 
     @cached_property
     def _heavy(self) -> list[Column]:
@@ -124,18 +137,29 @@ class Columns:
 
     def close(self) -> None:
         """Close all files."""
-        self._files.clear()
+        self._files.close()
 
-    def _open(self, stamp: FileStamp) -> OpenFile:
+
+class OpenFiles:
+    """The files that are open at present, as many as `access` allows, and the chunks decoded from them."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._chunks = chunk_cache(access.chunk_cache_bytes)
+        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(access.most_files(), discard=OpenFile.close)
+
+    def get(self, stamp: FileStamp) -> OpenFile:
+        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         file = self._files.get(stamp.path)
         if file is None:
             file = OpenFile(stamp, self._access, self._chunks)
             self._files.put(stamp.path, file)
         return file
 
-    @cached_property
-    def _chunks(self) -> ChunkCache:
-        return RecentlyUsed(self._access.chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
+    def close(self) -> None:
+        """Close all files, and let go of the decoded chunks."""
+        self._files.clear()
+        self._chunks.clear()
 
 
 class OpenFile:
@@ -157,7 +181,7 @@ class OpenFile:
         """The file through the HDF5 library, which takes 0.1 s to import and so is imported only where it is needed."""
         from .hdf5_library import LibraryFile
 
-        return LibraryFile(self._stamp, self._access.locking, self._access.chunk_cache_bytes)
+        return LibraryFile(self._stamp, self._access.locking, self._chunks)
 
     def reader(self, array: StoredArray) -> Reader:
         """The reader of `array`, made at the first call."""

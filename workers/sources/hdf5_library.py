@@ -11,12 +11,14 @@ import numpy as np
 
 from ..errors import SampleTooLargeError, SourceError
 from ..specs import AnyArray, IndexArray, RaggedRows
+from .chunk_cache import ChunkCache
 from .gather import FileStamp
 from .gather_columns import Locking
 from .gather_layout import StoredArray, ThroughLibrary
-from .gather_runs import copy_runs, stretches
+from .gather_runs import by_group, copy_runs, stretches
 
-_DEFAULT_CACHE_SLOTS = 521
+_CACHE_SLOTS = 521
+_BLOCK_BYTES = 1 << 14
 
 
 def open_file(path: str, locking: Locking) -> h5py.File:
@@ -82,16 +84,16 @@ def register_plugins() -> None:
 
 
 class LibraryFile:
-    """One HDF5 file opened through the library, with a chunk cache of `chunk_cache_bytes` for each data set."""
+    """One HDF5 file opened through the library; blocks of samples that were read are kept in `cache`."""
 
-    def __init__(self, stamp: FileStamp, locking: Locking, chunk_cache_bytes: int) -> None:
+    def __init__(self, stamp: FileStamp, locking: Locking, cache: ChunkCache) -> None:
         stamp.require_unchanged()
         self._file = open_file(stamp.path, locking)
-        self._chunk_cache_bytes = chunk_cache_bytes
+        self._cache = cache
 
     def rows(self, array: StoredArray) -> LibraryRows:
         """The reader of `array`."""
-        return LibraryRows(self._dataset(array), array.arrangement.sample_axis)
+        return LibraryRows(self._dataset(array), array, self._cache)
 
     def ragged(self, array: StoredArray) -> LibraryRaggedRows:
         """The reader of an `array` whose elements vary in length."""
@@ -103,14 +105,13 @@ class LibraryFile:
         return value
 
     def _dataset(self, array: StoredArray) -> h5py.Dataset:
-        """The data set, opened with a cache for one chunk at least: else each sample would be decoded by itself."""
+        """The data set, with a library cache for one chunk: else each sample of it would be decoded by itself."""
         layout = array.layout
-        chunk = layout.chunk if isinstance(layout, ThroughLibrary) else None
         if isinstance(layout, ThroughLibrary) and layout.plugin:
             register_plugins()
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        needed = math.prod(chunk) * array.dtype.itemsize if chunk else 0
-        access.set_chunk_cache(_DEFAULT_CACHE_SLOTS, max(needed, self._chunk_cache_bytes), 0.75)
+        chunk = layout.chunk if isinstance(layout, ThroughLibrary) and layout.chunk else ()
+        access.set_chunk_cache(_CACHE_SLOTS, math.prod(chunk) * array.dtype.itemsize, 1.0)
         try:
             return h5py.Dataset(h5py.h5d.open(self._file.id, array.name.encode(), access))
         except KeyError as error:
@@ -122,26 +123,58 @@ class LibraryFile:
 
 
 class LibraryRows:
-    """Samples of one data set, read by h5py in the order in which they are stored, each one once."""
+    """Samples of one data set, read by h5py a block at a time: the samples of a chunk, or what is read as fast as one.
 
-    def __init__(self, dataset: h5py.Dataset, sample_axis: int) -> None:
+    A call of h5py costs 15 µs and more, whether it reads one label or a thousand, and a chunk is decoded as a whole.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, array: StoredArray, cache: ChunkCache) -> None:
         self._dataset = dataset
-        self._axis = sample_axis
+        self._array = array
+        self._cache = cache
+        self._axis = array.arrangement.sample_axis
+        block = array.chunk_samples or max(1, _BLOCK_BYTES // array.sample_bytes)
+        # A block that the cache cannot hold would be read again for each sample: then rather each sample by itself.
+        self._block = block if block * array.sample_bytes <= cache.limit else 1
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
+        if self._block == 1:
+            self._read_runs(indices, positions, rows)
+            return
+        try:
+            self._read_blocks(indices, positions, rows)
+        except (SampleTooLargeError, OSError):
+            # It may be another sample of the block that is bad: that is no fault of those asked for.
+            self._read_runs(indices, positions, rows)
+
+    def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        for block, members in by_group(indices // self._block):
+            samples = self._cached(block)
+            copy_runs(samples, indices[members] - block * self._block, positions[members], rows)
+
+    def _cached(self, block: int) -> AnyArray:
+        key = (self._array.file.path, self._array.name, block)
+        samples = self._cache.get(key)
+        if samples is None:
+            samples = self._read_run(block * self._block, self._block)
+            self._cache.put(key, samples)
+        return samples
+
+    def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """In the order in which they are stored, each sample once, runs of neighbours in one call."""
         wanted, first, back = np.unique(indices, return_index=True, return_inverse=True)
         targets = positions[first]
         for start, stop in stretches(wanted, targets, 1):
             to = int(targets[start])
-            rows[to : to + stop - start] = self._read_run(int(wanted[start]), stop - start, rows.dtype)
+            rows[to : to + stop - start] = self._read_run(int(wanted[start]), stop - start)
         sources = targets[back]
         repeats = np.flatnonzero(sources != positions)
         copy_runs(rows, sources[repeats], positions[repeats], rows)
 
-    def _read_run(self, start: int, count: int, dtype: np.dtype[np.generic]) -> AnyArray:
+    def _read_run(self, start: int, count: int) -> AnyArray:
         run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
-        return np.moveaxis(_fixed(run, dtype) if run.dtype.kind == "O" else run, self._axis, 0)
+        return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
 
     def will_need(self, indices: IndexArray) -> None:
         """Nothing: only the library knows where the samples lie."""

@@ -24,7 +24,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps.
-    open_files: files that each loader keeps open at a time (a mapped one takes two descriptors).
+    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     memory_map: true or false to have uncompressed data always or never read from a memory map; by the size of a sample
         where it is left out. A map is faster below half a megabyte; the cached file then counts as the loader's memory.
     """
@@ -39,5 +39,5 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: Positive | None = None
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
-    open_files: Positive = 128
+    open_files: Positive | None = None
     memory_map: bool | None = None

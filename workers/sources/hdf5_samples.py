@@ -39,7 +39,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: only the first so many samples.
     index_cache: a file in which the index is kept from run to run, as long as the HDF5 files stay as they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    open_files: files that each loader keeps open at a time (a mapped one takes two descriptors).
+    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     memory_map: true or false to read always or never from a memory map; by the size of a sample where it is left out.
     """
 
@@ -50,7 +50,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: Positive | None = None
     index_cache: str | None = None
     locking: Locking = None
-    open_files: Positive = 128
+    open_files: Positive | None = None
     memory_map: bool | None = None
 
 

@@ -6,9 +6,7 @@ import numpy as np
 
 from ..errors import BlobfeedError, SourceError
 from ..specs import AnyArray, IndexArray, NamedRows, RaggedRows
-from .chunk_cache import RecentlyUsed
-from .gather import FileStamp
-from .gather_columns import Access, OpenFile
+from .gather_columns import Access, OpenFile, OpenFiles
 from .gather_runs import stretches
 from .hdf5_samples_index import IndexedData, SamplesIndex
 
@@ -18,8 +16,7 @@ class SampleFiles:
 
     def __init__(self, index: SamplesIndex, access: Access) -> None:
         self._index = index
-        self._access = access
-        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(access.open_files, discard=OpenFile.close)
+        self._files = OpenFiles(access)
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         """Put sample indices[i] into row i of each top; raises SourceError that names file and data set."""
@@ -29,7 +26,7 @@ class SampleFiles:
             values.take(indices, axis=0, out=rows, mode="clip")
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
-                self._read_data(self._open(stamp), data, indices[positions], positions, out[top])
+                self._read_data(self._files.get(stamp), data, indices[positions], positions, out[top])
 
     def _read_data(
         self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: AnyArray | RaggedRows
@@ -67,20 +64,14 @@ class SampleFiles:
         """Start reading these samples."""
         for stamp, positions in self._index.by_file(indices):
             for data in self._index.data.values():
-                direct = indices[positions][data.offsets[indices[positions]] >= 0]
+                samples = indices[positions]
+                direct = samples[data.offsets[samples] >= 0]
                 if len(direct):
-                    self._open(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
+                    self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
 
     def close(self) -> None:
         """Close all files."""
-        self._files.clear()
-
-    def _open(self, stamp: FileStamp) -> OpenFile:
-        file = self._files.get(stamp.path)
-        if file is None:
-            file = OpenFile(stamp, self._access, RecentlyUsed(0))
-            self._files.put(stamp.path, file)
-        return file
+        self._files.close()
 
 
 def _read_ragged(

@@ -28,13 +28,13 @@ class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     limit: only the first so many samples.
     dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
         delivered as N×C×H×W.
-    open_files: files that each loader keeps open at a time (a mapped one takes two descriptors).
+    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     memory_map: true or false to read always or never from a memory map; by the size of a sample where it is left out.
     """
 
     limit: Positive | None = None
     dims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
-    open_files: Positive = 128
+    open_files: Positive | None = None
     memory_map: bool | None = None
 
 
