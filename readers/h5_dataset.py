@@ -1,0 +1,144 @@
+"""`H5Dataset`: HDF5 archives with a data set per sample, for torch's own DataLoader."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ..workers.errors import ParameterError
+from ..workers.sources.hdf5_paths import list_hdf5_files
+from ..workers.sources.hdf5_samples import HDF5SamplesSource
+from ..workers.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from .h5_attributes import attribute_names
+from .looped import check_hook
+
+Item = dict[str, Any]
+
+
+class H5Dataset(Dataset[Item]):
+    """Samples that are a data set each, or a group of them, in one HDF5 file or several.
+
+        dataset = H5Dataset("trajectories/*.h5", index_cache="trajectories.index")
+        loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
+
+    An item is {"data": tensor, "labels": {attribute: value}}; with `datasets` it has a tensor by the path of each. A
+    label is a tensor, or, for a string, a str: default_collate makes batches of them. Samples are in natural order,
+    trajectory_2 before trajectory_10. Files are opened by whoever reads from them, each worker for itself, never across
+    a fork; a batch is read at once (`__getitems__`).
+
+    `paths`: a file, a list of them, a glob, or a text file that lists them.  `groups`: only what lies in these groups.
+    `datasets`: where a sample is a group of data sets, their paths in it.  `labels`: which attributes are labels; by
+    default those that the first sample found has.  `limit`: only the first so many samples.  `index_cache`: a file in
+    which the index is kept: an archive of a million samples is gone through once, and again when a file has changed.
+    `transform`: a function of the item, run where it is read.  `options`: what else the source `hdf5_samples` takes.
+
+    Raises ParameterError and SourceError.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        groups: str | Sequence[str] = ("",),
+        datasets: Sequence[str] = (),
+        labels: Sequence[str] | None = None,
+        limit: int | None = None,
+        index_cache: str | Path | None = None,
+        transform: Callable[[Item], Any] | None = None,
+        base_dir: str | Path = ".",
+        **options: Any,
+    ) -> None:
+        self._transform = check_hook("H5Dataset", "transform", transform)
+        where = Path(base_dir)
+        listed = list_hdf5_files(_text(paths), where, "H5Dataset")
+        wanted = [groups] if isinstance(groups, str) else list(groups)
+        if labels is None:
+            labels = attribute_names(listed[0], wanted, datasets)
+        self._labels = tuple(labels)
+        if clash := {"data", *datasets, "labels"} & set(self._labels):
+            raise ParameterError(
+                f"H5Dataset: {', '.join(clash)} cannot be a label's name, since an item has that already: say in "
+                "'labels' which attributes you want"
+            )
+        self._source = HDF5SamplesSource(
+            base_dir=where,
+            path=list(listed),
+            groups=wanted,
+            datasets=list(datasets),
+            labels=list(self._labels),
+            limit=limit,
+            index_cache=None if index_cache is None else str(index_cache),
+            **options,
+        )
+        self._owner = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """Sample `index`, counted from the end where negative; raises IndexError."""
+        return self.__getitems__([operator.index(index)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, read together: what a DataLoader asks for where this method is there."""
+        source = self._own_source()
+        wanted = np.array([self._checked(index) for index in indices], np.int64)
+        rows = allocate_rows(source.specs, len(wanted))
+        source.read(wanted, rows)
+        items = (self._item(rows, place) for place in range(len(wanted)))
+        return list(items if self._transform is None else map(self._transform, items))
+
+    def where(self, index: int) -> str:
+        """The file of sample `index` and its name in there."""
+        return self._source.where(index)
+
+    def close(self) -> None:
+        """Close all files; the next read opens them again."""
+        self._own_source().close()
+
+    def _own_source(self) -> HDF5SamplesSource:
+        """The source, without the handles of the process that this one was forked from: HDF5 must not share them."""
+        if self._owner != os.getpid():
+            self._source = copy.copy(self._source)
+            self._owner = os.getpid()
+        return self._source
+
+    def _checked(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of an H5Dataset of {len(self)} samples")
+        return index % len(self)
+
+    def _item(self, rows: Mapping[str, Rows], place: int) -> Item:
+        item: Item = {name: _tensor(_row(top, place)) for name, top in rows.items() if name not in self._labels}
+        item["labels"] = {name: _label(_row(rows[name], place)) for name in self._labels}
+        return item
+
+
+def _row(rows: Rows, place: int) -> AnyArray:
+    if isinstance(rows, RaggedRows):
+        # Not a view: rows of a size for the largest sample of all would live as long as the smallest.
+        return rows.get(place).copy()
+    row: AnyArray = rows[place]
+    return row
+
+
+def _tensor(row: AnyArray) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(row))
+
+
+def _label(value: AnyArray) -> Any:
+    if value.dtype.kind != "S":
+        return _tensor(value)
+    return np.char.decode(value.astype(np.bytes_), "utf-8").tolist()
+
+
+def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
+    return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
