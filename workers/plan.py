@@ -30,7 +30,8 @@ from .units import UnitPlan
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
-"""Setup makes a few rows to see how long they take, but not where that would be felt."""
+_TRIAL_BYTES = 1 << 20
+"""Setup makes a few rows to see how long they take, but not where that would be felt in time or memory."""
 
 _STATE_VERSION = 1
 
@@ -200,7 +201,9 @@ def _seconds_per_row(recipe: Recipe, position: int) -> float:
     The least of several runs, since other processes can only add to it.
     """
     seconds = _seconds_for(recipe, position, 1)
-    for rows in (1, *[_TRIAL_ROWS] * 3):
+    row_bytes = sum(spec.nbytes for spec in recipe.specs.values())
+    run = max(1, min(_TRIAL_ROWS, _TRIAL_BYTES // max(1, row_bytes)))
+    for rows in (1, run, run, run):
         if seconds * rows < _TRIAL_S:
             seconds = min(seconds, _seconds_for(recipe, position, rows) / rows)
     return seconds
