@@ -30,10 +30,11 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        # Not print: the signal may have come in the middle of one, and a buffer is not entered twice.
-        os.write(2, b"\nstopping after this iteration; once more (Ctrl-C) stops at once\n")
         for each in _SIGNALS:
             signal.signal(each, signal.default_int_handler)
+        # After that, so that whoever has read it can rely on it. And not by print: the signal may have come in the
+        # middle of one, and a buffer is not entered twice.
+        os.write(2, b"\nstopping after this iteration; once more (Ctrl-C) stops at once\n")
 
     def __call__(self) -> bool:
         return self.requested
