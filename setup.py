@@ -32,7 +32,7 @@ EXTRAS = {
     "tensorflow": ("tensorflow>=2.16",),
 }
 
-# What `make test` needs: every extra but TensorFlow, whose tests skip themselves, and the tools.
+# What `make test` needs: every extra (of TensorFlow the edition that is smaller, where there is one) and the tools.
 TEST = (
     *(requirement for extra, needed in EXTRAS.items() if extra != "tensorflow" for requirement in needed),
     "build",
@@ -44,6 +44,7 @@ TEST = (
     "ruff",
     "scikit-learn",
     "setuptools>=77",
+    "tensorflow-cpu>=2.16; platform_machine == 'x86_64' and python_version < '3.14'",
     "types-PyYAML",
     "types-protobuf",
     "wheel",

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from .layers.ready_made import StreamInputLayer as StreamInputLayer
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
+    from .readers.h5_dataset import H5Dataset as H5Dataset
     from .readers.keras_face import KerasFeed as KerasFeed
+    from .readers.tensorflow_face import tf_dataset as tf_dataset
     from .readers.torch_face import TorchFeed as TorchFeed
     from .workers.errors import AssemblerDied as AssemblerDied
     from .workers.errors import BlobfeedError as BlobfeedError
+    from .workers.errors import DescriptorLimitError as DescriptorLimitError
     from .workers.errors import EndOfData as EndOfData
     from .workers.errors import FetchOrderError as FetchOrderError
     from .workers.errors import InexactValueError as InexactValueError
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from .workers.errors import SourceError as SourceError
     from .workers.errors import TooManyBadSamples as TooManyBadSamples
     from .workers.errors import UnequalShapesError as UnequalShapesError
+    from .workers.hooks import Sample as Sample
     from .workers.sources.base import Source as Source
     from .workers.specs import ArraySpec as ArraySpec
     from .workers.specs import RaggedRows as RaggedRows
@@ -57,11 +61,14 @@ _HOMES = {
     ),
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),
+    "readers.h5_dataset": ("H5Dataset",),
     "readers.keras_face": ("KerasFeed",),
+    "readers.tensorflow_face": ("tf_dataset",),
     "readers.torch_face": ("TorchFeed",),
     "workers.errors": (
         "AssemblerDied",
         "BlobfeedError",
+        "DescriptorLimitError",
         "EndOfData",
         "FetchOrderError",
         "InexactValueError",
@@ -78,6 +85,7 @@ _HOMES = {
         "TooManyBadSamples",
         "UnequalShapesError",
     ),
+    "workers.hooks": ("Sample",),
     "workers.sources.base": ("Source",),
     "workers.specs": ("ArraySpec", "RaggedRows"),
     "workers.statistics": ("Statistics",),

@@ -96,8 +96,13 @@ def test_a_folder_cannot_be_imported_by_its_bare_name(folder: str) -> None:
 
 @pytest.mark.parametrize("name", blobfeed.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(blobfeed, name).__name__ == name
     assert name in dir(blobfeed)
+    try:
+        assert getattr(blobfeed, name).__name__ == name
+    except ModuleNotFoundError as error:
+        if error.name not in HEAVY:
+            raise
+        pytest.skip(f"{error.name} is not installed")
 
 
 def test_the_public_names_are_the_same_for_type_checkers() -> None:
