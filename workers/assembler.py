@@ -217,8 +217,9 @@ class Assembler:
 
     def _note_bad(self, unit: int, bad: BadRow) -> None:
         if bad.replacement < 0:
-            text = f"{bad.path} could not be made"
-            failure = Failure("SampleError", text, unit, bad.row, bad.cause, bad.text)
+            failure = Failure(
+                "SampleError", bad.text, unit, bad.row, bad.cause, bad.traceback, bad.path, bad.index, bad.epoch
+            )
             known = self._failures.get(unit)
             if known is None or bad.row < known.row:
                 self._failures[unit] = failure

@@ -15,16 +15,21 @@ import traceback
 
 import cloudpickle
 
+_MOST_TRACEBACK = 100_000
+"""Characters: what goes wrong last stands at the end."""
+
 _log = logging.getLogger("blobfeed")
 
 
-def describe(error: BaseException) -> str:
-    """The exception with its traceback, as Python would print it."""
-    return "".join(traceback.format_exception(error))
+def send_exception(channel: socket.socket, error: BaseException) -> tuple[str, int]:
+    """Send `error` to the trainer; returns its traceback, as Python would print it, and the number that names it.
+
+    The number is 0 where the exception cannot be pickled or there is no room for it.
+    """
+    return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:], _send(channel, error)
 
 
-def send_exception(channel: socket.socket, error: BaseException) -> int:
-    """Send `error` to the trainer; the number that names it, or 0 where it cannot be pickled or there is no room."""
+def _send(channel: socket.socket, error: BaseException) -> int:
     number = secrets.randbits(62) + 1
     try:
         data = cloudpickle.dumps((number, error))

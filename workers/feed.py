@@ -29,7 +29,7 @@ from .errors import (
 )
 from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
 from .process import fill_standard_streams, is_stopped, require_descriptors
-from .run_plan import RunPlan
+from .run_plan import Blame, RunPlan
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
 
 _STALL_LOG_S = 10.0
@@ -206,7 +206,8 @@ class Feed:
             return LoaderDied(failure.text, failure.details)
         if failure.error == "SourceError":
             return SourceError(failure.text)
-        blame = self._plan.blame(failure)
+        known = Blame(failure.index, failure.epoch, failure.where)
+        blame = known if failure.where else self._plan.blame(failure)
         return SampleError(
             f"sample {blame.index} of epoch {blame.epoch} ({blame.where}): {failure.text}; repair or leave out the "
             "sample, or set on_error: replace to have another take its place",

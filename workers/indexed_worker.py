@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .board import Activity, Seat
-from .error_channel import describe, send_exception
+from .error_channel import send_exception
 from .messages import BadRow, Fill, Postprocess
 from .postprocessing import cut_rows, postprocess_rows
 from .recipe import Recipe
@@ -102,7 +102,7 @@ class IndexedWorker:
     def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
         path = self._recipe.source.where(index)
         if not self._replace:
-            return BadRow(row, epoch, index, -1, path, describe(error), send_exception(self._channel, error))
+            return BadRow(row, epoch, index, -1, path, summary_of(error), *send_exception(self._channel, error))
         return BadRow(row, epoch, index, self._put_replacement(index, epoch, out, 0), path, summary_of(error))
 
     def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
@@ -145,4 +145,4 @@ class IndexedWorker:
         epoch = start // self._recipe.order.samples
         index = int(self._recipe.order.indices(start, 1)[0])
         where = f"postprocess of the batch that begins with {self._recipe.source.where(index)}"
-        return BadRow(row, epoch, index, -1, where, describe(error), send_exception(self._channel, error))
+        return BadRow(row, epoch, index, -1, where, summary_of(error), *send_exception(self._channel, error))

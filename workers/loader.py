@@ -23,7 +23,7 @@ import zmq
 from . import links
 from .board import Activity, Board, Seat
 from .config import Config
-from .error_channel import describe, send_exception
+from .error_channel import send_exception
 from .indexed_worker import IndexedWorker
 from .malloc import keep_freed_memory
 from .messages import Done, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
@@ -49,7 +49,7 @@ def run_loader(config: Config, loader: int, seat_number: int) -> None:
     try:
         worker = _prepare(config, seat, channel)
     except Exception as error:
-        report(StartFailed(loader, describe(error), send_exception(channel, error)))
+        report(StartFailed(loader, *send_exception(channel, error)))
         context.destroy(linger=_LAST_REPORT_MS)
         return
     tasks = links.open_socket(context, zmq.PULL)

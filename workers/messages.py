@@ -60,8 +60,9 @@ class Announce(_Message, frozen=True, tag="announce"):
 class Failure(_Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
-    Where one sample is to blame it is the one in `row` of `unit`. `cause` names an exception on the inherited error
-    channel, `cause_text` is its traceback. `details`: what the class carries besides its text.
+    Where one sample is to blame it is the one in `row` of `unit`, and a loader that knew it says `where` it is stored,
+    its `index` and `epoch`. `cause` names an exception on the inherited error channel, `cause_text` is its traceback.
+    `details`: what the class carries besides its text.
     """
 
     error: str
@@ -70,6 +71,9 @@ class Failure(_Message, frozen=True, tag="failure"):
     row: int = -1
     cause: int = 0
     cause_text: str = ""
+    where: str = ""
+    index: int = -1
+    epoch: int = 0
     details: tuple[str, ...] = ()
 
 
@@ -115,7 +119,8 @@ class Ready(_Message, frozen=True, tag="ready"):
 class BadRow(_Message, frozen=True):
     """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
 
-    `cause` names the exception on the inherited error channel; 0 where it could not be pickled.
+    `text` is the exception in a line. `cause` names it on the inherited error channel, 0 where it could not be pickled,
+    and `traceback` is its traceback; neither is given where a replacement was found.
     """
 
     row: int
@@ -124,6 +129,7 @@ class BadRow(_Message, frozen=True):
     replacement: int
     path: str
     text: str
+    traceback: str = ""
     cause: int = 0
 
 

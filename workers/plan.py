@@ -203,14 +203,15 @@ def _seconds_per_row(recipe: Recipe, position: int) -> float:
     seconds = _seconds_for(recipe, position, 1)
     row_bytes = sum(spec.nbytes for spec in recipe.specs.values())
     run = max(1, min(_TRIAL_ROWS, _TRIAL_BYTES // max(1, row_bytes)))
-    for rows in (1, run, run, run):
+    for rows in (1, run, run, run) if recipe.is_batched else (1,):
         if seconds * rows < _TRIAL_S:
             seconds = min(seconds, _seconds_for(recipe, position, rows) / rows)
     return seconds
 
 
 def _seconds_for(recipe: Recipe, position: int, rows: int) -> float:
-    indices = recipe.order.indices(position, rows)
+    # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
+    indices = np.repeat(recipe.order.indices(position, 1), rows)
     epochs = np.full(rows, position // recipe.order.samples, np.int64)
     out = allocate_rows(recipe.specs, rows)
     begun = time.perf_counter()

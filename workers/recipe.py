@@ -64,6 +64,11 @@ class Recipe:
     def specs(self) -> Mapping[str, ArraySpec]:
         return self._rows.specs
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether rows are made together, by the source alone, so that many take less time than one by one."""
+        return self._rows.changes_nothing
+
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from .board import Activity, Seat
-from .error_channel import describe, send_exception
+from .error_channel import send_exception
 from .keys import derive_key
 from .messages import BadRow, FillFromStream, Postprocess
 from .postprocessing import cut_rows, postprocess_rows
@@ -79,16 +79,17 @@ class StreamWorker:
                 chosen = good[derive_key(self._settings.seed, "replacement", item.epoch, item.index) % len(good)]
                 _copy_row(rows, chosen, row)
             where = f"{self._recipe.source.where(item.index)}, shard {task.shard}"
-            cause = 0 if replace else send_exception(self._channel, error)
-            text = summary_of(error) if replace else describe(error)
+            sent = ("", 0) if replace else send_exception(self._channel, error)
             # The replacement has no number of its own: its row in the batch stands for it.
-            reports.append(BadRow(row, item.epoch, item.index, chosen if replace else -1, where, text, cause))
+            reports.append(
+                BadRow(row, item.epoch, item.index, chosen if replace else -1, where, summary_of(error), *sent)
+            )
         return reports
 
     def _fatal(self, row: int, task: FillFromStream, error: Exception) -> BadRow:
         index = task.sequence * self._settings.batch_size + row
         where = f"{self._recipe.source.where(index)}, shard {task.shard}"
-        return BadRow(row, task.epoch, index, -1, where, describe(error), send_exception(self._channel, error))
+        return BadRow(row, task.epoch, index, -1, where, summary_of(error), *send_exception(self._channel, error))
 
     def _postprocess(self, task: Postprocess) -> list[BadRow]:
         hook = self._recipe.hooks.postprocess
@@ -98,7 +99,7 @@ class StreamWorker:
         try:
             postprocess_rows(hook, cut_rows(self._slots[task.slot], 0, task.rows))
         except Exception as error:
-            return [BadRow(0, 0, 0, -1, "postprocess", describe(error), send_exception(self._channel, error))]
+            return [BadRow(0, 0, 0, -1, "postprocess", summary_of(error), *send_exception(self._channel, error))]
         return []
 
 

@@ -29,7 +29,7 @@ def stretches(indices: IndexArray, positions: IndexArray, step: int) -> Iterator
     """The stretches [start, stop) over which `indices` go up by `step` while `positions` go up by one."""
     if not len(indices):
         return
-    breaks = np.flatnonzero((np.diff(indices) != step) | (np.diff(positions) != 1)) + 1
+    breaks = np.flatnonzero((indices[1:] - indices[:-1] != step) | (positions[1:] - positions[:-1] != 1)) + 1
     yield from pairwise([0, *breaks.tolist(), len(indices)])
 
 
@@ -45,6 +45,7 @@ def merge_ranges(offsets: IndexArray, sizes: IndexArray) -> Iterator[tuple[int, 
 def by_group(groups: IndexArray) -> Iterator[tuple[int, IndexArray]]:
     """Each number that occurs in `groups`, in order, with the positions at which it stands (ascending)."""
     order = np.argsort(groups, kind="stable")
-    edges = np.flatnonzero(np.diff(groups[order])) + 1
-    for members in np.split(order, edges):
-        yield int(groups[members[0]]), members
+    ordered = groups[order]
+    edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    for group, (start, stop) in zip(ordered[edges[:-1]].tolist(), pairwise(edges), strict=True):
+        yield group, order[start:stop]
