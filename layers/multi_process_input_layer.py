@@ -92,6 +92,8 @@ class MultiProcessInputLayer(CaffeLayer):
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
+        if parameters.delivery == "view":
+            self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 
     @says_its_errors
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -181,10 +183,10 @@ class _Input:
         self._reshape(top, [made.largest_shape(rows) for made in self._tops])
 
     def reshape(self, top: Blobs) -> None:
-        self._reshape(top, self._delivery_to(top).next_shapes())
+        self._reshape(top, self.delivery_to(top).next_shapes())
 
     def forward(self, top: Blobs) -> None:
-        self._delivery_to(top).deliver([top[i] for i in range(len(top))])
+        self.delivery_to(top).deliver([top[i] for i in range(len(top))])
 
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
@@ -196,7 +198,7 @@ class _Input:
         finally:
             self.pipeline.close()
 
-    def _delivery_to(self, top: Blobs) -> Delivery:
+    def delivery_to(self, top: Blobs) -> Delivery:
         if self._delivery is None:
             self._delivery = make_delivery(self.pipeline, self._tops, [top[i] for i in range(len(top))])
         return self._delivery

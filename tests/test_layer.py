@@ -109,6 +109,11 @@ def test_a_mistake_in_the_net_definition_is_said_in_setup(
         LayerHarness(MultiProcessInputLayer, {**train, **change}, tops=tops)
 
 
+def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="'delivery' is 'view'"):
+        LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
+
+
 def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
     harness = LayerHarness(MultiProcessInputLayer, train)
     with pytest.raises(ParameterError, match="has no bottoms, the net definition gives it 1"):

@@ -1,0 +1,213 @@
+"""`python -m benchmarks.delivery`: what the trainer pays for a batch that lies ready, against a plain copy of it.
+
+A ring stands still here, filled once, with no loaders beside: what is measured is the way from a slot into a blob, in
+turns with a plain copy of the same batch as float32 into the same blob. Slots are many enough that none is in the
+cache. Where there is a CUDA device, the bandwidth to it is measured too, and whether copies and computation overlap.
+Mean and scale are compiled where Numba is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from blobfeed.layers.standin import Blob as NumpyBlob
+from blobfeed.readers.delivery import Delivery, as_numpy, make_delivery
+from blobfeed.readers.delivery_tops import make_tops
+from blobfeed.workers.batch import Batch
+from blobfeed.workers.parameters import check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.ring import Ring, SlotLayout
+from blobfeed.workers.specs import AnyArray, ArraySpec
+
+from .report import machine, table
+
+_SLOTS = 5
+
+
+@dataclass(frozen=True)
+class Shape:
+    rows: int
+    sample: tuple[int, ...]
+
+    @property
+    def items(self) -> int:
+        return self.rows * int(np.prod(self.sample))
+
+
+class StillPipeline:
+    """As much of a Pipeline as a delivery asks for: the slots of a real ring, in turn, and always ready."""
+
+    def __init__(self, shape: Shape, dtype: str, **values: object) -> None:
+        self.parameters = check_parameters(
+            {"source": {"hdf5": {"path": "none"}}, "batch_size": shape.rows, "tops": ["data"], **values}
+        )
+        self.specs = {"data": ArraySpec(shape.sample, np.dtype(dtype))}
+        self.ring = Ring.create(SlotLayout(self.specs, shape.rows), _SLOTS)
+        rng = np.random.default_rng(0)
+        for view in self.ring.views:
+            rows = cast(Any, view["data"])
+            rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
+        self._taken = 0
+
+    def peek(self) -> Batch:
+        slot = self.ring.views[self._taken % _SLOTS]
+        return Batch(self._taken, 0, 0, self.parameters.batch_size, slot, self._taken, None, {})
+
+    def take(self) -> Batch:
+        batch = self.peek()
+        self._taken += 1
+        return batch
+
+    def release(self, batch: Batch) -> None: ...
+
+    def is_ready(self) -> bool:
+        return True
+
+    def state_dict(self) -> dict[str, int | str]:
+        return {}
+
+
+class TorchBlob:
+    """What the embedded trainer's blobs are to a delivery."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._make: Callable[..., Any] = torch.zeros
+        self._device = device
+        self.data: Any = None
+
+    def reshape(self, *shape: int) -> None:
+        if self.data is None:
+            self.data = self._make(shape, device=self._device)
+
+    def adopt(self, tensor: Any) -> None:
+        self.data = tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    dtype: str
+    values: Mapping[str, object]
+    target: float
+    """Times of a plain copy that it may take."""
+
+
+_BOTH = {"transform": {"scale": 1 / 256, "mean_value": [104, 117, 123]}}
+_CASES = (
+    Case("float32", "float32", {}, 1.1),
+    Case("float64 to float32", "float64", {}, 2.0),
+    Case("uint8 to float32", "uint8", {}, 1.0),
+    Case("uint8, scale", "uint8", {"transform": {"scale": 1 / 256}}, 1.0),
+    Case("uint8, mean by channel", "uint8", {"transform": {"mean_value": [104, 117, 123]}}, 1.0),
+    Case("uint8, mean by channel and scale", "uint8", _BOTH, 1.0),
+)
+
+
+def ready(pipeline: StillPipeline, blob: Any) -> Delivery:
+    tops = make_tops(pipeline.specs, pipeline.parameters, Path())
+    blob.reshape(*tops[0].largest_shape(pipeline.parameters.batch_size))
+    return make_delivery(cast(Pipeline, pipeline), tops, [blob])
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float
+    plain: float
+    """Of the plain copy."""
+    ratio: float
+    """The median over pairs: what disturbs one of a pair disturbs the other."""
+
+
+def in_turns(call: Callable[[], object], plain: Callable[[], object], seconds: float) -> Timing:
+    """Median times of both, called in turn for so long, and five times at least."""
+    pairs: list[tuple[float, float]] = []
+    call()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(pairs) < 5:
+        pairs.append((timed(call), timed(plain)))
+    took, copied = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return Timing(took, copied, statistics.median(own / copy for own, copy in pairs))
+
+
+def timed(call: Callable[[], object]) -> float:
+    # The thread's own time: what else runs on the machine takes its turns in the middle of a copy.
+    begun = time.thread_time()
+    call()
+    return time.thread_time() - begun
+
+
+def plain_copy(out: AnyArray) -> Callable[[], None]:
+    """Copies a batch of float32 into `out`, from one of several places in turn."""
+    sources = [np.full(out.shape, number, np.float32) for number in range(_SLOTS)]
+    turn = iter(range(sys.maxsize))
+    return lambda: np.copyto(out, sources[next(turn) % _SLOTS])
+
+
+def host_rows(shape: Shape, seconds: float, blobs: Mapping[str, Callable[[], Any]]) -> list[list[str]]:
+    """Each case on each kind of blob, and by view where it can be."""
+    cases = [(kind, case) for kind in blobs for case in _CASES]
+    if "torch CPU" in blobs:
+        cases.append(("torch CPU", Case("float32, by view", "float32", {"delivery": "view"}, 0.05)))
+    return [_measured(kind, case, shape, blobs[kind](), seconds) for kind, case in cases]
+
+
+def _measured(kind: str, case: Case, shape: Shape, blob: Any, seconds: float) -> list[str]:
+    pipeline = StillPipeline(shape, case.dtype, **case.values)
+    delivery = ready(pipeline, blob)
+    plain = plain_copy(as_numpy(blob.data))
+    timing = in_turns(lambda: delivery.deliver([blob]), plain, seconds)
+    delivery.close()
+    pipeline.ring.close()
+    return [
+        f"{kind}: {case.name}",
+        f"{timing.seconds * 1e3:.3f} ms",
+        f"{timing.plain * 1e3:.3f} ms",
+        f"{timing.ratio:.2f}",
+        f"{case.target:g}",
+        f"{4 * shape.items / timing.seconds / 1e9:,.1f} GB/s",
+    ]
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
+    parser.add_argument("--rows", type=int, default=64, help="images of 3×224×224 in a batch")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each case is measured")
+    arguments = parser.parse_args(given)
+    shape = Shape(arguments.rows, (3, 224, 224))
+    blobs: dict[str, Callable[[], Any]] = {"NumPy": NumpyBlob}
+    torch = _torch()
+    if torch is not None:
+        blobs["torch CPU"] = lambda: TorchBlob("cpu")
+    compiled = "with Numba" if importlib.util.find_spec("numba") else "without Numba"
+    print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
+    head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]
+    print(table(head, host_rows(shape, arguments.seconds, blobs)), flush=True)
+    if torch is not None and torch.cuda.is_available():
+        from .delivery_cuda import cuda_report
+
+        print(f"\n{cuda_report(shape, arguments.seconds)}")
+    else:
+        print("\nCUDA: not measured, there is no device here.")
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+if __name__ == "__main__":
+    main()
