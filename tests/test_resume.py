@@ -129,9 +129,7 @@ def test_ranks_have_as_many_batches_and_together_every_sample(tmp_path: Path) ->
     for last_batch, batches in (("drop", 5), ("partial", 6)):
         labels = []
         for rank in range(3):
-            with BatchReader(
-                source, **{**SETTINGS, "epochs": 1}, last_batch=last_batch, rank=rank, world_size=3
-            ) as part:
+            with BatchReader(source, **settings, last_batch=last_batch, rank=rank) as part:
                 own = [batch["label"].tolist() for batch in part]
             assert len(own) == len(part) == batches
             labels += [label for batch in own for label in batch]
