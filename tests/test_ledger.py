@@ -6,7 +6,7 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.ledger import MAX_OWED, Ledger, Task
+from blobfeed.workers.ledger import MAX_OWED, Ledger, Task, Weight
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -72,15 +72,15 @@ class LedgerMachine(RuleBasedStateMachine):
             self.written.setdefault(task.unit, Counter()).update(rows)
 
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), begun=st.booleans())
-    def a_loader_dies(self, data: st.DataObject, begun: bool) -> None:
+    @rule(data=st.data(), begun=st.booleans(), weight=st.sampled_from(Weight))
+    def a_loader_dies(self, data: st.DataObject, begun: bool, weight: Weight) -> None:
         loader = data.draw(st.sampled_from(sorted(self.working)))
         tasks = self.working.pop(loader)
         suspect = tasks[0] if tasks and begun else None
         for task in tasks:
             if task.is_postprocess:
                 self.written[task.unit].clear()  # the half-changed unit is made anew
-        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0)
+        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, weight)
         if poisoned is not None:
             assert poisoned is suspect
             assert poisoned.rows <= 1, "a task of many rows was called poisoned before it was cut down"
@@ -174,8 +174,8 @@ LedgerMachine.TestCase.settings = settings(
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-def make_ledger(rows: int = 4, slots: int = 2, **options: bool) -> Ledger:
-    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, **options)
+def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
+    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, in_order=in_order)
 
 
 def test_no_loader_is_given_more_than_two_tasks_and_the_one_that_owes_least_comes_first() -> None:
@@ -201,7 +201,8 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
     assert ledger.overdue(11.0, 10.0) == []
 
 
-def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named() -> None:
+@pytest.mark.parametrize(("weight", "enough"), [(Weight.HUNG, 3), (Weight.CRASHED, 4), (Weight.KILLED_FROM_OUTSIDE, 7)])
+def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: Weight, enough: int) -> None:
     ledger = make_ledger(rows=3, slots=1)
     deadly_row = 1
     deaths = 0
@@ -214,11 +215,11 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named() -> Non
                 break
             ledger.done(loader, task.id, 0.0)
         deaths += 1
-        if poisoned := ledger.remove_loader(loader, task.id):
+        if poisoned := ledger.remove_loader(loader, task.id, weight):
             break
     assert poisoned is not None
     assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
-    assert deaths == 5
+    assert deaths == enough
 
 
 def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:

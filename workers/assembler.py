@@ -30,10 +30,11 @@ from .board import Board, Count
 from .config import Config
 from .dispatch import TaskSize
 from .errors import LoaderDied
-from .ledger import Ledger
+from .ledger import Ledger, Task
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .messages import (
+    Announce,
     BadRow,
     Done,
     End,
@@ -51,6 +52,7 @@ from .process import leave_signals_to_trainer, raise_descriptor_limit, wait_for_
 from .supply import Supply
 
 _LONGEST_WAIT_S = 1.0
+_ALL_ROWS = 1 << 40
 _DIRECTORY_POLL_S = 0.001
 
 _log = logging.getLogger("blobfeed")
@@ -80,8 +82,8 @@ class Assembler:
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
         self._replaced: dict[int, dict[int, int]] = {}
-        self._failures: dict[int, Failure] = {}
-        self._bad_samples: dict[tuple[int, int], str] = {}
+        self._failures: dict[int, dict[int, Failure]] = {}
+        self._bad_samples: dict[tuple[int, str], str] = {}
         self._stopping = False
         self._ended = False
         self._open_links()
@@ -136,7 +138,7 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        if self._nursery.fileno() in ready and (death := self._pool.handle_event(time.monotonic())):
+        if self._nursery.fileno() in ready and (death := self._pool.handle_event()):
             # Its last reports may already lie in the socket: what they tick off need not be made again.
             self._drain_results()
             self._bury(death)
@@ -146,7 +148,7 @@ class Assembler:
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
-        deadlines = (self._ledger.next_deadline(self._config.task_timeout_s), self._pool.next_start())
+        deadlines = (self._ledger.next_deadline(self._config.task_timeout_s), self._pool.next_deadline())
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
 
@@ -158,13 +160,14 @@ class Assembler:
         self._ledger.rows_per_task = self._task_size.rows
         self._ledger.open_units()
         for loader, task in self._ledger.assign(time.monotonic()):
-            self._task_links[loader].send(self._sealer.seal(self._supply.order_for(task)))
+            good_rows = min(self._failures.get(task.unit, (_ALL_ROWS,)))
+            self._task_links[loader].send(self._sealer.seal(self._supply.order_for(task, good_rows)))
 
     def _kill_overdue(self) -> None:
         limit = self._config.task_timeout_s
         for loader in self._ledger.overdue(time.monotonic(), limit):
             self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
-        self._pool.kill_slow_starters()
+        self._pool.kill_slow_starters(time.monotonic())
 
     def _scale(self, waited_s: float) -> None:
         auto, before = self._auto, self._pool.wanted
@@ -184,15 +187,15 @@ class Assembler:
     # ---- from the loaders
 
     def _drain_results(self) -> None:
-        while (frame := links.receive(self._result_link)) is not None:
+        for frame in links.frames(self._result_link):
             match self._results.open(frame):
                 case Ready(loader):
                     self._welcome(loader)
                 case Done() as done:
                     self._book(done)
-                case StartFailed(loader, text, cause):
-                    what = f"loader {loader} could not start; its own error is the cause of this one"
-                    self._fail(Failure("LoaderDied", what, cause=cause, cause_text=text))
+                case StartFailed(loader, text, cause, traceback):
+                    what = f"loader {loader} could not start: {text}"
+                    self._fail(Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,)))
 
     def _welcome(self, loader: int) -> None:
         if not self._pool.note_ready(loader):
@@ -217,44 +220,55 @@ class Assembler:
 
     def _note_bad(self, unit: int, bad: BadRow) -> None:
         if bad.replacement < 0:
-            failure = Failure(
-                "SampleError", bad.text, unit, bad.row, bad.cause, bad.traceback, bad.path, bad.index, bad.epoch
-            )
-            known = self._failures.get(unit)
-            if known is None or bad.row < known.row:
-                self._failures[unit] = failure
+            self._failures.setdefault(unit, {})[bad.row] = self._failure_of(unit, bad)
             return
-        self._replaced.setdefault(unit, {})[bad.row] = bad.replacement
-        if (bad.epoch, bad.index) in self._bad_samples:
+        replaced = self._replaced.setdefault(unit, {})
+        if bad.row in replaced:  # the row was made a second time, since a loader died in the unit's postprocessing
             return
-        self._bad_samples[bad.epoch, bad.index] = f"{bad.index}: {bad.path}: {bad.text}"
+        replaced[bad.row] = bad.replacement
         self._board.add(Count.REPLACED)
         _log.warning("bad sample %d of epoch %d (%s) replaced by sample %d: %s", bad.index, bad.epoch, bad.path,
                      bad.replacement, bad.text)  # fmt: skip
+        # The same sample is bad again in every epoch: that makes it no further one.
+        self._bad_samples.setdefault((bad.index, bad.path), bad.text)
         if len(self._bad_samples) > self._config.max_bad_samples:
             self._fail_for_bad_samples()
 
+    def _failure_of(self, unit: int, bad: BadRow) -> Failure:
+        epoch, index, path = bad.epoch, bad.index, bad.path
+        if index < 0:
+            epoch, index, path = self._supply.sample_in(unit, bad.row, -1)
+        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback)
+
     def _fail_for_bad_samples(self) -> None:
-        limit, listed = self._config.max_bad_samples, tuple(self._bad_samples.values())
+        limit = self._config.max_bad_samples
+        listed = [f"{index} ({path}): {text}" for (index, path), text in self._bad_samples.items()]
         text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
-        self._fail(Failure("TooManyBadSamples", text, details=tuple(str(index) for _, index in self._bad_samples)))
+        self._fail(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
+
+    # ---- deaths
 
     def _bury(self, death: Death) -> None:
-        link = self._task_links.pop(death.loader, None)
-        if link is None:  # it died before it was ready, so it owes nothing
-            return
-        link.close()
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
-        if death.loader not in self._ledger.loaders:  # it was dismissed
-            return
-        poisoned = self._ledger.remove_loader(death.loader, death.last.task)
-        if poisoned is None:
-            return
+        if link := self._task_links.pop(death.loader, None):
+            link.close()
+        known = death.loader in self._ledger.loaders
+        was_idle = known and not self._ledger.owed(death.loader)
+        poisoned = self._ledger.remove_loader(death.loader, death.last.task, death.weight) if known else None
+        if poisoned is not None:
+            self._settle(poisoned, death)
+        if not death.dismissed:
+            self._pool.count(death, was_idle, time.monotonic())
+
+    def _settle(self, poisoned: Task, death: Death) -> None:
+        """Loaders die on this task again and again."""
         if self._config.worker.replace and self._supply.can_be_cut and not poisoned.is_postprocess:
             self._ledger.retry(poisoned)
             return
-        text = f"{poisoned.deaths} loaders died on it, the last one was {death.how} ({death.last})"
-        self._failures[poisoned.unit] = Failure("SampleError", text, poisoned.unit, poisoned.first_row)
+        what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
+        text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
+        sample = self._supply.sample_in(poisoned.unit, poisoned.first_row, death.last.sample)
+        self._failures.setdefault(poisoned.unit, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
         self._ledger.write_off(poisoned)
 
     # ---- towards the trainer
@@ -263,19 +277,23 @@ class Assembler:
         for unit, slot in self._ledger.announcements():
             if self._ended:
                 return
-            if failure := self._failures.get(unit):
-                self._fail(failure)
+            replaced = tuple(self._replaced.pop(unit, {}).items())
+            if failures := self._failures.get(unit):
+                self._send(self._supply.beginning(unit, slot, replaced, min(failures)))
+                self._fail(failures[min(failures)])
                 return
-            announce = self._supply.announcement(unit, slot, tuple(self._replaced.pop(unit, {}).items()))
-            if announce is None:
+            if not self._send(self._supply.announcement(unit, slot, replaced)):
                 self._ledger.release(unit)
-            else:
-                self._batch_link.send(self._sealer.seal(announce))
         if self._supply.complaint:
             self._fail(Failure("SourceError", self._supply.complaint))
         elif self._supply.finished and not self._ended:
             self._ended = True
             self._batch_link.send(self._sealer.seal(End()))
+
+    def _send(self, announce: Announce | None) -> bool:
+        if announce is not None:
+            self._batch_link.send(self._sealer.seal(announce))
+        return announce is not None
 
     def _fail(self, failure: Failure) -> None:
         """Tell the trainer, once, and do nothing more but wait for its end."""
@@ -285,7 +303,7 @@ class Assembler:
             self._batch_link.send(self._sealer.seal(failure))
 
     def _drain_releases(self) -> None:
-        while (frame := links.receive(self._release_link)) is not None:
+        for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(unit, waited_ns):
                     if self._ledger.release(unit):

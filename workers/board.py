@@ -92,6 +92,10 @@ class Board:
     def seat(self, number: int) -> Seat:
         return Seat(self._words[_COUNTERS + number * _WORDS_PER_SEAT :][:_WORDS_PER_SEAT])
 
+    def dropped(self) -> int:
+        """Frames that loaders have dropped, those that have ended among them."""
+        return sum(self.seat(number).dropped for number in range(self.seats))
+
     def states(self) -> list[SeatState]:
         """The seats that are taken."""
         states = [self.seat(number).read() for number in range(self.seats)]
@@ -99,7 +103,10 @@ class Board:
 
 
 class Seat:
-    """One loader's words: pid, loader, activity, task, sample, since in nanoseconds."""
+    """One loader's words: pid, loader, activity, task, sample, since in nanoseconds.
+
+    And one for all the loaders that ever sat here: how many frames they have dropped.
+    """
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
@@ -111,6 +118,13 @@ class Seat:
 
     def leave(self) -> None:
         self._words[2] = Activity.ABSENT
+
+    @property
+    def dropped(self) -> int:
+        return self._words[6]
+
+    def note_dropped(self) -> None:
+        self._words[6] += 1
 
     def begin_task(self, task: int) -> None:
         self._words[3] = task

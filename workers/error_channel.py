@@ -15,21 +15,34 @@ import traceback
 
 import cloudpickle
 
-_MOST_TRACEBACK = 100_000
-"""Characters: what goes wrong last stands at the end."""
+_MOST_CHARACTERS = 1 << 15
+_SUMMARY_CHARACTERS = 300
 
 _log = logging.getLogger("blobfeed")
 
 
-def send_exception(channel: socket.socket, error: BaseException) -> tuple[str, int]:
-    """Send `error` to the trainer; returns its traceback, as Python would print it, and the number that names it.
-
-    The number is 0 where the exception cannot be pickled or there is no room for it.
-    """
-    return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:], _send(channel, error)
+def describe(error: BaseException) -> str:
+    """The exception with its traceback, as Python would print it."""
+    return sendable("".join(traceback.format_exception(error)))
 
 
-def _send(channel: socket.socket, error: BaseException) -> int:
+def summary_of(error: BaseException) -> str:
+    """The exception in a line: thousands of rows of one task may be bad, and their messages must fit a frame."""
+    # Not str(error), which may raise itself.
+    return sendable(" ".join("".join(traceback.format_exception_only(error)).split()), _SUMMARY_CHARACTERS)
+
+
+def sendable(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """`text` as a message can hold it: what is no Unicode (a file's name may hold such bytes) escaped, not endless."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+
+
+def send_exception(channel: socket.socket, error: BaseException) -> int:
+    """Send `error` to the trainer; the number that names it, or 0 where it cannot be pickled or there is no room."""
     number = secrets.randbits(62) + 1
     try:
         data = cloudpickle.dumps((number, error))

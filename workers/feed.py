@@ -29,8 +29,9 @@ from .errors import (
 )
 from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
 from .process import fill_standard_streams, is_stopped, require_descriptors
-from .run_plan import Blame, RunPlan
+from .run_plan import RunPlan
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
+from .worker import place_of
 
 _STALL_LOG_S = 10.0
 _END_S = 5.0
@@ -113,7 +114,7 @@ class Feed:
 
     def _received(self) -> Announce | None:
         """The next valid announcement among what has arrived."""
-        while (frame := links.receive(self._batch_link)) is not None:
+        for frame in links.frames(self._batch_link):
             message = self._opener.open(frame)
             if isinstance(message, Failure | End):
                 self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
@@ -195,8 +196,8 @@ class Feed:
     def _explain(self, failure: Failure) -> BlobfeedError:
         """The exception for what the assembler reported, with the loader's own exception as its cause."""
         error = self._exception_for(failure)
-        if failure.cause_text:
-            error.__cause__ = self._inbox.take(failure.cause, failure.cause_text)
+        if failure.traceback:
+            error.__cause__ = self._inbox.take(failure.cause, failure.traceback)
         return error
 
     def _exception_for(self, failure: Failure) -> BlobfeedError:
@@ -206,21 +207,22 @@ class Feed:
             return LoaderDied(failure.text, failure.details)
         if failure.error == "SourceError":
             return SourceError(failure.text)
-        known = Blame(failure.index, failure.epoch, failure.where)
-        blame = known if failure.where else self._plan.blame(failure)
+        source = self._plan.recipe.source
+        path = failure.path or place_of(source, failure.index)
         return SampleError(
-            f"sample {blame.index} of epoch {blame.epoch} ({blame.where}): {failure.text}; repair or leave out the "
+            f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
             "sample, or set on_error: replace to have another take its place",
-            source=self._plan.recipe.source.kind,
-            index=blame.index,
-            path=blame.where,
+            source=source.kind,
+            index=failure.index,
+            path=path,
         )
 
     # ---- the end
 
     @property
     def dropped(self) -> int:
-        return self._opener.dropped + self.shared.board.count(Count.DROPPED_MESSAGES)
+        board = self.shared.board
+        return self._opener.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 
 import numpy as np
 
 from .board import Activity, Seat
-from .error_channel import send_exception
+from .error_channel import summary_of
 from .messages import BadRow, Fill, Postprocess
 from .postprocessing import cut_rows, postprocess_rows
 from .recipe import Recipe
 from .sample_rng import replacement_index
 from .specs import IndexArray, NamedRows, Rows
 from .units import Segment, UnitPlan
-from .worker import ToLoader, WorkDone, WorkerSettings, summary_of
+from .worker import ToLoader, WorkDone, WorkerSettings, failed_hook, place_of, with_cause
+
+_log = logging.getLogger("blobfeed")
 
 _MOST_REPLACEMENTS = 100
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
@@ -43,9 +46,13 @@ class IndexedWorker:
 
     def announce(self, message: ToLoader) -> None:
         """Tell the source of samples that a later task will want."""
-        if isinstance(message, Fill):
+        if not isinstance(message, Fill):
+            return
+        try:
             for segment in self._units.segments(message.unit, message.first_row, message.rows):
                 self._recipe.source.will_need(self._recipe.order.indices(segment.position, segment.count))
+        except Exception as error:  # reading will meet it again, and know which sample it was
+            _log.info("samples could not be announced to their source: %s", summary_of(error))
 
     def work(self, message: ToLoader) -> WorkDone:
         if isinstance(message, Fill):
@@ -64,8 +71,8 @@ class IndexedWorker:
                 bad.append(self._after_deaths(segment.row, indices, epochs, out, task.skip))
             else:
                 bad.extend(self._make(segment.row, indices, epochs, out))
-            if bad and not self._replace:
-                break
+            if bad and bad[-1].replacement < 0:
+                break  # the run ends with this one, so the rows behind it are not needed
         return bad
 
     def _samples(self, segment: Segment) -> tuple[IndexArray, IndexArray]:
@@ -87,8 +94,8 @@ class IndexedWorker:
             here = slice(place, place + 1)
             for bad in self._make(row + place, indices[here], epochs[here], cut_rows(out, place, 1)):
                 yield bad
-                if not self._replace:
-                    return  # the run ends with this one, so the rows behind it are not needed
+                if bad.replacement < 0:
+                    return
 
     def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
         self._seat.write(Activity.READING, int(indices[0]))
@@ -100,16 +107,15 @@ class IndexedWorker:
     # ---- bad samples
 
     def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
-        path = self._recipe.source.where(index)
-        if not self._replace:
-            return BadRow(row, epoch, index, -1, path, summary_of(error), *send_exception(self._channel, error))
-        return BadRow(row, epoch, index, self._put_replacement(index, epoch, out, 0), path, summary_of(error))
+        replacement = self._put_replacement(index, epoch, out, 0) if self._replace else -1
+        bad = BadRow(row, epoch, index, replacement, place_of(self._recipe.source, index), summary_of(error))
+        return bad if replacement >= 0 else with_cause(bad, error, self._channel)
 
     def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
         """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
         index, epoch = int(indices[0]), int(epochs[0])
         replacement = self._put_replacement(index, epoch, out, skip - 1)
-        return BadRow(row, epoch, index, replacement, self._recipe.source.where(index), _KILLED_ITS_LOADERS)
+        return BadRow(row, epoch, index, replacement, place_of(self._recipe.source, index), _KILLED_ITS_LOADERS)
 
     def _put_replacement(self, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
         """The first candidate that can be made takes the row; -1 where none of the next hundred can."""
@@ -133,16 +139,11 @@ class IndexedWorker:
         size = self._units.plan.batch_size
         for number, k in enumerate(self._units.batches(task.unit)):
             rows = self._units.plan.batch(k).rows
+            if number * size + rows > task.rows:
+                break
             self._seat.write(Activity.POSTPROCESSING)
             try:
                 postprocess_rows(hook, cut_rows(self._slots[task.slot], number * size, rows))
             except Exception as error:
-                return [self._failed_hook(number * size, k, error)]
+                return [failed_hook(number * size, error, self._channel)]
         return []
-
-    def _failed_hook(self, row: int, k: int, error: Exception) -> BadRow:
-        start = self._units.plan.batch(k).start
-        epoch = start // self._recipe.order.samples
-        index = int(self._recipe.order.indices(start, 1)[0])
-        where = f"postprocess of the batch that begins with {self._recipe.source.where(index)}"
-        return BadRow(row, epoch, index, -1, where, summary_of(error), *send_exception(self._channel, error))

@@ -8,6 +8,7 @@ process puts its tasks back, never a mere suspicion: so nobody can still be writ
 
 from __future__ import annotations
 
+import enum
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +20,18 @@ MAX_OWED = 2
 _MOST_KEEPERS = 256
 """Kinships remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
-_DEATHS_BEFORE_CUT = 2
-_DEATHS_BEFORE_POISON = 3
+_ENOUGH_TO_CONVICT = 6
+"""Sum of the weights of its deaths from which a task is called poisoned."""
+
+
+class Weight(enum.IntEnum):
+    """How much the death of a loader says against the task that it was at."""
+
+    KILLED_FROM_OUTSIDE = 1
+    """By memory shortage, for which the task need not be to blame, or by somebody."""
+    CRASHED = 2
+    HUNG = 3
+    """Each time costs task_timeout_s, and all of them together must stay below timeout_s."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +44,7 @@ class Task:
     first_row: int
     rows: int
     deaths: int = 0
+    suspicion: int = 0
     skip: int = 0
     """How many candidates for the row are already known to kill loaders (only where `rows` is 1)."""
 
@@ -50,7 +62,8 @@ class _Unit:
     slot: int
     rows: int
     open_rows: int
-    postprocess_deaths: int = 0
+    postprocess: Task | None = None
+    """Where loaders have died in it: what is held against it."""
 
 
 @dataclass(slots=True)
@@ -219,7 +232,7 @@ class Ledger:
         if unit.open_rows > 0:
             return
         if self._postprocess and not task.is_postprocess:
-            self._enqueue(Task(self._new_id(), task.unit, task.slot, 0, 0, deaths=unit.postprocess_deaths))
+            self._enqueue(unit.postprocess or Task(self._new_id(), task.unit, task.slot, 0, 0))
             return
         heapq.heappush(self._complete, (task.unit, self._working.pop(task.unit)))
 
@@ -233,17 +246,18 @@ class Ledger:
 
     # ---- death
 
-    def remove_loader(self, loader: int, working_on: int = 0) -> Task | None:
+    def remove_loader(self, loader: int, working_on: int = 0, weight: Weight = Weight.CRASHED) -> Task | None:
         """`loader` is dead: its tasks go back. Returns the task on which loaders die too often, if this is one.
 
         `working_on`: the id of the task it had begun, 0 if none: that one alone is suspect. The oldest owed task is no
         substitute: a loader may die before its report of that task has left it, and working on the next one.
+        At the first death a suspect of many rows is cut into single ones, and only one of them can be guilty.
         A returned task is out of the ledger's hands until `retry` puts it back.
         """
         poison = None
         for task in self._debts.pop(loader).tasks:
             if task.id == working_on:
-                poison = self._put_back_suspect(task)
+                poison = self._put_back_suspect(task, weight)
             else:
                 self._put_back(task)
         return poison
@@ -254,13 +268,14 @@ class Ledger:
         else:
             self._enqueue(task)
 
-    def _put_back_suspect(self, task: Task) -> Task | None:
-        task.deaths += 1
-        if task.rows > 1 and task.deaths >= _DEATHS_BEFORE_CUT and self._can_be_cut:
+    def _put_back_suspect(self, task: Task, weight: Weight) -> Task | None:
+        if task.rows > 1 and self._can_be_cut:
             end = task.first_row + task.rows
             self._cut_rows(task.unit, task.slot, range(task.first_row, end), end, 1)
             return None
-        if task.deaths >= _DEATHS_BEFORE_POISON:
+        task.deaths += 1
+        task.suspicion += weight
+        if task.suspicion >= _ENOUGH_TO_CONVICT:
             return task
         self._put_back(task)
         return None
@@ -268,7 +283,7 @@ class Ledger:
     def _refill(self, task: Task) -> None:
         """A hook that died in the middle of a unit may have left it half changed: all its rows are made again."""
         unit = self._working[task.unit]
-        unit.postprocess_deaths = task.deaths
+        unit.postprocess = task
         unit.open_rows = unit.rows
         self._cut(task.unit, unit.slot, unit.rows)
 

@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
@@ -27,6 +28,7 @@ _MAX_PATH = 107
 """Characters: sun_path holds 108 with the closing zero (man 7 unix)."""
 
 _LONGEST_NAME = "tasks-9999999"
+_MOST_AT_ONCE = 1000
 _PREFIX = "blobfeed-"
 _ADVICE = "set TMPDIR to a writable directory with a short path"
 
@@ -83,3 +85,11 @@ def receive(socket: zmq.Socket[bytes]) -> bytes | None:
         return socket.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
+
+
+def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
+    """What has arrived, but not so much at once that a flood could keep its reader from everything else."""
+    for _ in range(_MOST_AT_ONCE):
+        if (frame := receive(socket)) is None:
+            return
+        yield frame

@@ -23,7 +23,7 @@ import zmq
 from . import links
 from .board import Activity, Board, Seat
 from .config import Config
-from .error_channel import send_exception
+from .error_channel import describe, send_exception, summary_of
 from .indexed_worker import IndexedWorker
 from .malloc import keep_freed_memory
 from .messages import Done, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
@@ -49,7 +49,7 @@ def run_loader(config: Config, loader: int, seat_number: int) -> None:
     try:
         worker = _prepare(config, seat, channel)
     except Exception as error:
-        report(StartFailed(loader, *send_exception(channel, error)))
+        report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)
         return
     tasks = links.open_socket(context, zmq.PULL)
@@ -100,9 +100,12 @@ def _messages(tasks: zmq.Socket[bytes], opener: Opener[ToLoader], seat: Seat, wo
         if not waiting:
             seat.write(Activity.WAITING)
             # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
-            waiting.extend(filter(None, [opener.open(tasks.recv())]))
-        while (frame := links.receive(tasks)) is not None:
-            waiting.extend(filter(None, [opener.open(frame)]))
+            tasks.poll()
+        for frame in links.frames(tasks):
+            if (message := opener.open(frame)) is None:
+                seat.note_dropped()
+            else:
+                waiting.append(message)
         for early in waiting[1:]:
             worker.announce(early)
         if waiting:

@@ -8,21 +8,24 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import time
 from collections import deque
 from dataclasses import dataclass
 
 from .board import Board, Count, SeatState
 from .config import Config
 from .errors import LoaderDied
+from .ledger import Weight
 from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
 from .process import exit_in_words, send_signal
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_PROMPT = 2
+"""Deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
+
 _DEATHS_BEYOND = 8
 """Deaths in a row, with no task done in between, that end the run: this many and two for each loader. A sample on which
-loaders die is isolated after five."""
+loaders die is isolated after seven at most."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -30,9 +33,12 @@ _log = logging.getLogger("blobfeed")
 @dataclass(slots=True)
 class _Member:
     seat: int
+    deadline: float
+    """When it must be ready."""
     handle: int = -1
     ready: bool = False
     kill_reason: str = ""
+    dismissed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class Death:
     loader: int
     last: SeatState
     how: str
+    was_ready: bool
+    dismissed: bool
+    weight: Weight
+
+    def __str__(self) -> str:
+        return f"{self.last}, {self.how}"
 
 
 class LoaderPool:
@@ -56,7 +68,6 @@ class LoaderPool:
         self._members: dict[int, _Member] = {}
         self._free_seats = deque(range(config.max_loaders))
         self._next_loader = 1
-        self._dismissed: set[int] = set()
         self._deaths_in_a_row: list[str] = []
         self._next_start = 0.0
 
@@ -69,16 +80,19 @@ class LoaderPool:
         while len(self._members) < self.wanted and now >= self._next_start:
             loader, seat = self._next_loader, self._free_seats.popleft()
             self._next_loader += 1
-            self._members[loader] = _Member(seat)
+            self._members[loader] = _Member(seat, now + self._start_timeout_s)
             self._board.seat(seat).take(loader, 0)
             self._nursery.spawn(loader, seat)
             started.append(loader)
         self._board.set_count(Count.LOADERS, len(self._members))
         return started
 
-    def next_start(self) -> float | None:
-        """When a pause before starting another loader ends, if there is one."""
-        return self._next_start if len(self._members) < self.wanted else None
+    def next_deadline(self) -> float | None:
+        """When a pause before starting another loader ends, or one is too late in starting; None for never."""
+        times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
+        if len(self._members) < self.wanted:
+            times.append(self._next_start)
+        return min(times, default=None)
 
     def note_ready(self, loader: int) -> bool:
         """False for a loader that is not, or no longer, one of ours, or that has said so before."""
@@ -101,19 +115,16 @@ class LoaderPool:
 
     def dismiss(self, loader: int) -> None:
         """End a loader that is not needed any more and owes nothing; this is no death to be counted."""
-        self._dismissed.add(loader)
+        self._members[loader].dismissed = True
         self.kill(loader, "not needed any more")
 
-    def kill_slow_starters(self) -> None:
+    def kill_slow_starters(self, now: float) -> None:
         for loader, member in self._members.items():
-            if (
-                not member.ready
-                and self._board.seat(member.seat).read().since < time.monotonic() - self._start_timeout_s
-            ):
+            if not member.ready and now > member.deadline:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
-    def handle_event(self, now: float) -> Death | None:
-        """Take one event from the nursery; raises LoaderDied when starting more of them is no use."""
+    def handle_event(self) -> Death | None:
+        """Take one event from the nursery; raises NurseryDied."""
         event = self._nursery.receive()
         if isinstance(event, LoaderStarted):
             self._members[event.loader].handle = event.handle
@@ -122,9 +133,9 @@ class LoaderPool:
             how = f"could not be forked: {os.strerror(event.error)}"
         else:
             how = exit_in_words(event.returncode)
-        return self._bury(event, how, now)
+        return self._bury(event, how)
 
-    def _bury(self, event: LoaderExited | ForkFailed, how: str, now: float) -> Death:
+    def _bury(self, event: LoaderExited | ForkFailed, how: str) -> Death:
         member = self._members.pop(event.loader)
         if member.handle >= 0:
             os.close(member.handle)
@@ -133,24 +144,31 @@ class LoaderPool:
         seat.leave()
         self._free_seats.append(member.seat)
         self._board.set_count(Count.LOADERS, len(self._members))
+        weight = Weight.HUNG if member.kill_reason else _weight_of(event)
         if member.kill_reason:
             how = f"{how} by us: {member.kill_reason}"
-        if event.loader in self._dismissed:
-            self._dismissed.remove(event.loader)
-        else:
-            self._count_death(f"{last}, {how}", now)
-        return Death(event.loader, last, how)
+        return Death(event.loader, last, how, member.ready, member.dismissed, weight)
 
-    def _count_death(self, exit_text: str, now: float) -> None:
+    def count(self, death: Death, was_idle: bool, now: float) -> None:
+        """A loader has died that was wanted; raises LoaderDied when starting more of them is no use.
+
+        One that had nothing to do (`was_idle`) proves nothing of those that follow it: it is replaced, and not held
+        against them.
+        """
         self._board.add(Count.LOADER_DEATHS)
-        self._deaths_in_a_row.append(exit_text)
+        _log.warning("a loader died: %s", death)
+        if not was_idle:
+            self._deaths_in_a_row.append(str(death))
         deaths = len(self._deaths_in_a_row)
-        _log.warning("a loader died: %s", exit_text)
         if deaths > _DEATHS_BEYOND + 2 * self.wanted:
             raise LoaderDied(
                 f"{deaths} loaders died in a row without finishing a task: {'; '.join(self._deaths_in_a_row[-5:])}; "
                 "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
                 self._deaths_in_a_row,
             )
-        # The first replacement comes at once: most deaths are single accidents.
-        self._next_start = now + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**deaths) if deaths > 2 else now
+        self._next_start = now + (min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (deaths - 3)) if deaths > _PROMPT else 0)
+
+
+def _weight_of(event: LoaderExited | ForkFailed) -> Weight:
+    killed = isinstance(event, LoaderExited) and event.returncode == -signal.SIGKILL
+    return Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 _SEAL_BYTES = 8
-MAX_FRAME_BYTES = 16 << 20
+MAX_FRAME_BYTES = 64 << 20
 """Longer frames are refused by the receiving socket; the longest of ours has a line for each bad sample of a task."""
 
 
@@ -49,31 +49,33 @@ class End(_Message, frozen=True, tag="end"):
 
 
 class Announce(_Message, frozen=True, tag="announce"):
-    """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones."""
+    """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
+
+    `rows`: where the run ends with a bad row of the unit, how many lie before it; else -1.
+    """
 
     unit: int
     slot: int
     replaced: tuple[tuple[int, int], ...] = ()
     stream: StreamBatch | None = None
+    rows: int = -1
 
 
 class Failure(_Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
-    Where one sample is to blame it is the one in `row` of `unit`, and a loader that knew it says `where` it is stored,
-    its `index` and `epoch`. `cause` names an exception on the inherited error channel, `cause_text` is its traceback.
-    `details`: what the class carries besides its text.
+    Where one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, where that is known.
+    `cause` names an exception on the inherited error channel, `traceback` is its text. `details`: what the class
+    carries besides its message.
     """
 
     error: str
     text: str
-    unit: int = -1
-    row: int = -1
-    cause: int = 0
-    cause_text: str = ""
-    where: str = ""
+    epoch: int = -1
     index: int = -1
-    epoch: int = 0
+    path: str = ""
+    cause: int = 0
+    traceback: str = ""
     details: tuple[str, ...] = ()
 
 
@@ -90,7 +92,7 @@ class Fill(_Message, frozen=True, tag="fill"):
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on each batch of `unit` in `slot`; `rows`: of a stream's batch."""
+    """Run the user's whole-batch hook on each batch of `unit` in `slot` that lies within its first `rows` rows."""
 
     task: int
     unit: int
@@ -119,8 +121,8 @@ class Ready(_Message, frozen=True, tag="ready"):
 class BadRow(_Message, frozen=True):
     """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
 
-    `text` is the exception in a line. `cause` names it on the inherited error channel, 0 where it could not be pickled,
-    and `traceback` is its traceback; neither is given where a replacement was found.
+    `index` is -1 where the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
+    line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 where it could not be pickled.
     """
 
     row: int
@@ -129,8 +131,8 @@ class BadRow(_Message, frozen=True):
     replacement: int
     path: str
     text: str
-    traceback: str = ""
     cause: int = 0
+    traceback: str = ""
 
 
 class Done(_Message, frozen=True, tag="done"):
@@ -151,7 +153,8 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
 
     loader: int
     text: str
-    cause: int = 0
+    cause: int
+    traceback: str
 
 
 ToAssembler = Release | Stop

@@ -14,11 +14,11 @@ from .batch_plan import BatchPlan, rand_skip_of
 from .dispatch import batches_per_unit
 from .epoch_order import EpochOrder, make_order
 from .hooks import Hooks
-from .messages import Announce, Failure
+from .messages import Announce
 from .mixing import MixedOrder
 from .parameters import Parameters, Transform
 from .recipe import Recipe
-from .run_plan import Blame, RunPlan, State, check_state
+from .run_plan import RunPlan, State, check_state
 from .sources import Source, open_source
 from .sources.mixed import MixedSource, open_mix
 from .sources.stream import StreamSource
@@ -70,17 +70,14 @@ class IndexedPlan(RunPlan):
         batches = []
         for place, k in enumerate(self.units.batches(announce.unit)):
             where, first = self.units.plan.batch(k), place * size
+            if 0 <= announce.rows < first + size:
+                break
             epoch, position = divmod(where.start, order.samples)
             tops = {name: top[first : first + where.rows] for name, top in rows.items()}
             mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
             number = self.first_number + k
             batches.append(Batch(number, epoch, position, where.rows, tops, announce.unit, order, mine))
         return batches
-
-    def blame(self, failure: Failure) -> Blame:
-        position = self.units.position_of(failure.unit, failure.row)
-        index = int(self.recipe.order.indices(position, 1)[0])
-        return Blame(index, position // self.samples, self.recipe.source.where(index))
 
     def begin(self) -> IndexedProgress:
         return IndexedProgress(self)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from .batch import Batch
 from .errors import ParameterError
 from .hooks import Hooks
-from .messages import Announce, Failure
+from .messages import Announce
 from .parameters import Parameters
 from .ring import SlotLayout
 from .specs import ArraySpec, Rows
@@ -49,15 +48,6 @@ class AnyRecipe(Protocol):
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """The sample that a failure speaks of."""
-
-    index: int
-    epoch: int
-    where: str
 
 
 class Progress(Protocol):
@@ -104,9 +94,6 @@ class RunPlan(ABC):
     @abstractmethod
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
         """The batches of an announced unit, as views on its slot's rows."""
-
-    @abstractmethod
-    def blame(self, failure: Failure) -> Blame: ...
 
     @abstractmethod
     def begin(self) -> Progress: ...

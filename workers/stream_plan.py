@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from .batch import Batch
 from .errors import ParameterError, SourceError
 from .hooks import Hooks
-from .messages import Announce, Failure
+from .messages import Announce
 from .parameters import Parameters
-from .run_plan import Blame, RunPlan, State, check_state, usable_cores
+from .run_plan import RunPlan, State, check_state, usable_cores
 from .sources.stream import StreamSource
 from .specs import Rows
 from .stream_recipe import StreamRecipe
@@ -65,9 +65,6 @@ class StreamPlan(RunPlan):
         position = stream.sequence * self.parameters.batch_size
         number = self.first_number + announce.unit
         return [Batch(number, stream.epoch, position, stream.rows, tops, announce.unit, None, {}, stream.shard)]
-
-    def blame(self, failure: Failure) -> Blame:
-        return Blame(failure.row, 0, "the stream")
 
     def begin(self) -> StreamProgress:
         return StreamProgress(self, copy.deepcopy(self.position), self.first_number)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 
+import msgspec
+
 from .board import Activity, Seat
-from .error_channel import send_exception
+from .error_channel import summary_of
 from .keys import derive_key
 from .messages import BadRow, FillFromStream, Postprocess
 from .postprocessing import cut_rows, postprocess_rows
 from .specs import RaggedRows, Rows
 from .stream_recipe import Item, ShardReader, StreamRecipe
-from .worker import ToLoader, WorkDone, WorkerSettings, summary_of
+from .worker import ToLoader, WorkDone, WorkerSettings, failed_hook, place_of, with_cause
 
 
 class StreamWorker:
@@ -72,24 +74,26 @@ class StreamWorker:
     ) -> list[BadRow]:
         """Replace bad rows by copies of good ones of the same batch: a stream cannot be asked for another sample."""
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        reports = []
-        for row, item, error in bad:
-            replace = self._settings.replace and good
-            if replace:
-                chosen = good[derive_key(self._settings.seed, "replacement", item.epoch, item.index) % len(good)]
-                _copy_row(rows, chosen, row)
-            where = f"{self._recipe.source.where(item.index)}, shard {task.shard}"
-            sent = ("", 0) if replace else send_exception(self._channel, error)
-            # The replacement has no number of its own: its row in the batch stands for it.
-            reports.append(
-                BadRow(row, item.epoch, item.index, chosen if replace else -1, where, summary_of(error), *sent)
-            )
-        return reports
+        return [self._report(task, rows, good, *each) for each in bad]
+
+    def _report(
+        self, task: FillFromStream, rows: dict[str, Rows], good: list[int], row: int, item: Item, error: Exception
+    ) -> BadRow:
+        report = BadRow(row, item.epoch, item.index, -1, self._where(item.index, task), summary_of(error))
+        if not (self._settings.replace and good):
+            return with_cause(report, error, self._channel)
+        chosen = good[derive_key(self._settings.seed, "replacement", item.epoch, item.index) % len(good)]
+        _copy_row(rows, chosen, row)
+        # The replacement has no number of its own: its row in the batch stands for it.
+        return msgspec.structs.replace(report, replacement=chosen)
 
     def _fatal(self, row: int, task: FillFromStream, error: Exception) -> BadRow:
         index = task.sequence * self._settings.batch_size + row
-        where = f"{self._recipe.source.where(index)}, shard {task.shard}"
-        return BadRow(row, task.epoch, index, -1, where, summary_of(error), *send_exception(self._channel, error))
+        report = BadRow(row, task.epoch, index, -1, self._where(index, task), summary_of(error))
+        return with_cause(report, error, self._channel)
+
+    def _where(self, index: int, task: FillFromStream) -> str:
+        return f"{place_of(self._recipe.source, index)}, shard {task.shard}"
 
     def _postprocess(self, task: Postprocess) -> list[BadRow]:
         hook = self._recipe.hooks.postprocess
@@ -99,7 +103,7 @@ class StreamWorker:
         try:
             postprocess_rows(hook, cut_rows(self._slots[task.slot], 0, task.rows))
         except Exception as error:
-            return [BadRow(0, 0, 0, -1, "postprocess", summary_of(error), *send_exception(self._channel, error))]
+            return [failed_hook(0, error, self._channel)]
         return []
 
 

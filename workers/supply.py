@@ -32,14 +32,20 @@ class Supply(Protocol):
     def kin_of(self, unit: int, row: int) -> int | None:
         """What the tasks of one loader had better have in common."""
 
-    def order_for(self, task: Task) -> Fill | FillFromStream | Postprocess:
-        """What to tell the loader."""
+    def order_for(self, task: Task, good_rows: int) -> Fill | FillFromStream | Postprocess:
+        """What to tell the loader; `good_rows`: before the first bad row of the unit, where the run ends with it."""
 
     def note_done(self, task: Task, done: Done) -> None:
         """A loader has reported on `task`."""
 
+    def sample_in(self, unit: int, row: int, seen: int) -> tuple[int, int, str]:
+        """(epoch, index, where) of the sample in `row`, as far as it can be told here; `seen`: what a loader was at."""
+
     def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce | None:
         """What to tell the trainer; None where there is nothing in the unit."""
+
+    def beginning(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...], rows: int) -> Announce | None:
+        """The same for a unit of which only `rows` rows are good; None where that is no whole batch."""
 
     @property
     def complaint(self) -> str:
@@ -71,16 +77,23 @@ class IndexedSupply:
         """Tasks of one window of a chunked order have chunks in common: one loader shall decompress them, once."""
         return self.order.window_at(self.units.position_of(unit, row))
 
-    def order_for(self, task: Task) -> Fill | Postprocess:
+    def order_for(self, task: Task, good_rows: int) -> Fill | Postprocess:
         if task.is_postprocess:
-            return Postprocess(task.id, task.unit, task.slot, 0)
+            return Postprocess(task.id, task.unit, task.slot, min(good_rows, self.rows_of(task.unit)))
         return Fill(task.id, task.unit, task.slot, task.first_row, task.rows, task.skip)
 
     def note_done(self, task: Task, done: Done) -> None:
         """All that was asked for is there."""
 
+    def sample_in(self, unit: int, row: int, seen: int) -> tuple[int, int, str]:
+        position = self.units.position_of(unit, row)
+        return position // self.order.samples, int(self.order.indices(position, 1)[0]), ""
+
     def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce:
         return Announce(unit, slot, replaced)
+
+    def beginning(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...], rows: int) -> Announce | None:
+        return Announce(unit, slot, replaced, rows=rows) if rows >= self.units.plan.batch_size else None
 
 
 @dataclass(slots=True)
@@ -121,9 +134,10 @@ class StreamSupply:
     def kin_of(self, unit: int, _row: int) -> int:
         return self._draws[unit].shard
 
-    def order_for(self, task: Task) -> FillFromStream | Postprocess:
+    def order_for(self, task: Task, good_rows: int) -> FillFromStream | Postprocess:
         if task.is_postprocess:
-            return Postprocess(task.id, task.unit, task.slot, self._rows[task.unit])
+            rows = self._rows.get(task.unit, 0)
+            return Postprocess(task.id, task.unit, task.slot, rows if rows <= good_rows else 0)
         draw = self._draws[task.unit]
         shard = self.rank_offset + draw.shard
         return FillFromStream(task.id, task.unit, task.slot, draw.epoch, shard, draw.sequence)
@@ -148,8 +162,16 @@ class StreamSupply:
             self.complaint = EMPTY_EPOCH.format(epoch)
         self._samples_in_epoch = 0
 
+    def sample_in(self, unit: int, row: int, seen: int) -> tuple[int, int, str]:
+        draw = self._draws[unit]
+        first = draw.sequence * self.batch_size
+        return draw.epoch, seen if seen >= 0 else first + row, f"the stream's shard {self.rank_offset + draw.shard}"
+
     def announcement(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...]) -> Announce | None:
         draw, rows = self._draws.pop(unit), self._rows.pop(unit)
         if rows == 0 or (self.drop_short and rows < self.batch_size):
             return None
         return Announce(unit, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
+
+    def beginning(self, unit: int, slot: int, replaced: tuple[tuple[int, int], ...], rows: int) -> None:
+        """A unit is one batch."""

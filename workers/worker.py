@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
+from .error_channel import describe, send_exception, sendable, summary_of
 from .messages import BadRow, ToLoader
 
-__all__ = ["ToLoader", "WorkDone", "Worker", "WorkerSettings", "summary_of"]
+__all__ = ["ToLoader", "WorkDone", "Worker", "WorkerSettings", "failed_hook", "place_of", "with_cause"]
 
-_SUMMARY_CHARACTERS = 500
+_MOST_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,26 @@ class Worker(Protocol):
         """Do what `message` asks for; a sample that raises is a bad row, not an exception."""
 
 
-def summary_of(error: Exception) -> str:
-    """One line, for a log: thousands of rows of one task may be bad, and their messages must fit a frame."""
-    return f"{type(error).__name__}: {error}"[:_SUMMARY_CHARACTERS]
+class _Shelf(Protocol):
+    """Any source."""
+
+    def where(self, index: int) -> str: ...
+
+
+def place_of(source: _Shelf, index: int) -> str:
+    """Where sample `index` is stored; a source that fails to say so must not hide what was wrong with the sample."""
+    try:
+        return sendable(source.where(index), _MOST_CHARACTERS)
+    except Exception as error:
+        return f"at a place that its source cannot name: {summary_of(error)}"
+
+
+def with_cause(bad: BadRow, error: Exception, channel: socket.socket) -> BadRow:
+    """`bad` with all that can be told of `error`, because the run ends with it."""
+    return msgspec.structs.replace(bad, cause=send_exception(channel, error), traceback=describe(error))
+
+
+def failed_hook(row: int, error: Exception, channel: socket.socket) -> BadRow:
+    """The report that the postprocess hook raised for the batch that begins with `row`."""
+    text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
+    return with_cause(BadRow(row, -1, -1, -1, "", text), error, channel)

@@ -23,7 +23,7 @@ from blobfeed.workers.recipe import Hooks, Sample
 from blobfeed.workers.sources.base import Source
 from blobfeed.workers.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
-LARGE = 20_000
+LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
 
 DEADLINE_S = 30.0
