@@ -39,6 +39,8 @@ class LayerOptions:
 def read_param_str(text: str, extra: Mapping[str, object], source: InnerSource | None, what: str) -> LayerOptions:
     """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. Raises ParameterError."""
     values = parse_param_str(text)
+    if source is not None and "path" in source.options and isinstance(values.get("source"), str):
+        values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
     known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]
     inner = () if source is None else source.keys_in(values, {*known, *extra})
     if clash := set(extra) & {*known, *inner}:

@@ -149,3 +149,7 @@ def test_a_param_str_that_is_no_mapping_is_shown_with_an_example(text: str) -> N
 def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
     with pytest.raises(ParameterError, match=r"(?s)^param_str is not valid YAML: .*it reads"):
         parse_param_str(text)
+
+
+def test_a_bare_path_is_an_hdf5_source_as_caffes_own_layer_takes_it() -> None:
+    assert check_parameters({"source": "train.txt", "batch_size": 1}).source == {"hdf5": {"path": "train.txt"}}

@@ -120,7 +120,7 @@ def _yaml(text: str) -> object:
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
-    parameters = check_options(_with_lists(values), Parameters, what)
+    parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
     _check_shard(parameters, what)
@@ -128,11 +128,16 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     return parameters
 
 
-def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One top, or one mean for all channels, may be written without the list around it."""
+def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One top, or one mean for all channels, may be written without the list around it.
+
+    A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it.
+    """
     if not isinstance(values, Mapping):
         return values
     changed = dict(values)
+    if isinstance(changed.get("source"), str):
+        changed["source"] = {"hdf5": {"path": changed["source"]}}
     if isinstance(changed.get("tops"), str):
         changed["tops"] = [changed["tops"]]
     transform = changed.get("transform")

@@ -18,8 +18,7 @@ from ..specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate
 from .base import Source
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    source: dict[str, Any]
+class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
@@ -100,9 +99,17 @@ def _in_words(source: Source) -> str:
 
 
 def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, base_dir: Path) -> MixedSource:
-    """What `mix: [{source: {kind: …}, weight: 0.7}, …]` declares; raises ParameterError, SourceError."""
+    """What `mix: [{hdf5: {…}, weight: 0.7}, …]` declares: sources as anywhere, each with a weight, else 1.
+
+    Raises ParameterError, SourceError.
+    """
     from . import open_source  # the registry imports this package's modules, not the other way round
 
-    checked = [check_options(part, _Part, f"mix[{number}]") for number, part in enumerate(parts)]
-    sources = [open_source(part.source, tops=tops, base_dir=base_dir) for part in checked]
-    return MixedSource(sources, [part.weight for part in checked])
+    weights = [_weight(part, f"mix[{number}]") for number, part in enumerate(parts)]
+    specs = [{kind: options for kind, options in part.items() if kind != "weight"} for part in parts]
+    return MixedSource([open_source(spec, tops=tops, base_dir=base_dir) for spec in specs], weights)
+
+
+def _weight(part: Mapping[str, Any], what: str) -> float:
+    weight = {"weight": part["weight"]} if "weight" in part else {}
+    return check_options(weight, _Weight, what).weight
