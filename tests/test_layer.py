@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
 from blobfeed.layers.harness import make_layer
