@@ -106,10 +106,15 @@ class BatchReader:
     def _batches(self, loop: int) -> Iterator[NamedBatch]:
         """One loop; only the one begun last goes on."""
         self._begin_loop(loop)
-        left = self._feed.loops.left(self._handout.state_dict())
+        state = self.state_dict()
+        self._has_ended = False
+        left, end_epoch = self._feed.loops.left(state), self._feed.loops.end_epoch(state)
         while left is None or left > 0:
             self._check(loop)
             try:
+                if end_epoch is not None and self._handout.next_epoch() >= end_epoch:
+                    self._is_inside, self._has_ended = False, True
+                    break
                 batch = self._handout.next()
             except EndOfData:
                 self._has_ended = True

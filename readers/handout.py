@@ -64,6 +64,10 @@ class Handout(ABC):
     def next(self) -> NamedBatch:
         """The next batch; waits for it, and raises what Pipeline.take raises."""
 
+    def next_epoch(self) -> int:
+        """The epoch of the next batch, which stays where it is; waits for it."""
+        return self._pipeline.peek().epoch
+
     def state_dict(self) -> State:
         """Where the next batch stands that has not been handed out."""
         return self._pipeline.state_dict()
@@ -136,8 +140,18 @@ class CudaHandout(Handout):
 
         self._delivery = CudaDelivery(pipeline, tops, CudaLane(self._device))
         self._lent: deque[list[_Tensor]] = deque()
+        self._ahead: tuple[State, NamedBatch] | None = None
 
     def next(self) -> NamedBatch:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead else self._deliver()
+
+    def next_epoch(self) -> int:
+        if self._ahead is None:
+            self._ahead = self._delivery.state_dict(), self._deliver()
+        return self._ahead[1].epoch
+
+    def _deliver(self) -> NamedBatch:
         shapes = self._delivery.next_shapes()
         tensors = self._lent.popleft() if self._loans and len(self._lent) == self._loans else []
         if [tuple(tensor.data.shape) for tensor in tensors] != shapes:
@@ -148,7 +162,7 @@ class CudaHandout(Handout):
         return NamedBatch.of(batch, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)})
 
     def state_dict(self) -> State:
-        return self._delivery.state_dict()
+        return self._ahead[0] if self._ahead else self._delivery.state_dict()
 
     def take_back(self, keep: int = 0) -> None:
         """The slots are released by the delivery; the tensors stay, to be used again."""

@@ -46,8 +46,12 @@ class LoopedPipeline:
         # Opened once and kept: examining a million files again at each jump would take seconds.
         self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self.base_dir)
         self.is_indexed = not isinstance(self._source, StreamSource)
-        self.pipeline = self._pipeline(None if self.is_indexed else self.parameters.epochs)
-        self.loops: Loops = self._indexed_loops() if self.is_indexed else StreamLoops(self.parameters.epochs)
+        if self.is_indexed:
+            self.pipeline = self._pipeline(None)
+            self.loops: Loops = self._indexed_loops()
+        else:
+            self.loops = StreamLoops(self.parameters.last_batch, self.parameters.epochs)
+            self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
 
     def opened_at(self, state: Mapping[str, object]) -> Pipeline:
         """A pipeline that goes on where `state` was saved, not yet in use; raises ParameterError where it cannot."""

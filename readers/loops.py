@@ -27,6 +27,10 @@ class Loops(ABC):
     def next_loop(self, state: Mapping[str, int | str]) -> State:
         """The state in which the loop after the one that `state` lies in begins."""
 
+    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
+        """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
+        return None
+
     @abstractmethod
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
@@ -91,8 +95,14 @@ class IndexedLoops(Loops):
 
 @dataclass(frozen=True, slots=True)
 class StreamLoops(Loops):
-    """Loops over a stream, whose end nobody knows beforehand: a pipeline for each loop, which ends with it."""
+    """Loops over a stream, of which nobody knows beforehand how long they are.
 
+    With `drop` and `partial` no batch reaches over the end of an epoch: the loop ends before the first batch of an
+    epoch that is not its own. With `wrap` the shards' epochs run into each other, so the pipeline has to be told where
+    to stop, and each loop has its own.
+    """
+
+    last_batch: LastBatch
     epochs: int | None
 
     @property
@@ -109,8 +119,13 @@ class StreamLoops(Loops):
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
         return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0}
 
+    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.last_batch == "wrap" else self._end(state.get("epoch"))
+
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
-        epoch = state.get("epoch")
-        if self.epochs is None or not isinstance(epoch, int):
-            return self.epochs
-        return (epoch // self.epochs + 1) * self.epochs
+        return self._end(state.get("epoch")) if self.last_batch == "wrap" else None
+
+    def _end(self, epoch: object) -> int | None:
+        if self.epochs is None:
+            return None
+        return (epoch // self.epochs + 1) * self.epochs if isinstance(epoch, int) else self.epochs

@@ -65,12 +65,20 @@ def test_an_endless_loop_has_no_length_and_no_successor() -> None:
     assert loop.next_loop(at(8)) == at(8)
 
 
-@given(st.integers(0, 50), st.integers(1, 5), st.lists(st.integers(0, 9), min_size=1, max_size=4))
-def test_a_streams_next_loop_begins_all_its_shards_anew(epoch: int, epochs: int, sequences: list[int]) -> None:
-    loop = StreamLoops(epochs)
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.sampled_from(["wrap", "drop", "partial"]),
+)
+def test_a_streams_next_loop_begins_all_its_shards_anew(
+    epoch: int, epochs: int, sequences: list[int], last_batch: LastBatch
+) -> None:
+    loop = StreamLoops(last_batch, epochs)
     state: State = {"epoch": epoch, "sequences": json.dumps(sequences), "turn": len(sequences) - 1, "seed": 7}
     following = loop.next_loop(state)
-    assert following["epoch"] == loop.pipeline_epochs(state)
+    assert {loop.pipeline_epochs(state), loop.end_epoch(state)} == {following["epoch"], None}
+    assert (loop.pipeline_epochs(state) is None) == (last_batch != "wrap")
     assert (following["turn"], following["seed"]) == (0, 7)
     assert json.loads(str(following["sequences"])) == [0] * len(sequences)
     begin = int(following["epoch"]) - epochs
@@ -79,4 +87,4 @@ def test_a_streams_next_loop_begins_all_its_shards_anew(epoch: int, epochs: int,
 
 
 def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
-    assert StreamLoops(2).pipeline_epochs({"epoch": "soon"}) == 2
+    assert StreamLoops("wrap", 2).pipeline_epochs({"epoch": "soon"}) == 2

@@ -91,12 +91,12 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
 # ---- the queue pipeline
 
 
-def records(shard: int, shards: int) -> Iterator[tuple[Any, int, str]]:
-    for number in range(shard, 60, shards):
-        yield np.full((2,), number, np.float32), number % 3, f"record {number}"
-
-
 def queue(**settings: Any) -> Any:
+    # Inside, so that the loaders get the function itself: to find it in this module they would import TensorFlow.
+    def records(shard: int, shards: int) -> Iterator[tuple[Any, int, str]]:
+        for number in range(shard, 60, shards):
+            yield np.full((2,), number, np.float32), number % 3, f"record {number}"
+
     stream = StreamSource(
         records, names=("features", "labels", "name"), shards=1, capacity=20, min_after_dequeue=10, string_bytes=16
     )
