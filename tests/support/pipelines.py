@@ -11,21 +11,25 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from blobfeed.workers.batch import Batch
+from blobfeed.workers.batch_plan import BatchPlan, BatchRange
+from blobfeed.workers.epoch_order import EpochOrder, make_order
+from blobfeed.workers.hooks import Hooks, Sample
 from blobfeed.workers.parameters import Parameters
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.recipe import Hooks, Sample
+from blobfeed.workers.sample_rng import SampleRng, replacement_index
 from blobfeed.workers.sources.base import Source
 from blobfeed.workers.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
 
+SAMPLES = 40
 DEADLINE_S = 30.0
 
 
@@ -180,7 +184,7 @@ class Numbered(Source):
 
     kind = "numbered"
 
-    def __init__(self, samples: int = 40, items: int = 8, trap: Trap = NO_TRAP) -> None:
+    def __init__(self, samples: int = SAMPLES, items: int = LARGE, trap: Trap = NO_TRAP) -> None:
         self._samples = samples
         self._items = items
         self._trap = trap
@@ -215,14 +219,15 @@ class Numbered(Source):
 
 
 def parameters(**values: Any) -> Parameters:
-    """Two loaders, batches of four, two epochs, and deadlines that a test can wait for."""
-    return Parameters(**{"batch_size": 4, "num_loaders": 2, "epochs": 2, "seed": 5, "timeout_s": DEADLINE_S} | values)
+    """Two loaders, shuffled batches of four, two epochs, and deadlines that a test can wait for."""
+    given = {"batch_size": 4, "num_loaders": 2, "epochs": 2, "seed": 5, "shuffle": True, "timeout_s": DEADLINE_S}
+    return Parameters(**given | values)
 
 
-def trapped_pipeline(trap: Trap, *, samples: int = 40, items: int = LARGE, **values: Any) -> Pipeline:
-    hooks = trap.hooks() if trap.place is Place.DECODE else Hooks()
-    if hooks.decode is not None:
-        values["tops"] = ("data", "label", "noise")
+def trapped_pipeline(trap: Trap = NO_TRAP, *, samples: int = SAMPLES, items: int = LARGE, **values: Any) -> Pipeline:
+    hooks = Hooks()
+    if trap.place is Place.DECODE:
+        hooks, values["tops"] = trap.hooks(), ("data", "label", "noise")
     return Pipeline(parameters(**values), hooks, source=Numbered(samples, items, trap))
 
 
@@ -252,3 +257,52 @@ def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
 def deliver_all(pipeline: Pipeline) -> list[Delivered]:
     with pipeline:
         return list(deliver(pipeline))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What must be delivered, computed without any process. `bad`: samples that others have to stand in for."""
+
+    given: Parameters
+    samples: int = SAMPLES
+    items: int = LARGE
+    noise: bool = False
+    bad: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        order = make_order(
+            self.samples,
+            shuffle=self.given.shuffle,
+            seed=self.given.seed,
+            chunk_samples=None,
+            window_chunks=self.given.shuffle_window,
+        )
+        object.__setattr__(self, "order", order)
+
+    order: EpochOrder = field(init=False)
+
+    def sample_at(self, position: int) -> int:
+        """The sample at a global position, as the order has it."""
+        return int(self.order.indices(position, 1)[0])
+
+    def stand_in(self, epoch: int, index: int) -> int:
+        """`index`, or where it is bad the first of its replacements that is not."""
+        attempt, chosen = 0, index
+        while chosen in self.bad:
+            chosen = replacement_index(self.given.seed, epoch, index, attempt, self.samples)
+            attempt += 1
+        return chosen
+
+    def batches(self) -> list[Delivered]:
+        plan = BatchPlan(self.samples, self.given.batch_size, self.given.last_batch, self.given.epochs)
+        return [self._batch(k, plan.batch(k)) for k in range(plan.total or 0)]
+
+    def _batch(self, number: int, where: BatchRange) -> Delivered:
+        positions = range(where.start, where.start + where.rows)
+        rows = [(g // self.samples, self.stand_in(g // self.samples, self.sample_at(g))) for g in positions]
+        indices = np.array([index for _, index in rows], np.int64)
+        tops = {"data": Numbered(self.samples, self.items).data_of(indices), "label": indices}
+        if self.noise:
+            rng = SampleRng(self.given.seed)
+            tops["noise"] = np.stack([rng.generator(*row).integers(1 << 60, size=2) for row in rows])
+        return Delivered(number, tuple(indices.tolist()), {name: top.tobytes() for name, top in tops.items()})
