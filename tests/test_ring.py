@@ -179,7 +179,7 @@ def test_a_view_in_use_outlives_the_ring_and_then_gives_the_memory_back() -> Non
     view[...] = 5
     ring.close()
     assert view.tolist() == [5, 5, 5, 5]
-    del view
+    del view, ring
     assert not leftovers.opened_since(before)
 
 

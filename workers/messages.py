@@ -193,7 +193,7 @@ class Opener(Generic[_M]):
             return None
         try:
             message: _M = self._decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.dropped += 1
             return None
         return message
