@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
@@ -49,6 +50,7 @@ from .messages import (
 )
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit, wait_for_exit
+from .ring import Ring
 from .supply import Supply
 
 _LONGEST_WAIT_S = 1.0
@@ -314,6 +316,12 @@ class Assembler:
                     self._stopping = True
 
 
+def _use_huge_pages(config: Config) -> Iterator[int]:
+    """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
+    ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
+    yield from ring.use_huge_pages()
+
+
 def main() -> None:
     """`python -m blobfeed.workers.assembler DESCRIPTOR`, the descriptor holding the Config."""
     leave_signals_to_trainer()
@@ -327,6 +335,7 @@ def main() -> None:
         lambda loader, seat: run_loader(config, loader, seat),
         config.modules,
         keep=(kept.ring, kept.board, kept.errors),
+        chores=lambda: _use_huge_pages(config),
     )
     try:
         if _trainer_is_ready(config):

@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,6 +32,9 @@ from .process import close_all_but, die_with, exit_in_words, send_signal, wait_f
 _END_S = 0.5
 """A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
 
+_CHORES_AFTER_MS = 300
+"""Until then the first batches are being made, and chores would be in their way."""
+
 _RECORD = struct.Struct("=qqq")
 _STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
 
@@ -39,6 +42,13 @@ _log = logging.getLogger("blobfeed")
 
 LoaderMain = Callable[[int, int], None]
 """Called in the new loader with its number and its seat."""
+
+
+Chores = Callable[[], Iterator[object]]
+
+
+def _no_chores() -> Iterator[object]:
+    return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +78,19 @@ class NurseryDied(LoaderDied):
 class Nursery:
     """The assembler's side."""
 
-    def __init__(self, loader_main: LoaderMain, modules: tuple[str, ...], keep: tuple[int, ...]) -> None:
+    def __init__(
+        self, loader_main: LoaderMain, modules: tuple[str, ...], keep: tuple[int, ...], chores: Chores = _no_chores
+    ) -> None:
         """Fork it now. `modules`: what it imports before the first loader; `keep`: descriptors that the loaders need.
 
-        No ZeroMQ context may exist in this process yet.
+        `chores`: steps of some milliseconds each, taken there when there is nothing else to do. No ZeroMQ context may
+        exist in this process yet.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep))
+            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, chores))
         theirs.close()
         self._handle = os.pidfd_open(self.pid)
         self._how = ""
@@ -153,8 +166,10 @@ class _Child:
 class _Nurse:
     """The nursery's own side."""
 
-    def __init__(self, link: socket.socket, loader_main: LoaderMain) -> None:
+    def __init__(self, link: socket.socket, loader_main: LoaderMain, chores: Iterator[object]) -> None:
         self._link = link
+        self._chores = chores
+        self._pause_ms: int | None = _CHORES_AFTER_MS
         self._loader_main = loader_main
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
@@ -172,7 +187,10 @@ class _Nurse:
             self._end_all()
 
     def _serve(self) -> bool:
-        for descriptor, _ in self._poller.poll():
+        events = self._poller.poll(self._pause_ms)
+        if not events:
+            self._pause_ms = None if next(self._chores, None) is None else 0
+        for descriptor, _ in events:
             if descriptor != self._link.fileno():
                 self._reap(descriptor)
             elif request := self._link.recv(_RECORD.size):
@@ -225,12 +243,17 @@ class _Nurse:
 
 
 def _nurse(
-    link: socket.socket, parent: int, loader_main: LoaderMain, modules: tuple[str, ...], keep: tuple[int, ...]
+    link: socket.socket,
+    parent: int,
+    loader_main: LoaderMain,
+    modules: tuple[str, ...],
+    keep: tuple[int, ...],
+    chores: Chores,
 ) -> None:
     die_with(parent)
     close_all_but((link.fileno(), *keep))
     _preload(modules)
-    _Nurse(link, loader_main).run()
+    _Nurse(link, loader_main, chores()).run()
 
 
 def _preload(modules: tuple[str, ...]) -> None:

@@ -8,25 +8,24 @@ at creation: a shortage is an error then, and not a SIGBUS at some later batch.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import RingAllocationError
 from .memory import available_memory
+from .shared_map import SharedMap
 from .specs import AnyArray, ArraySpec, RaggedRows, Rows
 
 _ALIGNMENT = 64
 """Bytes: a cache line, and what vector instructions like best; every top's rows start at a multiple of it."""
 
 _PAGE = mmap.PAGESIZE
-_MADV_POPULATE_WRITE = 23
 _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -74,8 +73,8 @@ class Ring:
         self.descriptor = descriptor
         self.layout = layout
         self.slots = slots
-        self._map = mmap.mmap(descriptor, slots * layout.slot_bytes)
-        self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._map: SharedMap | None = SharedMap(descriptor, slots * layout.slot_bytes)
+        self.memory: NDArray[np.uint8] = self._map.array()
         self.views = [layout.view(self.memory, slot) for slot in range(slots)]
 
     @classmethod
@@ -96,7 +95,8 @@ class Ring:
             if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
                 raise _shortage(need, have, slots) from error
             raise
-        ring.populate()
+        if ring._map is not None:
+            ring._map.populate()
         return ring
 
     @classmethod
@@ -104,17 +104,16 @@ class Ring:
         """The same slots in another process, which inherited `descriptor`."""
         return cls(descriptor, layout, slots)
 
-    def populate(self) -> None:
-        """Map all pages at once instead of by a fault each (Linux 5.14; older kernels fault as they go)."""
-        with contextlib.suppress(OSError):
-            self._map.madvise(_MADV_POPULATE_WRITE)
+    def use_huge_pages(self) -> Iterator[int]:
+        """Put the ring's pages together into huge ones, a step each, for all processes; see shared_map.py."""
+        if self._map is not None:
+            yield from self._map.collapse()
 
     def close(self) -> None:
         """Give the memory back once the last view on it is gone: a view that a user still holds stays readable."""
         self.views = []
         self.memory = np.empty(0, np.uint8)
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        self._map = None
         os.close(self.descriptor)
 
 
