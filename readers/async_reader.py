@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -17,8 +16,6 @@ from ..workers.recipe import Hooks
 from ..workers.run_plan import State
 from ..workers.specs import AnyArray
 from ..workers.statistics import Statistics
-from .delivery_tops import make_tops
-from .handout import Handout, make_handout
 from .looped import LoopedPipeline, check_hook
 
 if TYPE_CHECKING:
@@ -82,8 +79,9 @@ class AsyncReader:
         self.options = check_options(_with_aliases({**(params or {}), **named}), AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
         hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
-        self._feed = LoopedPipeline("AsyncReader", _source(self.options), hooks, _parameters(self.options))
-        self._handout = self._make_handout()
+        self._feed = LoopedPipeline(
+            "AsyncReader", _source(self.options), hooks, _parameters(self.options), copy=False, loans=_PAIRS
+        )
         self._asked = 0
         self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
 
@@ -111,7 +109,7 @@ class AsyncReader:
             raise FetchOrderError(
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
             )
-        batch = self._handout.next()
+        batch = self._feed.handout.next()
         self._asked -= 1
         return batch[self.options.data_field], batch[self.options.labels_field]
 
@@ -125,14 +123,11 @@ class AsyncReader:
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been got; what was only asked for does not count."""
-        return self._handout.state_dict()
+        return self._feed.handout.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what was asked for is forgotten. Raises ParameterError."""
-        pipeline = self._feed.opened_at(state)
-        self._handout.close()
-        self._feed.switch_to(pipeline)
-        self._handout = self._make_handout()
+        self._feed.jump(state)
         self._asked = 0
 
     def statistics(self) -> Statistics:
@@ -140,7 +135,6 @@ class AsyncReader:
 
     def close(self) -> None:
         """End the loaders and give everything back; every other call then raises PipelineClosed."""
-        self._handout.close()
         self._finalizer()
 
     destructor = close
@@ -155,13 +149,8 @@ class AsyncReader:
 
     def _plan(self) -> BatchPlan:
         """The batches that have not been got; those of rank 0, but every rank's epochs end with the same ones."""
-        given, start = self._feed.parameters, int(self._handout.state_dict()["position"])
+        given, start = self._feed.parameters, int(self._feed.handout.state_dict()["position"])
         return BatchPlan(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
-
-    def _make_handout(self) -> Handout:
-        pipeline = self._feed.pipeline
-        tops = make_tops(pipeline.specs, pipeline.parameters, Path())
-        return make_handout(pipeline, tops, copy=False, loans=_PAIRS)
 
 
 class _OnData:

@@ -13,8 +13,8 @@ from ..workers.recipe import DecodeHook, Hooks, PostprocessHook
 from ..workers.run_plan import State
 from ..workers.specs import ArraySpec
 from ..workers.statistics import Statistics
-from .delivery_tops import UnevenTop, make_tops
-from .handout import Handout, NamedBatch, make_handout
+from .delivery_tops import UnevenTop
+from .handout import NamedBatch
 from .looped import LoopedPipeline, SourceLike
 
 
@@ -53,13 +53,10 @@ class BatchReader:
         train: bool = True,
         **parameters: object,
     ) -> None:
-        self._feed = LoopedPipeline(
-            type(self).__name__, source, Hooks(decode, postprocess), parameters, base_dir=base_dir, train=train
-        )
+        hooks = Hooks(decode, postprocess)
+        self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters
-        self.copies = self.parameters.delivery == "copy" if copy is None else copy
-        self._tops = make_tops(self._feed.pipeline.specs, self.parameters, self._feed.base_dir)
-        self._handout = self._make_handout()
+        self.copies = self._feed.copies
         self._loop = 0
         self._is_inside = False
         self._has_ended = False
@@ -72,7 +69,8 @@ class BatchReader:
     def specs(self) -> Mapping[str, ArraySpec]:
         """What each sample of a batch has, by name; where it varies, the largest shape."""
         return {
-            top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop)) for top in self._tops
+            top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop))
+            for top in self._feed.tops
         }
 
     @property
@@ -112,22 +110,22 @@ class BatchReader:
         while left is None or left > 0:
             self._check(loop)
             try:
-                if end_epoch is not None and self._handout.next_epoch() >= end_epoch:
+                if end_epoch is not None and self._feed.handout.next_epoch() >= end_epoch:
                     self._is_inside, self._has_ended = False, True
                     break
-                batch = self._handout.next()
+                batch = self._feed.handout.next()
             except EndOfData:
                 self._has_ended = True
                 break
             left = None if left is None else left - 1
             self._is_inside = left != 0
             yield batch
-        self._handout.take_back()
+        self._feed.handout.take_back()
 
     def _begin_loop(self, loop: int) -> None:
         self._check(loop)
         if self._is_inside and self.parameters.epochs is not None:
-            self._jump(self._state_of_next_loop())
+            self._feed.jump(self._state_of_next_loop())
         self._is_inside = True
 
     def _check(self, loop: int) -> None:
@@ -142,7 +140,7 @@ class BatchReader:
 
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
-        return self._state_of_next_loop() if self._has_ended else self._handout.state_dict()
+        return self._state_of_next_loop() if self._has_ended else self._feed.handout.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
@@ -150,9 +148,9 @@ class BatchReader:
         It may be called at any time; a loop in progress is over. Raises ParameterError where the state does not fit.
         """
         self._check_open()
-        self._jump(state)
+        self._feed.jump(state)
         self._loop += 1
-        self._is_inside = False
+        self._is_inside = self._has_ended = False
 
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""
@@ -161,7 +159,6 @@ class BatchReader:
     def close(self) -> None:
         """End the loaders and give everything back. A reader that is forgotten does so too, when it is collected."""
         self._closed = True
-        self._handout.close()
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -173,17 +170,7 @@ class BatchReader:
         self.close()
 
     def _state_of_next_loop(self) -> State:
-        return self._feed.loops.next_loop(self._handout.state_dict())
-
-    def _jump(self, state: Mapping[str, object]) -> None:
-        pipeline = self._feed.opened_at(state)
-        self._handout.close()
-        self._feed.switch_to(pipeline)
-        self._handout = self._make_handout()
-        self._has_ended = False
-
-    def _make_handout(self) -> Handout:
-        return make_handout(self._feed.pipeline, self._tops, copy=self.copies)
+        return self._feed.loops.next_loop(self._feed.handout.state_dict())
 
     def _check_open(self) -> None:
         if self._closed:

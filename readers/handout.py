@@ -76,9 +76,9 @@ class Handout(ABC):
     def take_back(self, keep: int = 0) -> None:
         """End the loans of all batches but the last `keep`."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Give back what is held of the pipeline; before the pipeline itself is closed."""
-        self.take_back()
+        """The pipeline is about to be closed, and all loans with it."""
 
 
 class NumpyHandout(Handout):
@@ -97,6 +97,9 @@ class NumpyHandout(Handout):
         arrays = {top.name: self._array(top, batch, pool) for top, pool in zip(self._tops, self._pools, strict=True)}
         self.take_back(self._loans)
         return NamedBatch.of(batch, arrays)
+
+    def close(self) -> None:
+        self._lent.clear()
 
     def take_back(self, keep: int = 0) -> None:
         while len(self._lent) > keep:
@@ -128,61 +131,6 @@ class TorchHandout(NumpyHandout):
         return batch
 
 
-class CudaHandout(Handout):
-    """Tensors on a CUDA device, to which the next batches travel ahead of time; those on loan are filled again."""
-
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
-        super().__init__(pipeline, tops, copy=copy, loans=loans)
-        self._device = check_cuda(pipeline.parameters.device)
-        self._types = [check_torch_has(top) for top in tops]
-        from .cuda import CudaLane
-        from .cuda_delivery import CudaDelivery
-
-        self._delivery = CudaDelivery(pipeline, tops, CudaLane(self._device))
-        self._lent: deque[list[_Tensor]] = deque()
-        self._ahead: tuple[State, NamedBatch] | None = None
-
-    def next(self) -> NamedBatch:
-        ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead else self._deliver()
-
-    def next_epoch(self) -> int:
-        if self._ahead is None:
-            self._ahead = self._delivery.state_dict(), self._deliver()
-        return self._ahead[1].epoch
-
-    def _deliver(self) -> NamedBatch:
-        shapes = self._delivery.next_shapes()
-        tensors = self._lent.popleft() if self._loans and len(self._lent) == self._loans else []
-        if [tuple(tensor.data.shape) for tensor in tensors] != shapes:
-            tensors = [self._empty(shape, dtype) for shape, dtype in zip(shapes, self._types, strict=True)]
-        batch = self._delivery.deliver(tensors)
-        if self._loans:
-            self._lent.append(tensors)
-        return NamedBatch.of(batch, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)})
-
-    def state_dict(self) -> State:
-        return self._ahead[0] if self._ahead else self._delivery.state_dict()
-
-    def take_back(self, keep: int = 0) -> None:
-        """The slots are released by the delivery; the tensors stay, to be used again."""
-
-    def close(self) -> None:
-        self._delivery.close()
-
-    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> _Tensor:
-        import torch
-
-        return _Tensor(torch.empty(tuple(shape), dtype=dtype, device=self._device))
-
-
-class _Tensor:
-    """A blob for the delivery."""
-
-    def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
-
-
 def check_torch_has(top: Top) -> torch.dtype:
     """The torch type of a top's values; raises ParameterError where torch has none."""
     import torch
@@ -196,19 +144,13 @@ def check_torch_has(top: Top) -> torch.dtype:
         ) from None
 
 
-def check_cuda(device: str) -> str:
-    """The parameter `device` where there is such a device; raises ParameterError."""
-    import torch
-
-    count = torch.cuda.device_count()
-    known = ["cuda", *(f"cuda:{number}" for number in range(count))] if count else []
-    if device not in known:
-        here = f"here are {', '.join(known)}" if known else "torch finds no CUDA device here"
-        raise ParameterError(f"parameter 'device' is {device!r}: expected '' (NumPy), 'cpu' or a CUDA device; {here}")
-    return device
-
-
 def make_handout(pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> Handout:
     """The handout for the pipeline's parameter `device`; raises ParameterError."""
-    kinds: dict[str, type[Handout]] = {"": NumpyHandout, "cpu": TorchHandout}
-    return kinds.get(pipeline.parameters.device, CudaHandout)(pipeline, tops, copy=copy, loans=loans)
+    device = pipeline.parameters.device
+    if not device:
+        return NumpyHandout(pipeline, tops, copy=copy, loans=loans)
+    if device == "cpu":
+        return TorchHandout(pipeline, tops, copy=copy, loans=loans)
+    from .handout_cuda import CudaHandout
+
+    return CudaHandout(pipeline, tops, copy=copy, loans=loans)

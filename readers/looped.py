@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,8 @@ from ..workers.recipe import Hooks
 from ..workers.sources import Source, open_source
 from ..workers.sources.mixed import open_mix
 from ..workers.sources.stream import StreamSource
+from .delivery_tops import make_tops
+from .handout import Handout, make_handout
 from .loops import IndexedLoops, Loops, StreamLoops
 from .sharding import with_shard
 
@@ -24,7 +27,10 @@ SourceLike = Source | StreamSource | Mapping[str, object] | None
 
 
 class LoopedPipeline:
-    """`pipeline` is the one in use; `loops` says where it shall end and where another one begins."""
+    """A pipeline that can be begun anew elsewhere: `loops` says where, `handout` gives the batches.
+
+    `copy`, `loans`: see Handout; `copy` None: as the parameter `delivery` says.
+    """
 
     def __init__(
         self,
@@ -33,43 +39,55 @@ class LoopedPipeline:
         hooks: Hooks,
         values: Mapping[str, object],
         *,
+        copy: bool | None,
+        loans: int = 1,
         base_dir: Path | str | None = None,
         train: bool = True,
     ) -> None:
         """`what` begins the messages about wrong parameters. Raises what Pipeline raises."""
         check_hook(what, "decode", hooks.decode)
         check_hook(what, "postprocess", hooks.postprocess)
-        self.base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
+        self._base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
         self.parameters = _check(what, source, values)
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
-        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self.base_dir)
+        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self._base_dir)
         self.is_indexed = not isinstance(self._source, StreamSource)
+        self.copies = self.parameters.delivery == "copy" if copy is None else copy
+        self._loans = loans
+        self._owner = os.getpid()
         if self.is_indexed:
             self.pipeline = self._pipeline(None)
             self.loops: Loops = self._indexed_loops()
         else:
             self.loops = StreamLoops(self.parameters.last_batch, self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
+        self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
+        self.handout = self._handout()
 
-    def opened_at(self, state: Mapping[str, object]) -> Pipeline:
-        """A pipeline that goes on where `state` was saved, not yet in use; raises ParameterError where it cannot."""
+    def jump(self, state: Mapping[str, object]) -> None:
+        """Go on where `state` was saved; what has been prefetched is thrown away.
+
+        Raises ParameterError where that is not possible; then all is as it was.
+        """
         pipeline = self._pipeline(self.loops.pipeline_epochs(state))
         pipeline.load_state_dict(state)
-        return pipeline
-
-    def switch_to(self, pipeline: Pipeline) -> None:
-        """Read from `pipeline` from now on; what the one before it has prefetched is thrown away."""
-        self.pipeline.close()
+        self.close()
         self.pipeline = pipeline
+        self.handout = self._handout()
 
     def close(self) -> None:
-        self.pipeline.close()
+        if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
+            self.handout.close()
+            self.pipeline.close()
+
+    def _handout(self) -> Handout:
+        return make_handout(self.pipeline, self.tops, copy=self.copies, loans=self._loans)
 
     def _pipeline(self, epochs: int | None) -> Pipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
-        return Pipeline(parameters, self._hooks, base_dir=self.base_dir, train=self._train, source=self._source)
+        return Pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
 
     def _indexed_loops(self) -> IndexedLoops:
         given = self.parameters
