@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from blobfeed.workers.shared_map import HUGE_PAGE, SharedMap
 
 
