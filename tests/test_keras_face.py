@@ -13,9 +13,8 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.errors import ParameterError
 from blobfeed.workers.specs import AnyArray
 
-pytest.importorskip("torch")
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras: Any = pytest.importorskip("keras")
+keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
 from blobfeed.readers.keras_face import KerasFeed  # noqa: E402
 
 # Keras turns torch tensors into NumPy arrays in a way that NumPy 2 does not like.
@@ -33,8 +32,8 @@ class Recorder:
 
         class Look(keras.layers.Layer):  # type: ignore[misc]
             def call(self, x: Any, training: bool = False) -> Any:
-                if x.device.type != "meta":
-                    recorder.seen.append([int(number) for number in x[:, 0].tolist()])
+                if not isinstance(x, keras.KerasTensor) and str(getattr(x, "device", "")) != "meta":
+                    recorder.seen.append([int(number) for number in keras.ops.convert_to_numpy(x)[:, 0]])
                 return x
 
         self.model = keras.Sequential([Look(), keras.layers.Dense(1)])
