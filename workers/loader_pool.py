@@ -68,7 +68,8 @@ class LoaderPool:
         self._members: dict[int, _Member] = {}
         self._free_seats = deque(range(config.max_loaders))
         self._next_loader = 1
-        self._deaths_in_a_row: list[str] = []
+        self._failed_starts: list[str] = []
+        self._failed_tasks: list[str] = []
         self._next_start = 0.0
 
     def __len__(self) -> int:
@@ -100,10 +101,11 @@ class LoaderPool:
         if member is None or member.ready:
             return False
         member.ready = True
+        self._failed_starts.clear()
         return True
 
     def note_task_done(self) -> None:
-        self._deaths_in_a_row.clear()
+        self._failed_tasks.clear()
 
     def kill(self, loader: int, reason: str) -> None:
         """SIGKILL: works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
@@ -158,15 +160,20 @@ class LoaderPool:
         self._board.add(Count.LOADER_DEATHS)
         _log.warning("a loader died: %s", death)
         if not was_idle:
-            self._deaths_in_a_row.append(str(death))
-        deaths = len(self._deaths_in_a_row)
+            (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
+        deaths = len(self._failed_starts) + len(self._failed_tasks)
         if deaths > _DEATHS_BEYOND + 2 * self.wanted:
-            raise LoaderDied(
-                f"{deaths} loaders died in a row without finishing a task: {'; '.join(self._deaths_in_a_row[-5:])}; "
-                "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
-                self._deaths_in_a_row,
-            )
+            raise self._no_use()
+        # The pause grows, for memory may be short for a while.
         self._next_start = now + (min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (deaths - 3)) if deaths > _PROMPT else 0)
+
+    def _no_use(self) -> LoaderDied:
+        exits = [*self._failed_tasks, *self._failed_starts]
+        return LoaderDied(
+            f"{len(exits)} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
+            "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
+            exits,
+        )
 
 
 def _weight_of(event: LoaderExited | ForkFailed) -> Weight:
