@@ -15,6 +15,7 @@ before it makes its ZeroMQ context, and waits in one place for all there is: rel
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -326,6 +327,7 @@ def main() -> None:
     """`python -m blobfeed.workers.assembler DESCRIPTOR`, the descriptor holding the Config."""
     leave_signals_to_trainer()
     raise_descriptor_limit()
+    _print_at_once()
     config = Config.read(int(sys.argv[1]))
     logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
     _log.setLevel(logging.INFO)
@@ -344,6 +346,12 @@ def main() -> None:
         nursery.close()
         links.remove_socket_directory(Path(config.sockets))
     _end_group()
+
+
+def _print_at_once() -> None:
+    """For this process and the loaders: they are killed in the end, and what waited in a buffer would be lost then."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _trainer_is_ready(config: Config) -> bool:
