@@ -40,12 +40,14 @@ def _is_plain(value: AnyArray) -> bool:
 def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> list[h5py.HLObject] | None:
     """The objects that hold a sample's attributes: the data set, or the group and its data sets."""
 
-    def visit(_name: str, entry: h5py.HLObject) -> list[h5py.HLObject] | None:
+    def visit(name: bytes) -> list[h5py.HLObject] | None:
+        entry = group if name == b"." else group[name]
         if not datasets:
             return [entry] if isinstance(entry, h5py.Dataset) else None
         if isinstance(entry, h5py.Group) and all(path in entry for path in datasets):
             return [entry, *(entry[path] for path in datasets)]
         return None
 
-    found: list[h5py.HLObject] | None = visit("", group) or group.visititems(visit)
+    # In the order in which they are stored: visititems would sort a million names to find the first one.
+    found: list[h5py.HLObject] | None = h5py.h5o.visit(group.id, visit, order=h5py.h5.ITER_NATIVE)
     return found
