@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 
-import cloudpickle
 import zmq
 
 from . import links
@@ -28,6 +27,7 @@ from .errors import (
     TooManyBadSamples,
 )
 from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
+from .packing import pack
 from .process import fill_standard_streams, is_stopped, require_descriptors
 from .run_plan import RunPlan
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
@@ -58,7 +58,7 @@ class Feed:
         self._all_announced_below = 0
         self._reported_ns = 0
         self._failure: BlobfeedError | None = None
-        recipe = cloudpickle.dumps(plan.recipe)
+        recipe, modules = pack(plan.recipe)
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
         self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
@@ -69,7 +69,7 @@ class Feed:
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
         try:
-            self._start(_config(plan, self.shared, recipe))
+            self._start(_config(plan, self.shared, recipe, modules))
         except BaseException:
             self.close()
             raise
@@ -243,7 +243,7 @@ def _end_of_stream(plan: RunPlan) -> EndOfData:
     return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
 
 
-def _config(plan: RunPlan, shared: Shared, recipe: bytes) -> Config:
+def _config(plan: RunPlan, shared: Shared, recipe: bytes, modules: tuple[str, ...]) -> Config:
     parameters = plan.parameters
     wanted = parameters.num_loaders
     return Config(
@@ -254,7 +254,7 @@ def _config(plan: RunPlan, shared: Shared, recipe: bytes) -> Config:
         slots=plan.slots,
         supply=plan.supply(),
         recipe=recipe,
-        modules=plan.recipe.source.modules,
+        modules=(*plan.recipe.source.modules, *modules),
         sys_path=trainer_sys_path(),
         num_loaders=None if wanted == "auto" else wanted,
         max_loaders=plan.max_loaders,

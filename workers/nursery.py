@@ -261,5 +261,5 @@ def _preload(modules: tuple[str, ...]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             _log.info("%s cannot be imported ahead of the loaders: %s: %s", name, type(problem).__name__, problem)
