@@ -1,0 +1,98 @@
+"""Ten epochs while loaders are killed, crashed and stopped at random: every byte as in an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blobfeed.workers.pipeline import Pipeline
+
+from .figures import Figure
+from .processes import send, some_loader
+from .record import Difference, compare, read
+from .scale import Scale
+from .works import EPOCHS, WORKS, Work
+
+_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
+_ODDS = (5, 3, 2)
+_PATIENCE_S = 0.05
+
+
+@dataclass
+class Injector:
+    """Strikes a random loader again and again, by preference one at work; a thread beside the trainer's loop."""
+
+    pipeline: Pipeline
+    pause_s: float
+    rng: random.Random
+    struck: Counter[signal.Signals] = field(default_factory=Counter)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._strike_until, args=(stop,))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _strike_until(self, stop: threading.Event) -> None:
+        while not stop.wait(self.rng.expovariate(1 / self.pause_s)):
+            victim = some_loader(self.pipeline, self.rng, _PATIENCE_S)
+            (number,) = self.rng.choices(_SIGNALS, _ODDS)
+            if victim is not None and send(victim, number):
+                self.struck[number] += 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    work: Work
+    struck: Counter[signal.Signals]
+    deaths: int
+    samples: int
+    difference: Difference
+
+
+def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
+    """The work once in peace and once in chaos, which takes about `chaos_s`."""
+    with work.open(folder) as pipeline:
+        undisturbed = read(pipeline)
+    with work.open(folder) as pipeline:
+        injector = Injector(pipeline, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
+        pipeline.peek()
+        with injector.running():
+            disturbed = read(pipeline, scale.chaos_s / len(undisturbed.digests))
+        deaths = pipeline.statistics().loader_deaths
+    difference = compare(undisturbed, disturbed, in_order=work.values.get("in_order", True))
+    return Outcome(work, injector.struck, deaths, len(disturbed.samples), difference)
+
+
+def study(scale: Scale, folder: Path) -> Iterator[Figure]:
+    struck: Counter[signal.Signals] = Counter()
+    totals: Counter[str] = Counter()
+    for work in WORKS[:: scale.work_step]:
+        outcome = disturb(work, scale, folder)
+        struck += outcome.struck
+        totals.update(samples=outcome.samples, deaths=outcome.deaths, **vars(outcome.difference))
+        told = f"{outcome.struck.total()} faults, {outcome.deaths} deaths"
+        yield _figure(f"{work.name}: {told}; differences", sum(vars(outcome.difference).values()), 0)
+    kinds = ", ".join(f"{number.name} {struck[number]}" for number in _SIGNALS)
+    yield _figure(f"faults injected ({kinds})", struck.total())
+    yield _figure("loaders that died and were replaced", totals["deaths"])
+    yield _figure(f"samples delivered, {EPOCHS} epochs of each work", totals["samples"])
+    yield _figure("samples lost", totals["lost"], 0)
+    yield _figure("samples repeated", totals["repeated"], 0)
+    yield _figure("samples out of order", totals["misplaced"], 0)
+    yield _figure("batches with other bytes", totals["altered"], 0)
+
+
+def _figure(what: str, value: int, must_be: int | None = None) -> Figure:
+    return Figure("chaos", what, value, must_be)

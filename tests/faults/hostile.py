@@ -1,0 +1,137 @@
+"""Frames that are not ours, were changed, or come twice: dropped and counted, and nothing is disturbed."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+from blobfeed.workers import links
+from blobfeed.workers.feed import Feed
+from blobfeed.workers.messages import Announce, Done, Ready, Release, Sealer
+from blobfeed.workers.pipeline import Pipeline
+
+from .figures import Figure
+from .record import Record, compare, read
+from .scale import Scale
+from .works import WORKS
+
+_STUDY = "hostile frames"
+_DEADLINE_S = 5.0
+_UNIT = 0
+"""Its release has been heard of long before a frame speaks of it again."""
+
+_BAD_HANDSHAKE = b"\xff\0\0\0\0\0\0\0\0\x7f\3"
+"""A greeting of ZMTP 3 as far as its version (rfc.zeromq.org/spec/23): what begins otherwise may be taken for frames of
+an older version, which has no handshake, and they would be counted too."""
+
+Forge = Callable[[random.Random], bytes]
+
+
+def study(scale: Scale, folder: Path) -> Iterator[Figure]:
+    work = WORKS[3]
+    with work.open(folder) as pipeline:
+        undisturbed = read(pipeline)
+    with work.open(folder) as pipeline:
+        record, sent, strangers = _attacked(pipeline, scale.hostile_frames, random.Random(scale.seed))
+        dropped = _wait_for(pipeline, sent)
+        deaths = pipeline.statistics().loader_deaths
+    yield Figure(_STUDY, "frames sent: noise, changed, sealed with another key, of another link, replayed", sent)
+    yield Figure(_STUDY, "dropped and counted", dropped, sent)
+    yield Figure(_STUDY, "connections that do not speak the protocol", strangers)
+    difference = compare(undisturbed, record)
+    yield Figure(_STUDY, "loaders that died of it", deaths, 0)
+    yield Figure(_STUDY, "samples lost, repeated, out of order; batches altered", sum(vars(difference).values()), 0)
+
+
+def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Record, int, int]:
+    """The run to its end, with frames sent on every link during its first half."""
+    record, sent, strangers = Record(), 0, 0
+    batches = pipeline.total_batches or 0
+    with zmq.Context() as context:
+        attackers: dict[str, zmq.Socket[bytes]] = {}
+        for number in range(batches):
+            batch = pipeline.take()
+            record.add(batch)
+            pipeline.release(batch)
+            if number == 10:  # the first units are released by now
+                attackers = _connect(context, _folder(pipeline))
+            if 10 <= number < batches // 2:
+                sent += _send(attackers, pipeline, frames // (batches // 2), rng)
+                strangers += _babble(_folder(pipeline), rng) if number % 10 == 0 else 0
+        for attacker in attackers.values():
+            attacker.close(linger=-1)
+    return record, sent, strangers
+
+
+def _feed(pipeline: Pipeline) -> Feed:
+    feed = pipeline._feed
+    assert feed is not None
+    return feed
+
+
+def _folder(pipeline: Pipeline) -> Path:
+    return _feed(pipeline).shared.folder
+
+
+def _connect(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> dict[str, zmq.Socket[bytes]]:
+    attackers = {}
+    for path in sorted(folder.iterdir()):
+        attackers[path.name] = context.socket(zmq.PUSH)
+        attackers[path.name].connect(links.address(folder, path.name))
+    return attackers
+
+
+def _send(attackers: dict[str, zmq.Socket[bytes]], pipeline: Pipeline, frames: int, rng: random.Random) -> int:
+    sealer = Sealer(_feed(pipeline).shared.key)
+    for _ in range(frames):
+        name = rng.choice(list(attackers))
+        attackers[name].send(rng.choice(_forgeries(name, sealer))(rng))
+    return frames
+
+
+def _forgeries(link: str, sealer: Sealer) -> list[Forge]:
+    """What may be sent on `link`."""
+    announce, release, done = Announce(_UNIT, 0), Release(_UNIT, 0), Done(1, 1, 1000)
+    twice = {"batches": announce, "releases": release, "results": done}.get(link)
+    elsewhere = {"batches": release, "releases": done}.get(link, announce)
+    stranger = Sealer(secrets.token_bytes(32))
+    known: list[Forge] = [lambda _: sealer.seal(Ready(987_654))] if link == "results" else []
+    replayed: list[Forge] = [lambda _: sealer.seal(twice)] if twice is not None else []
+    return [
+        lambda rng: rng.randbytes(rng.randrange(200)),
+        lambda rng: _with_a_bit_changed(sealer.seal(elsewhere), rng),
+        lambda _: stranger.seal(twice or release),
+        lambda _: sealer.seal(elsewhere),
+        *replayed,
+        *known,
+    ]
+
+
+def _with_a_bit_changed(frame: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(frame)
+    changed[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _babble(folder: Path, rng: random.Random) -> int:
+    """Noise on the sockets themselves, in no frames; returns how many were spoken to."""
+    paths = list(folder.iterdir())
+    for path in paths:
+        with socket.socket(socket.AF_UNIX) as stranger, suppress(ConnectionError):
+            stranger.connect(str(path))
+            stranger.sendall(_BAD_HANDSHAKE + rng.randbytes(rng.randrange(1, 300)))
+    return len(paths)
+
+
+def _wait_for(pipeline: Pipeline, sent: int) -> int:
+    """The count of dropped frames, as soon as all have arrived."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while (dropped := pipeline.statistics().dropped_messages) < sent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return dropped

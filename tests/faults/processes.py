@@ -1,0 +1,58 @@
+"""The processes of a pipeline seen from the trainer, and doing harm to them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+from blobfeed.workers.board import Activity, SeatState
+from blobfeed.workers.pipeline import Pipeline
+
+_BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
+_POLL_S = 0.0005
+
+
+def send(state: SeatState, number: signal.Signals) -> bool:
+    """Signal the loader on that seat; False where it has ended since, be its number another process's by now."""
+    with suppress(OSError):
+        handle = os.pidfd_open(state.pid)
+        try:
+            if b"blobfeed.workers.assembler" not in Path(f"/proc/{state.pid}/cmdline").read_bytes():
+                return False
+            signal.pidfd_send_signal(handle, number)
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def loaders(pipeline: Pipeline, *, busy: bool = False) -> list[SeatState]:
+    """The seats on which a process sits; with `busy` only those that are at a task."""
+    return [state for state in pipeline.activities() if state.pid and (not busy or state.activity in _BUSY)]
+
+
+def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> SeatState | None:
+    """A loader that is at a task or, where within `patience_s` there is none, any one."""
+    deadline = time.monotonic() + patience_s
+    while not (found := loaders(pipeline, busy=True)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    found = found or loaders(pipeline)
+    return rng.choice(found) if found else None
+
+
+def assembler() -> int:
+    """The process id of the one pipeline's assembler that runs."""
+    (child,) = (child for child in psutil.Process().children() if "blobfeed.workers.assembler" in child.cmdline())
+    return int(child.pid)
+
+
+def memory(*, with_trainer: bool) -> tuple[int, int]:
+    """Resident and proportional set size in bytes, summed over all processes below this one, or with it."""
+    me = psutil.Process()
+    sizes = [each.memory_full_info() for each in [*me.children(recursive=True), *([me] if with_trainer else [])]]
+    return sum(size.rss for size in sizes), sum(size.pss for size in sizes)
