@@ -13,12 +13,13 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
-.PHONY: help train test test-long bench lint types pytest format clean distclean
+.PHONY: help train test test-long faults bench lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
 	@echo 'make test       every check: format, lint, types, tests'
 	@echo 'make test-long  the same with the tests that take minutes'
+	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about ten minutes'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make format     let ruff rewrite what it can'
 	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'
@@ -30,6 +31,9 @@ test: lint types pytest
 
 test-long: lint types
 	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
+
+faults: $(VENV)/package
+	$(BIN)/python -P -m tests.faults
 
 bench: $(VENV)/package
 	-$(BIN)/python -m benchmarks --make-peers
