@@ -94,6 +94,7 @@ class Nursery:
         theirs.close()
         self._handle = os.pidfd_open(self.pid)
         self._how = ""
+        self._has_had_loaders = False
 
     def fileno(self) -> int:
         """Readable when there is something to `receive`."""
@@ -116,13 +117,15 @@ class Nursery:
             raise self._death()
         kind, loader, value = _RECORD.unpack(data)
         if kind == _STARTED:
+            self._has_had_loaders = True
             return LoaderStarted(loader, handles[0])
         return LoaderExited(loader, value) if kind == _EXITED else ForkFailed(loader, value)
 
     def close(self) -> None:
         """End it and all its loaders, and wait until they are gone."""
         self._socket.close()
-        if not wait_for_exit(self._handle, _END_S):
+        # Before its first loader it is importing: that may take seconds, and there is nothing to be tidied up.
+        if not wait_for_exit(self._handle, _END_S if self._has_had_loaders else 0.0):
             send_signal(self._handle, signal.SIGKILL)
         if not self._how:
             os.waitpid(self.pid, 0)
