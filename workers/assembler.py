@@ -18,6 +18,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import signal
 import sys
 import time
@@ -50,7 +51,7 @@ from .messages import (
     ToAssembler,
 )
 from .nursery import Nursery, NurseryDied
-from .process import leave_signals_to_trainer, raise_descriptor_limit, wait_for_exit
+from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .ring import Ring
 from .supply import Supply
 
@@ -355,9 +356,16 @@ def _print_at_once() -> None:
 
 
 def _trainer_is_ready(config: Config) -> bool:
-    """Wait until the trainer has made the sockets' directory; False where it has died before."""
+    """Wait until the trainer has made the sockets' directory; False where it has died before, or given up.
+
+    It gives up without telling where an exception, a signal handler's perhaps, reaches it before it holds the handle of
+    this process: then its end of the error channel is closed.
+    """
     folder = Path(config.sockets)
-    while not wait_for_exit(config.descriptors.trainer, 0.0):
+    poller = select.poll()
+    poller.register(config.descriptors.trainer, select.POLLIN)
+    poller.register(config.descriptors.errors, 0)  # a hang-up is always told
+    while not poller.poll(0):
         if folder.exists():
             return True
         time.sleep(_DIRECTORY_POLL_S)

@@ -28,7 +28,7 @@ from .errors import (
 )
 from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
 from .packing import pack
-from .process import fill_standard_streams, is_stopped, require_descriptors
+from .process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from .run_plan import RunPlan
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
 from .worker import place_of
@@ -69,7 +69,8 @@ class Feed:
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
         try:
-            self._start(_config(plan, self.shared, recipe, modules))
+            with interrupts_deferred():
+                self._start(_config(plan, self.shared, recipe, modules))
         except BaseException:
             self.close()
             raise

@@ -8,7 +8,8 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import DescriptorLimitError
@@ -39,6 +40,27 @@ def leave_signals_to_trainer() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of what could not be undone if it broke off in the middle.
+
+    Such as the start of a process that nobody has a handle of yet, or of a socket that its context has not heard of and
+    would wait for at its end, for ever. Threads other than the main one are never interrupted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            handler(signal.SIGINT, None)
 
 
 def fill_standard_streams() -> None:

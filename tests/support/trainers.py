@@ -154,6 +154,10 @@ class Trainer:
         survivors = [describe(pid) for pid in sorted(alive)]
         return survivors + Belongings.now(Path(self._temporary.name)).added_since(self._before)
 
+    def assert_no_children(self) -> None:
+        """Within the promised time, whether or not the trainer lives."""
+        assert wait_until_none(lambda: [describe(pid) for pid in self.children()], WITHIN_S) == [], self.stderr
+
     def assert_nothing_is_left(self, recorded: list[int], *, spared: int = 0) -> float:
         """Within the promised time, counted from now; `recorded`: children that were seen. Returns how long it took."""
         begun = time.monotonic()
