@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .layers.harness import LayerHarness as LayerHarness
-    from .layers.multi_process_input_layer import MultiProcessInputLayer as MultiProcessInputLayer
-    from .layers.ready_made import HDF5InputLayer as HDF5InputLayer
-    from .layers.ready_made import HDF5SamplesInputLayer as HDF5SamplesInputLayer
-    from .layers.ready_made import ImageListInputLayer as ImageListInputLayer
-    from .layers.ready_made import NpyInputLayer as NpyInputLayer
-    from .layers.ready_made import StreamInputLayer as StreamInputLayer
-    from .readers.async_reader import AsyncReader as AsyncReader
-    from .readers.batch_reader import BatchReader as BatchReader
-    from .readers.h5_dataset import H5Dataset as H5Dataset
-    from .readers.keras_face import KerasFeed as KerasFeed
-    from .readers.tensorflow_face import tf_dataset as tf_dataset
-    from .readers.torch_face import TorchFeed as TorchFeed
+    from .layers import HDF5InputLayer as HDF5InputLayer
+    from .layers import HDF5SamplesInputLayer as HDF5SamplesInputLayer
+    from .layers import ImageListInputLayer as ImageListInputLayer
+    from .layers import LayerHarness as LayerHarness
+    from .layers import MultiProcessInputLayer as MultiProcessInputLayer
+    from .layers import NpyInputLayer as NpyInputLayer
+    from .layers import StreamInputLayer as StreamInputLayer
+    from .readers import AsyncReader as AsyncReader
+    from .readers import BatchReader as BatchReader
+    from .readers import H5Dataset as H5Dataset
+    from .readers import KerasFeed as KerasFeed
+    from .readers import TorchFeed as TorchFeed
+    from .readers import tf_dataset as tf_dataset
     from .workers.errors import AssemblerDied as AssemblerDied
     from .workers.errors import BlobfeedError as BlobfeedError
     from .workers.errors import DescriptorLimitError as DescriptorLimitError
@@ -50,21 +50,16 @@ if TYPE_CHECKING:
 # a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
 # test compares the two.
 _HOMES = {
-    "layers.harness": ("LayerHarness",),
-    "layers.multi_process_input_layer": ("MultiProcessInputLayer",),
-    "layers.ready_made": (
+    "layers": (
         "HDF5InputLayer",
         "HDF5SamplesInputLayer",
         "ImageListInputLayer",
+        "LayerHarness",
+        "MultiProcessInputLayer",
         "NpyInputLayer",
         "StreamInputLayer",
     ),
-    "readers.async_reader": ("AsyncReader",),
-    "readers.batch_reader": ("BatchReader",),
-    "readers.h5_dataset": ("H5Dataset",),
-    "readers.keras_face": ("KerasFeed",),
-    "readers.tensorflow_face": ("tf_dataset",),
-    "readers.torch_face": ("TorchFeed",),
+    "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasFeed", "TorchFeed", "tf_dataset"),
     "workers.errors": (
         "AssemblerDied",
         "BlobfeedError",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blobfeed.workers import errors
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -103,6 +104,13 @@ def test_every_public_name_is_there(name: str) -> None:
         if error.name not in HEAVY:
             raise
         pytest.skip(f"{error.name} is not installed")
+
+
+def test_every_class_of_error_is_public() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    raised = {each.__name__ for each in classes if issubclass(each, errors.BlobfeedError)}
+    assert raised
+    assert raised <= set(blobfeed.__all__)
 
 
 def test_the_public_names_are_the_same_for_type_checkers() -> None:
