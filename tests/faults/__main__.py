@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,11 +66,20 @@ def _warnings_in(log: Path) -> Iterator[TextIO]:
             os.dup2(ours.fileno(), 2)
 
 
+def _figures_of(name: str, scale: Scale, folder: Path) -> Iterator[Figure]:
+    """The study's figures; what ends it before its time is one more that must not be, and the others go on."""
+    try:
+        yield from STUDIES[name](scale, folder)
+    except Exception as error:
+        traceback.print_exc()
+        yield Figure(name, f"ended by {type(error).__name__}: {error}", 1, 0)
+
+
 def _run(names: Sequence[str], scale: Scale, folder: Path, progress: TextIO) -> list[Figure]:
     figures = []
     for name in names:
         begun = time.monotonic()
-        for figure in STUDIES[name](scale, folder):
+        for figure in _figures_of(name, scale, folder):
             figures.append(figure)
             print(f"{name}: {figure.what}: {figure.value}", file=progress)
         print(f"{name} took {time.monotonic() - begun:.0f} s", file=progress)
