@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 
 import zmq
 
@@ -54,8 +55,9 @@ class Feed:
         self._plan = plan
         self._begun = time.monotonic_ns()
         self._held: set[int] = set()
-        self._announced: set[int] = set()
-        self._all_announced_below = 0
+        self._arrived: deque[bytes] = deque()
+        self._accepted: set[int] = set()
+        self._all_accepted_below = 0
         self._reported_ns = 0
         self._failure: BlobfeedError | None = None
         recipe, modules = pack(plan.recipe)
@@ -90,16 +92,21 @@ class Feed:
     # ---- units
 
     def next_unit(self) -> Announce:
-        """The next complete unit; waits at most `timeout_s`.
+        """The next complete unit, and the same one until it is accepted; waits at most `timeout_s`.
 
         Raises SampleError, TooManyBadSamples, LoaderDied, AssemblerDied, PipelineStalled; after the first of them the
         same error again, for there is no way on.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        announce = self._received() or self._wait()
-        self._held.add(announce.unit)
-        return announce
+        return self._received() or self._wait()
+
+    def accept(self, unit: int) -> None:
+        """`unit` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
+        if self._is_new(unit):
+            self._held.add(unit)
+            self._note(unit)
+            self._arrived.popleft()
 
     def release(self, unit: int) -> None:
         """Give the unit's slot back."""
@@ -111,29 +118,31 @@ class Feed:
     @property
     def units_ready(self) -> bool:
         """Whether the next unit can be had without waiting."""
-        return bool(self._batch_link.poll(0))
+        return bool(self._arrived) or bool(self._batch_link.poll(0))
 
     def _received(self) -> Announce | None:
-        """The next valid announcement among what has arrived."""
-        for frame in links.frames(self._batch_link):
-            message = self._opener.open(frame)
+        """The next valid announcement among what has arrived; it stays there until it is accepted."""
+        links.receive_into(self._arrived, self._batch_link)
+        while self._arrived:
+            message = self._opener.open(self._arrived[0])
             if isinstance(message, Failure | End):
                 self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
                 raise self._failure
-            if message is not None and self._is_new(message.unit):
-                return message
+            if message is not None:
+                if self._is_new(message.unit):
+                    return message
+                self._opener.dropped += 1  # a frame of ours that somebody sent again
+            self._arrived.popleft()
         return None
 
     def _is_new(self, unit: int) -> bool:
-        """False for an announcement that was heard before: a frame of ours that somebody sent again."""
-        if unit < self._all_announced_below or unit in self._announced:
-            self._opener.dropped += 1
-            return False
-        self._announced.add(unit)
-        while self._all_announced_below in self._announced:
-            self._announced.remove(self._all_announced_below)
-            self._all_announced_below += 1
-        return True
+        return unit >= self._all_accepted_below and unit not in self._accepted
+
+    def _note(self, unit: int) -> None:
+        self._accepted.add(unit)
+        while self._all_accepted_below in self._accepted:
+            self._all_accepted_below += 1
+            self._accepted.discard(self._all_accepted_below - 1)
 
     def _wait(self) -> Announce:
         if (assembler := self._assembler) is None:
@@ -234,7 +243,8 @@ class Feed:
             if link is not None:
                 link.send(self._sealer.seal(Stop()))
             if assembler is not None:
-                assembler.end(0.0 if link is None else _END_S)
+                deaf = link is None or is_stopped(assembler.pid)
+                assembler.end(0.0 if deaf else _END_S)
         finally:
             self._context.destroy(linger=0)
             self.shared.close()

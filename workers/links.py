@@ -16,7 +16,11 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import zmq
@@ -85,6 +89,15 @@ def receive(socket: zmq.Socket[bytes]) -> bytes | None:
         return socket.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
+
+
+def receive_into(arrived: deque[bytes], socket: zmq.Socket[bytes]) -> None:
+    """Append what has arrived, at most as much at once as `frames` gives.
+
+    No bytecode runs between taking a frame off the link and keeping it, so no KeyboardInterrupt can fall between.
+    """
+    with suppress(zmq.Again):
+        arrived.extend(islice(iter(partial(socket.recv, zmq.NOBLOCK), None), _MOST_AT_ONCE))
 
 
 def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:

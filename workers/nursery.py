@@ -192,7 +192,7 @@ class _Nurse:
     def _serve(self) -> bool:
         events = self._poller.poll(self._pause_ms)
         if not events:
-            self._pause_ms = None if next(self._chores, None) is None else 0
+            self._do_chore()
         for descriptor, _ in events:
             if descriptor != self._link.fileno():
                 self._reap(descriptor)
@@ -202,6 +202,13 @@ class _Nurse:
             else:
                 return False
         return True
+
+    def _do_chore(self) -> None:
+        try:
+            self._pause_ms = None if next(self._chores, None) is None else 0
+        except Exception as problem:  # they are for speed; without them everything still works
+            _log.info("a chore was given up: %s: %s", type(problem).__name__, problem)
+            self._pause_ms = None
 
     def _fork_loader(self, loader: int, seat: int) -> None:
         try:

@@ -101,6 +101,8 @@ class Pipeline:
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
+        if self._feed is not None:
+            self._feed.accept(batch.unit)
         self._ready.pop(0)
         self._taken += 1
         self._progress.took(batch)
