@@ -274,3 +274,13 @@ def test_results_sent_again_tick_nothing_off(sealers: list[Sealer], victim: Vict
     again = [seal(Done(loader, task, 5)) for task in tasks[:200] for loader in (1, 2)]
     victim.send("results", *again, *(seal(Ready(loader)) for loader in (1, 2, 3, 999)))
     victim.assert_all_is_dropped()
+
+
+def test_a_task_sent_again_is_not_done_again(sealers: list[Sealer], victim: Victim) -> None:
+    victim.assert_batches_are_right(400)
+    seal = sealers[0].seal
+    for link in victim.strangers:
+        if link.startswith("tasks-"):
+            victim.send(link, *(seal(messages.Fill(1, 0, slot, 0, BATCH)) for slot in range(3)))
+    victim.assert_batches_are_right(400)
+    victim.assert_all_is_dropped()

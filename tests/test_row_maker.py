@@ -260,3 +260,18 @@ def test_samples_of_several_shapes_are_cropped_to_one() -> None:
     made = maker(lambda s, _: (s["data"][:, : 4 - s.index], s["label"]), transform=CROP, max_shapes={"data": (3, 4, 6)})
     assert made.specs["data"] == ArraySpec((3, 2, 2), np.dtype(np.uint8))
     assert np.array_equal(row_of(made, sample(2))["data"], sample(2)["data"][:, :2, 2:4])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda data: data[:1],  # one channel would go to all three by broadcasting
+        lambda data: data[0],
+        lambda data: data.astype(np.float64) + 0.5,  # would be cut to whole numbers
+    ],
+    ids=["channels", "axes", "type"],
+)
+def test_a_later_sample_of_another_shape_or_type_is_refused_before_it_is_cropped(wrong: Any) -> None:
+    made = maker(lambda s, _: (s["data"] if s.index == 0 else wrong(s["data"]), s["label"]), transform=CROP)
+    with pytest.raises(ValueError, match="top 'data' got an array of shape"):
+        row_of(made, sample(1))

@@ -44,6 +44,7 @@ from .messages import (
     Failure,
     FromLoader,
     Opener,
+    Order,
     Ready,
     Release,
     Sealer,
@@ -102,6 +103,7 @@ class Assembler:
         self._result_link = links.open_socket(self._context, zmq.PULL)
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
+        self._orders: dict[int, int] = {}
         self._poller = zmq.Poller()
         for watched in (
             self._release_link,
@@ -165,7 +167,9 @@ class Assembler:
         self._ledger.open_units()
         for loader, task in self._ledger.assign(time.monotonic()):
             good_rows = min(self._failures.get(task.unit, (_ALL_ROWS,)))
-            self._task_links[loader].send(self._sealer.seal(self._supply.order_for(task, good_rows)))
+            self._orders[loader] = number = self._orders.get(loader, 0) + 1
+            order = Order(loader, number, self._supply.order_for(task, good_rows))
+            self._task_links[loader].send(self._sealer.seal(order))
 
     def _kill_overdue(self) -> None:
         limit = self._config.task_timeout_s
@@ -254,6 +258,7 @@ class Assembler:
 
     def _bury(self, death: Death) -> None:
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
+        self._orders.pop(death.loader, None)
         if link := self._task_links.pop(death.loader, None):
             link.close()
         known = death.loader in self._ledger.loaders

@@ -26,7 +26,7 @@ from .config import Config
 from .error_channel import describe, send_exception, summary_of
 from .indexed_worker import IndexedWorker
 from .malloc import keep_freed_memory
-from .messages import Done, FromLoader, Opener, Ready, Sealer, StartFailed, ToLoader
+from .messages import Done, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
 from .ring import Ring
 from .stream_worker import StreamWorker
 from .supply import StreamSupply
@@ -55,7 +55,7 @@ def run_loader(config: Config, loader: int, seat_number: int) -> None:
     tasks = links.open_socket(context, zmq.PULL)
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
     report(Ready(loader))
-    _work(loader, worker, seat, _messages(tasks, Opener(config.key, ToLoader), seat, worker), report)
+    _work(loader, worker, seat, _messages(_Tasks(loader, tasks, config.key, seat), seat, worker), report)
 
 
 def _settle() -> None:
@@ -93,19 +93,38 @@ def _work(loader: int, worker: Worker, seat: Seat, messages: Iterator[ToLoader],
         seat.begin_task(0)
 
 
-def _messages(tasks: zmq.Socket[bytes], opener: Opener[ToLoader], seat: Seat, worker: Worker) -> Iterator[ToLoader]:
+class _Tasks:
+    """The loader's end of its tasks link: what is no order of ours, or was done before, is dropped and counted."""
+
+    def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, seat: Seat) -> None:
+        self._loader = loader
+        self._link = link
+        self._opener: Opener[Order] = Opener(key, Order)
+        self._seat = seat
+        self._last = 0
+
+    def wait(self) -> None:
+        # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
+        self._link.poll()
+
+    def arrived(self) -> Iterator[ToLoader]:
+        for frame in links.frames(self._link):
+            order = self._opener.open(frame)
+            if order is None or order.loader != self._loader or order.number <= self._last:
+                self._seat.note_dropped()
+                continue
+            self._last = order.number
+            yield order.task
+
+
+def _messages(tasks: _Tasks, seat: Seat, worker: Worker) -> Iterator[ToLoader]:
     """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
     waiting: list[ToLoader] = []
     while True:
         if not waiting:
             seat.write(Activity.WAITING)
-            # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
-            tasks.poll()
-        for frame in links.frames(tasks):
-            if (message := opener.open(frame)) is None:
-                seat.note_dropped()
-            else:
-                waiting.append(message)
+            tasks.wait()
+        waiting.extend(tasks.arrived())
         for early in waiting[1:]:
             worker.announce(early)
         if waiting:

@@ -111,6 +111,17 @@ class FillFromStream(_Message, frozen=True, tag="fill_from_stream"):
     sequence: int
 
 
+class Order(_Message, frozen=True, tag="order"):
+    """`task` is for `loader`, and the `number`-th that it is given: one sent again, or to another, is not done again.
+
+    Rows made twice would be harmless, but by then another batch may lie in their slot.
+    """
+
+    loader: int
+    number: int
+    task: Fill | FillFromStream | Postprocess
+
+
 # loader → assembler
 class Ready(_Message, frozen=True, tag="ready"):
     """The loader has started and waits for tasks."""

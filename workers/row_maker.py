@@ -38,6 +38,7 @@ class RowMaker:
         self._names = tops or tuple(raw_specs)
         specs = self._raw_tops(raw_specs) if hooks.decode is None else self._tried(trial())
         specs.update(self._varying(specs, max_shapes))
+        self._image_type = specs[self._names[0]].dtype
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
         self.specs = specs
@@ -55,10 +56,11 @@ class RowMaker:
         return by_name(self._hooks.decode(sample, rng), self._names, "decode returned")
 
     def _store(self, name: str, value: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> None:
+        spec = self.specs[name]
         if self._transform is not None and name == self._names[0]:
+            self._check_image(name, value, spec, self._transform)
             self._transform.put(value, rows, row, rng)
             return
-        spec = self.specs[name]
         if value.dtype != spec.dtype or (not spec.varies and value.shape != spec.shape):
             raise ValueError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected {spec} "
@@ -68,6 +70,16 @@ class RowMaker:
             rows.put(row, value)
         else:
             rows[row] = value
+
+    def _check_image(self, name: str, value: AnyArray, spec: ArraySpec, transform: CropMirror) -> None:
+        """Images may differ in what the transform makes equal, and in nothing else: NumPy would broadcast or round."""
+        fits = value.ndim == 3 and (spec.varies or transform.output_shape(value.shape) == spec.shape)
+        if value.dtype != self._image_type or not fits:
+            raise ValueError(
+                f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
+                f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; set crop_size "
+                "or declare max_shapes where images differ in size, force_color or force_gray where in channels"
+            )
 
     def _raw_tops(self, raw_specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
         if missing := [name for name in self._names if name not in raw_specs]:
