@@ -49,8 +49,12 @@ class StreamWorker:
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self._seat.write(Activity.READING, task.sequence * self._settings.batch_size)
+        # A loader that dies while it runs a shard again, up to this batch, has not died of this batch.
+        self._seat.begin_task(0)
         try:
-            for item in self._reader(task.shard).batch(task.epoch, task.sequence):
+            batch = self._reader(task.shard).batch(task.epoch, task.sequence)
+            self._seat.begin_task(task.task)
+            for item in batch:
                 self._seat.write(Activity.DECODING, item.index)
                 try:
                     self._recipe.rows.put(self._recipe.sample(item), rows, count)
