@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .workers.errors import UnequalShapesError as UnequalShapesError
     from .workers.hooks import Sample as Sample
     from .workers.sources.base import Source as Source
+    from .workers.sources.stream import StreamSource as StreamSource
     from .workers.specs import ArraySpec as ArraySpec
     from .workers.specs import RaggedRows as RaggedRows
     from .workers.statistics import Statistics as Statistics
@@ -82,6 +83,7 @@ _HOMES = {
     ),
     "workers.hooks": ("Sample",),
     "workers.sources.base": ("Source",),
+    "workers.sources.stream": ("StreamSource",),
     "workers.specs": ("ArraySpec", "RaggedRows"),
     "workers.statistics": ("Statistics",),
 }

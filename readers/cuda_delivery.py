@@ -72,11 +72,12 @@ class CudaDelivery(Delivery):
             self._send_next(types)
         number = self._rotation.lend()
         buffer = self._buffers[number]
+        batch = buffer.batch  # the buffer may hold a later one when this returns
+        assert batch is not None
         self._hand_over(buffer, tensors)
         self._rotation.give_back(number)
         self._send_ahead(types)
-        assert buffer.batch is not None
-        return buffer.batch
+        return batch
 
     def state_dict(self) -> State:
         """After what has been delivered: what is on its way to the device does not count."""

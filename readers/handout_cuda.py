@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..workers.batch import Batch
 from ..workers.errors import ParameterError
 from ..workers.pipeline import Pipeline
 from ..workers.run_plan import State
 from .cuda import CudaLane
-from .cuda_delivery import CudaDelivery, _Buffer
+from .cuda_delivery import CudaDelivery
 from .delivery_tops import Top
 from .handout import Handout, NamedBatch, check_torch_has
 
@@ -24,7 +23,7 @@ class CudaHandout(Handout):
         super().__init__(pipeline, tops, copy=copy, loans=loans)
         self._device = check_cuda(pipeline.parameters.device)
         self._types = [check_torch_has(top) for top in tops]
-        self._delivery = _Delivery(pipeline, tops, CudaLane(self._device))
+        self._delivery = CudaDelivery(pipeline, tops, CudaLane(self._device))
         self._lent: deque[list[_Tensor]] = deque()
         self._ahead: tuple[State, NamedBatch] | None = None
 
@@ -42,12 +41,10 @@ class CudaHandout(Handout):
         tensors = self._lent.popleft() if self._loans and len(self._lent) == self._loans else []
         if [tuple(tensor.data.shape) for tensor in tensors] != shapes:
             tensors = [self._empty(shape, dtype) for shape, dtype in zip(shapes, self._types, strict=True)]
-        self._delivery.deliver(tensors)
+        batch = self._delivery.deliver(tensors)
         if self._loans:
             self._lent.append(tensors)
-        return NamedBatch.of(
-            self._delivery.handed_over, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)}
-        )
+        return NamedBatch.of(batch, {top.name: blob.data for top, blob in zip(self._tops, tensors, strict=True)})
 
     def state_dict(self) -> State:
         return self._ahead[0] if self._ahead else self._delivery.state_dict()
@@ -60,17 +57,6 @@ class CudaHandout(Handout):
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> _Tensor:
         return _Tensor(torch.empty(tuple(shape), dtype=dtype, device=self._device))
-
-
-class _Delivery(CudaDelivery):
-    """Remembers which batch it delivered: what `deliver` returns may be one that it has sent ahead since."""
-
-    handed_over: Batch
-
-    def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
-        super()._hand_over(buffer, tensors)
-        assert buffer.batch is not None
-        self.handed_over = buffer.batch
 
 
 class _Tensor:
