@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,31 @@ def test_an_import_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypat
     nursery.close()
     assert time.monotonic() - begun < 1.0
     assert is_gone(nursery.pid)
+
+
+PARENT_OF_A_NURSERY_THAT_HANGS = """
+import signal, sys
+from pathlib import Path
+from blobfeed.workers.nursery import Nursery
+
+sys.path.insert(0, {folder!r})
+nursery = Nursery(lambda *_: None, ("hangs_on_import",), ())
+print(nursery.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_nursery_that_hangs_dies_with_its_parent(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "hangs_on_import.py").write_text(f"open({str(started)!r}, 'w')\nimport signal\nsignal.pause()\n")
+    code = PARENT_OF_A_NURSERY_THAT_HANGS.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        nursery = int(parent.stdout.readline())
+        wait_until(started.exists, "the module is being imported")
+        assert not is_gone(nursery)
+        parent.kill()
+        wait_until(lambda: is_gone(nursery), "the nursery is gone", 1.0)
 
 
 def test_what_is_imported_ahead_is_there_in_every_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
