@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "package: run `make test`, or say PYTHONPATH=$PWD to mean the checkout"
         )
     os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras's own default, TensorFlow, is not among what tests need
-    # A shell starts what it runs in the background with Ctrl-C ignored, and Python then leaves it so, children included.
+    # A shell runs what is in the background with Ctrl-C ignored, and Python then leaves it so, children included.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leftovers.mark_environment()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
