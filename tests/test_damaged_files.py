@@ -67,8 +67,10 @@ def replace_by_a_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("damage", [cut_off, Path.unlink, replace_by_a_folder])
+@pytest.mark.parametrize(
+    ("layout", "damage"),
+    [*((layout, cut_off) for layout in LAYOUTS), ("contiguous", Path.unlink), ("gzip", replace_by_a_folder)],
+)
 def test_a_file_that_is_not_what_it_was_at_setup_is_named(
     layout: str, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -93,8 +95,7 @@ def test_a_file_that_has_vanished_cannot_be_replaced_by_its_own_samples(tmp_path
             pipeline.peek()
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "chunks", "gzip"])
-@pytest.mark.parametrize("memory_map", [True, False])
+@pytest.mark.parametrize(("layout", "memory_map"), [("contiguous", True), ("contiguous", False), ("gzip", False)])
 def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
     layout: str, memory_map: bool, tmp_path: Path
 ) -> None:

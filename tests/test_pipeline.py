@@ -58,8 +58,9 @@ def _no_batch_outlives_its_test() -> Iterator[None]:
 # ---- what is promised
 
 
-@pytest.mark.parametrize("num_loaders", [1, 2, 5, "auto"])
-@pytest.mark.parametrize("items", [SMALL, LARGE])
+@pytest.mark.parametrize(
+    ("num_loaders", "items"), [(1, SMALL), (1, LARGE), (2, SMALL), (5, SMALL), (5, LARGE), ("auto", LARGE)]
+)
 def test_what_is_delivered_does_not_depend_on_the_number_of_loaders(num_loaders: int | str, items: int) -> None:
     given = parameters(num_loaders=num_loaders)
     assert deliver_all(Pipeline(given, source=Numbered(items=items))) == Promise(given, items=items).batches()
