@@ -19,6 +19,7 @@ from typing import Self
 _POLL_S = 0.01
 _SHARED_MEMORY = Path("/dev/shm")
 _MARK = "BLOBFEED_TEST_RUN"
+_STARTED_NS = time.time_ns()
 # multiprocessing starts these once and ends them with the process that asked; they are not ours to end.
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # torch's compiler makes its cache directory whenever it is imported, and means it to stay.
@@ -95,7 +96,8 @@ def _names(directory: Path) -> frozenset[str]:
 
 
 def _our_mark() -> str:
-    return str(os.getpid())
+    # Process ids come back: a number alone may be that of an earlier run, whose processes are not ours to end.
+    return f"{os.getpid()}-{_STARTED_NS}"
 
 
 def _children() -> Iterator[int]:
