@@ -16,6 +16,7 @@ from typing import Any
 from .datasets import data_folder
 from .entrants import Entrant
 from .job import Figures, Job, Outcome, Result
+from .page_cache import fill
 from .processes import MARK, end
 from .works import Work
 
@@ -91,6 +92,8 @@ def _rounds(work: Work, entrants: Sequence[Entrant], samples: int, plan: Plan, s
             if any(outcome.reason for outcome in outcomes[entrant.name]):
                 continue  # what failed once is not worth its time limit again
             job = Job(entrant.name, work.name, samples, plan.seconds, plan.warmup_s, plan.batches, plan.cold)
+            if not plan.cold:
+                fill(work.data.path(samples))
             outcome = run(job, entrant, plan.limit_s)
             outcomes[entrant.name].append(outcome)
             say(f"  round {number + 1}  {entrant.name}: {_in_short(outcome)}")

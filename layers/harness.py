@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 import yaml
 
 from ..workers.errors import ParameterError
-from ..workers.parameters import parse_param_str
+from ..workers.param_str import parse_param_str
 from .standin import Blob, BlobVector
 
 _LayerT = TypeVar("_LayerT")

@@ -10,7 +10,8 @@ import msgspec
 
 from ..workers.checks import allowed, check_names, known_names
 from ..workers.errors import ParameterError
-from ..workers.parameters import Parameters, check_parameters, parse_param_str
+from ..workers.param_str import parse_param_str
+from ..workers.parameters import Parameters, check_parameters
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ def test_a_pickled_order_is_small_even_after_use() -> None:
 def test_a_source_without_chunks_can_be_shuffled_by_chunk_too() -> None:
     order = make_order(1000, shuffle="chunk", seed=0, chunk_samples=None, window_chunks=2)
     assert sorted(order.indices(0, 1000).tolist()) == list(range(1000))
+    assert order.window_at(500) is None  # any loader may read any sample: none is decoded with its neighbours
 
 
 def test_only_chunked_orders_have_windows() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import hypothesis.strategies as st
 import pytest
 from blobfeed.workers.ledger import MAX_OWED, Ledger, Task, Weight
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 
@@ -277,3 +277,27 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
     for _, task in [(2, task) for task in ledger.owed(2)]:
         ledger.done(2, task.id, 0.0)
     assert [(loader, task.unit) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
+
+
+@given(
+    rows=st.integers(1, 200),
+    size=st.integers(1, 80),
+    borders=st.lists(st.integers(1, 199), max_size=6),
+)
+def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[int]) -> None:
+    def window(_unit: int, row: int) -> int:
+        return sum(row >= border for border in borders)
+
+    ledger = Ledger(slots=1, rows_of=lambda _: rows, has=lambda unit: unit == 0, kin_of=window)
+    ledger.rows_per_task = size
+    ledger.add_loader(1)
+    ledger.open_units()
+    made: list[int] = []
+    while given := [task for _, task in ledger.assign(0.0)]:
+        for task in given:
+            mine = range(task.first_row, task.first_row + task.rows)
+            assert len({window(0, row) for row in mine}) == 1
+            assert len(mine) <= size
+            made += mine
+            ledger.done(1, task.id, 0.0)
+    assert made == list(range(rows))

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from blobfeed.workers.checks import check_options, known_names
 from blobfeed.workers.errors import ParameterError
-from blobfeed.workers.parameters import Parameters, check_parameters, parse_param_str
+from blobfeed.workers.param_str import parse_param_str
+from blobfeed.workers.parameters import Parameters, check_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

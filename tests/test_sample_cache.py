@@ -96,6 +96,18 @@ def check(source: Source, truth: Numbers, indices: list[int]) -> None:
             np.testing.assert_array_equal(read, truth.sample(name, index))
 
 
+def check_lent(source: CachedSource, truth: Numbers, indices: list[int]) -> None:
+    """Borrow `indices`, all of them cached, and compare each sample with what it must be."""
+    lent = source.lend(np.array(indices, np.int64))
+    assert lent is not None
+    for sample, index in zip(lent, indices, strict=True):
+        assert list(sample) == list(truth.specs)
+        for name, array in sample.items():
+            np.testing.assert_array_equal(array, truth.sample(name, index))
+            assert array.dtype == truth.specs[name].dtype
+            assert not array.flags.writeable
+
+
 def names_in(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
@@ -116,6 +128,7 @@ def test_each_sample_is_read_from_the_source_once_and_from_the_file_ever_after(
         for _ in range(3):
             check(source, inner, everything)
         assert source.cached_samples == SAMPLES
+        check_lent(source, inner, everything[::-1])
     assert set(inner.reads) == {1}
     again = Numbers(names)
     with closing(CachedSource(again, tmp_path / "cache", LIMIT)) as source:
@@ -138,6 +151,8 @@ def test_batches_of_hits_and_misses_in_any_order_are_right(
         for batch in batches:
             check(source, inner, batch)
         asked = {index for batch in batches for index in batch}
+        assert source.lend(np.arange(20)) is None or asked == set(range(20))
+        check_lent(source, inner, sorted(asked))
         assert source.cached_samples == len(asked)
         assert set(np.flatnonzero(inner.reads)) == asked
 
@@ -549,26 +564,3 @@ def test_loaders_fill_the_cache_and_the_batches_are_those_without_it(tmp_path: P
     assert len(without) == 6
     np.testing.assert_array_equal(filling, without)
     np.testing.assert_array_equal(filled_before, without)
-
-
-# ---- speed
-
-
-def test_the_second_epoch_of_jpegs_takes_a_tenth_of_the_first(tmp_path: Path) -> None:
-    pictures = {f"{k}.jpg": encoded(picture(375, 500, name)) for k, name in enumerate(["china", "flower"] * 32)}
-    path = write_list(tmp_path, pictures)
-    options = {"path": str(path), "new_height": 224, "new_width": 224}
-    inner = open_source({"image_list": options}, tops=None, base_dir=tmp_path)
-
-    def epoch(source: Source) -> float:
-        rows = allocate_rows(source.specs, 32)
-        begun = time.perf_counter()
-        for first in range(0, 64, 32):
-            source.read(np.arange(first, first + 32), rows)
-        return time.perf_counter() - begun
-
-    epoch(inner)  # OpenCV and libjpeg-turbo are loaded, and the decoder has its buffers
-    with closing(CachedSource(inner, tmp_path / "cache", LIMIT)) as source:
-        first = epoch(source)
-        assert source.cached_samples == 64
-        assert min(epoch(source) for _ in range(5)) < first / 10

@@ -37,8 +37,12 @@ class _Epoch:
 class ChunkOrder(EpochOrder):
     """Chunks in random order, samples shuffled within windows of several chunks; another order in each epoch."""
 
-    def __init__(self, samples: int, seed: int, chunk_samples: int, window_chunks: int) -> None:
+    def __init__(
+        self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
+    ) -> None:
+        """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
         super().__init__(samples)
+        self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
             if value < 1:
                 raise ParameterError(f"{name} is {value}: expected at least 1")
@@ -54,7 +58,9 @@ class ChunkOrder(EpochOrder):
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_epoch": None}
 
-    def window_at(self, position: int) -> int:
+    def window_at(self, position: int) -> int | None:
+        if not self._chunks_are_decoded:
+            return None
         number, within = divmod(position, self.samples)
         return number * self._windows + self._window_at(self._of_epoch(number), within)
 

@@ -53,10 +53,10 @@ class EpochOrder(ABC):
         return out
 
     def window_at(self, position: int) -> int | None:
-        """The window that holds a global position, numbered through all epochs; None for an order without windows.
+        """The window that holds a global position, numbered through all epochs; None where that need not be known.
 
-        Only positions of one window have storage chunks in common: given to one loader, they are read once, and given
-        to several, once by each.
+        Only positions of one window have storage chunks in common: given to one loader, they are decoded once, and
+        given to several, once by each. Without chunks that are decoded as a whole it is all the same.
         """
         return None
 
@@ -123,5 +123,6 @@ def make_order(
     if shuffle == "chunk":
         from .chunk_order import ChunkOrder  # it builds on this module
 
-        return ChunkOrder(samples, seed, chunk_samples or DEFAULT_CHUNK_SAMPLES, window_chunks)
+        size = DEFAULT_CHUNK_SAMPLES if chunk_samples is None else chunk_samples
+        return ChunkOrder(samples, seed, size, window_chunks, chunks_are_decoded=chunk_samples is not None)
     return ShuffledOrder(samples, seed) if shuffle else SequentialOrder(samples)

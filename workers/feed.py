@@ -88,6 +88,7 @@ class Feed:
         self._poller = zmq.Poller()
         self._poller.register(self._batch_link, zmq.POLLIN)
         self._poller.register(self._assembler.handle, zmq.POLLIN)
+        self.shared.ring.populate()  # while the assembler's interpreter starts
 
     # ---- units
 
@@ -122,10 +123,13 @@ class Feed:
 
     def _received(self) -> Announce | None:
         """The next valid announcement among what has arrived; it stays there until it is accepted."""
-        links.receive_into(self._arrived, self._batch_link)
-        while self._arrived:
+        for _ in range(links.MOST_AT_ONCE):
+            if not self._arrived:
+                links.receive_into(self._arrived, self._batch_link)
+            if not self._arrived:
+                break
             message = self._opener.open(self._arrived[0])
-            if isinstance(message, Failure | End):
+            if isinstance(message, (Failure, End)):
                 self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
                 raise self._failure
             if message is not None:

@@ -8,6 +8,7 @@ process puts its tasks back, never a mere suspicion: so nobody can still be writ
 
 from __future__ import annotations
 
+import bisect
 import enum
 import heapq
 from collections import OrderedDict, deque
@@ -80,9 +81,9 @@ class Ledger:
     """All units between the opening of a slot and its release.
 
     `slots`: slots in the ring.  `rows_of`: how many rows a unit has (the last one may have fewer).
-    `has`: whether there is a unit of that number; asked in rising order.  `kin_of`: (unit, row) → a number that tasks
-    have in common which had better go to one loader, because they read the same storage chunks or the same stream; None
-    where it does not matter.  `can_be_cut`: whether the rows of a unit may be made by several loaders.
+    `has`: whether there is a unit of that number; asked in rising order.  `kin_of`: (unit, row) → a number that rows
+    have in common which one loader had better make, because they lie in the same storage chunks or the same stream;
+    None where it does not matter.  `can_be_cut`: whether the rows of a unit may be made by several loaders.
     """
 
     def __init__(
@@ -126,8 +127,26 @@ class Ledger:
             self._cut(number, slot, rows)
 
     def _cut(self, unit: int, slot: int, rows: int) -> None:
-        size = self.rows_per_task if self._can_be_cut else rows
-        self._cut_rows(unit, slot, range(0, rows, size), rows, size)
+        if not self._can_be_cut:
+            self._cut_rows(unit, slot, [0], rows, rows)
+            return
+        for first, end in self._runs_of_kin(unit, rows):
+            self._cut_rows(unit, slot, range(first, end, self.rows_per_task), end, self.rows_per_task)
+
+    def _runs_of_kin(self, unit: int, rows: int) -> Iterator[tuple[int, int]]:
+        """(first, end) of the rows that one loader had better make: kin never come back once others have followed.
+
+        A task across such a border had its chunks decoded by two loaders: a third of all chunks, where a window is as
+        long as two batches.
+        """
+        end = 0
+        while end < rows:
+            first, kin = end, self._kin_of(unit, end)
+            end = rows if kin is None else self._end_of_kin(unit, first, rows, kin)
+            yield first, end
+
+    def _end_of_kin(self, unit: int, first: int, rows: int, kin: int) -> int:
+        return bisect.bisect_left(range(rows), True, lo=first, key=lambda row: self._kin_of(unit, row) != kin)
 
     def _cut_rows(self, unit: int, slot: int, starts: Iterable[int], end: int, rows: int, skip: int = 0) -> None:
         for start in starts:

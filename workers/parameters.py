@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
 from .checks import check_options
 from .errors import ParameterError
@@ -73,49 +70,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that also reads what JSON and Python write: PyYAML takes 1e-3 for text, and None for a word."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
-
-
-def parse_param_str(text: str) -> dict[str, Any]:
-    """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
-
-    Raises ParameterError where it is none of them.
-    """
-    value = _python_dict(text)
-    if value is None:
-        value = _yaml(text)
-    if not isinstance(value, dict):
-        raise ParameterError(
-            f"param_str: expected a mapping such as {{source: {{hdf5: {{path: train.h5}}}}, batch_size: 64}}, "
-            f"got {text!r}"
-        )
-    return value
-
-
-def _python_dict(text: str) -> object:
-    # Tried first: YAML reads the tuple in {'mean_value': (104, 117)} as two keys, and says nothing.
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-
-
-def _yaml(text: str) -> object:
-    try:
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ParameterError(f"param_str is not valid YAML: {error}; it reads {text!r}") from None
 
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:

@@ -3,12 +3,13 @@
     source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
 
 Where there is neither hook nor crop, the source reads straight into the slot. Else raw samples go through a small
-scratch memory, allocated once, a block of rows at a time.
+scratch memory, allocated once, a block of rows at a time; what a crop needs of samples that the source can lend, as
+from the decoded cache, is copied straight from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -77,19 +78,34 @@ class Recipe:
         if self._rows.changes_nothing:
             self.source.read(indices, out)
             return
+        # A decode hook may write to what it gets, so it gets a copy in any case.
+        if self.hooks.decode is None and (lent := self.source.lend(indices)) is not None:
+            self._make_rows(lent, indices, epochs, range(len(indices)), out, progress)
+            return
         block = len(next(iter(self._raw_rows().values())))
         for first in range(0, len(indices), block):
-            self._make_block(indices, epochs, range(first, min(first + block, len(indices))), out, progress)
+            rows = range(first, min(first + block, len(indices)))
+            self._make_rows(self._read(indices[rows.start : rows.stop]), indices, epochs, rows, out, progress)
 
-    def _make_block(
-        self, indices: IndexArray, epochs: IndexArray, rows: range, out: NamedRows, progress: Progress
+    def _make_rows(
+        self,
+        samples: Sequence[Mapping[str, AnyArray]],
+        indices: IndexArray,
+        epochs: IndexArray,
+        rows: range,
+        out: NamedRows,
+        progress: Progress,
     ) -> None:
-        raw = {name: block[: len(rows)] for name, block in self._raw_rows().items()}
-        self.source.read(indices[rows.start : rows.stop], raw)
-        for place, row in enumerate(rows):
-            sample = Sample(_row_of(raw, place), int(indices[row]), int(epochs[row]))
+        for row, arrays in zip(rows, samples, strict=True):
+            sample = Sample(arrays, int(indices[row]), int(epochs[row]))
             progress(sample.index)
             self._rows.put(sample, out, row)
+
+    def _read(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]]:
+        """The raw samples, in the scratch memory, as many as fit into it."""
+        raw = {name: block[: len(indices)] for name, block in self._raw_rows().items()}
+        self.source.read(indices, raw)
+        return [_row_of(raw, row) for row in range(len(indices))]
 
     def _raw_rows(self) -> dict[str, Rows]:
         if not self._scratch:

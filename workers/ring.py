@@ -89,20 +89,22 @@ class Ring:
             os.ftruncate(descriptor, need)
             os.posix_fallocate(descriptor, 0, need)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            ring = cls(descriptor, layout, slots)
+            return cls(descriptor, layout, slots)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
                 raise _shortage(need, have, slots) from error
             raise
-        if ring._map is not None:
-            ring._map.populate()
-        return ring
 
     @classmethod
     def attach(cls, descriptor: int, layout: SlotLayout, slots: int) -> Ring:
         """The same slots in another process, which inherited `descriptor`."""
         return cls(descriptor, layout, slots)
+
+    def populate(self) -> None:
+        """Map all pages into this process now, 0.3 ms a megabyte; else each is mapped when it is first touched."""
+        if self._map is not None:
+            self._map.populate()
 
     def use_huge_pages(self) -> Iterator[int]:
         """Put the ring's pages together into huge ones, a step each, for all processes; see shared_map.py."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,12 @@ class CachedSource(Source):
             else:
                 self._source.read(indices[rows], here)
                 self._keep(file, indices[rows], here)
+
+    def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
+        file = self._opened()
+        if file is None or not file.states[indices].all():
+            return None
+        return [{name: file.view(name, index) for name in self.specs} for index in indices.tolist()]
 
     def where(self, index: int) -> str:
         return self._source.where(index)

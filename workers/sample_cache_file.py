@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import mmap
 import os
 import shutil
@@ -209,8 +210,16 @@ class CacheFile:
             np.take(stored, indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
             return
         for row, index in enumerate(indices.tolist()):
-            sample = rows.reserve(row, self._shapes[name][index].tolist())
-            sample.reshape(-1)[...] = stored[index, : sample.nbytes].view(sample.dtype)
+            rows.put(row, self.view(name, index))
+
+    def view(self, name: str, index: int) -> AnyArray:
+        """Sample `index`, which is published, as it lies in the map; read-only."""
+        row: AnyArray = self._rows[name][index]
+        spec = self._layout.regions[name].spec
+        if not spec.varies:
+            return row
+        shape = tuple(self._shapes[name][index].tolist())
+        return row[: math.prod(shape) * spec.dtype.itemsize].view(spec.dtype).reshape(shape)
 
     def store(self, index: int, sample: Sequence[tuple[str, AnyArray]]) -> None:
         """Write `sample`, an array of its own shape for each name, and publish it; raises OSError where it cannot."""

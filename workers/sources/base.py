@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ..specs import ArraySpec, IndexArray, NamedRows
+from ..specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
 
 class Source(ABC):
@@ -52,6 +52,14 @@ class Source(ABC):
         itself: write into it, do not replace it. Whatever a sample makes go wrong is raised from here; the loader
         then asks for the same rows one by one to find out which one it was.
         """
+
+    def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
+        """These samples, by name, where all of them already lie in memory as `read` would give them; else None.
+
+        Arrays in their own shape, not to be written to, valid until the next call. Where only a part of each sample is
+        wanted, as with a crop, that saves copying the whole first.
+        """
+        return None
 
     def where(self, index: int) -> str:
         """Where sample `index` is stored, for error messages: a file's path and the entry in it."""
