@@ -56,6 +56,8 @@ class StillPipeline:
         for view in self.ring.views:
             rows = cast(Any, view["data"])
             rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
+        for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
+            pass
         self._taken = 0
 
     def peek(self) -> Batch:

@@ -20,6 +20,7 @@ from blobfeed.workers.pipeline import Pipeline
 from .datasets import HDF5_28, data_folder
 from .entrants import WORKERS
 from .harness import Plan, Program, RunFailed, Say, run_program
+from .page_cache import fill
 from .processes import MARK, members, memory
 from .report import duration, megabytes, rate, table
 from .synthetic import SyntheticSource
@@ -54,6 +55,8 @@ def _cases(plan: Plan) -> list[Case]:
     samples = HDF5_28.size(plan.quick)
     one = {"hdf5": {"path": str(HDF5_28.ensure(samples))}}
     many = {"hdf5": {"path": str(_many_files(samples) / "*.h5")}}
+    fill(HDF5_28.path(samples))
+    fill(_many_files(samples))
     return [
         Case("10³ samples", 64, plan.seconds, samples=10**3),
         Case("10⁶ samples", 64, plan.seconds, samples=10**6),

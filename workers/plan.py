@@ -30,6 +30,7 @@ from .units import UnitPlan
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
+_AGAIN_S = 0.2
 _TRIAL_BYTES = 1 << 20
 """Setup makes a few rows to see how long they take, but not where that would be felt in time or memory."""
 
@@ -193,15 +194,16 @@ def _crop_mirror(transform: Transform, train: bool) -> CropMirror | None:
 
 
 def _seconds_per_row(recipe: Recipe, position: int) -> float:
-    """Time to make a row when everything is warm: the first run opens files; rows in a run share a call's cost.
+    """Time to make a row when everything is warm: the first run opens files and waits for the disk, so it is repeated
+    even where it took long; rows in a run share a call's cost.
 
     The least of several runs, since other processes can only add to it.
     """
     seconds = _seconds_for(recipe, position, 1)
     row_bytes = sum(spec.nbytes for spec in recipe.specs.values())
     run = max(1, min(_TRIAL_ROWS, _TRIAL_BYTES // max(1, row_bytes)))
-    for rows in (1, run, run, run) if recipe.is_batched else (1,):
-        if seconds * rows < _TRIAL_S:
+    for rows, limit_s in ((1, _AGAIN_S), *[(run, _TRIAL_S)] * (3 if recipe.is_batched else 0)):
+        if seconds * rows < limit_s:
             seconds = min(seconds, _seconds_for(recipe, position, rows) / rows)
     return seconds
 
