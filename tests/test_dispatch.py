@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 from blobfeed.workers.dispatch import TaskSize, batches_per_unit
+from blobfeed.workers.hooks import Hooks
+from blobfeed.workers.plan import make_plan
+from blobfeed.workers.specs import IndexArray, NamedRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .support.pipelines import Numbered, parameters
 
 SECONDS = st.floats(0, 100, allow_nan=False)
 
@@ -79,3 +87,23 @@ def test_a_task_without_rows_says_nothing_about_rows() -> None:
     size = TaskSize(1e-4, 1000)
     size.observe(0, 5.0)  # a postprocess hook ran over the whole unit
     assert size.rows == 100
+
+
+class _OnSlowDisk(Numbered):
+    """Its first read takes as long as a disk may, the others find their bytes in memory."""
+
+    first_read_s = 0.1
+    cold = True
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        end = time.perf_counter() + (self.first_read_s if self.cold else 0.0)
+        self.cold = False
+        while time.perf_counter() < end:
+            pass
+        super().read(indices, out)
+
+
+def test_what_the_first_read_waited_for_the_disk_does_not_count() -> None:
+    plan = make_plan(parameters(), Hooks(), Path(), True, _OnSlowDisk(items=8))
+    assert plan.seconds_per_row < _OnSlowDisk.first_read_s / 2
+    assert plan.batches_per_unit > 1

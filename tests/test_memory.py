@@ -118,6 +118,12 @@ def test_in_a_container_that_does_not_show_our_group_its_root_counts(tmp_path: P
     assert machine.available() == 200 * MIB
 
 
+def test_where_control_groups_cannot_be_seen_only_the_rest_counts(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.proc / "self/cgroup").unlink()
+    assert machine.available() == FREE
+
+
 # ---- version 1, alone and beside version 2
 
 

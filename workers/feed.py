@@ -118,8 +118,11 @@ class Feed:
 
     @property
     def units_ready(self) -> bool:
-        """Whether the next unit can be had without waiting."""
-        return bool(self._arrived) or bool(self._batch_link.poll(0))
+        """Whether the next unit, or the error in its place, can be had without waiting."""
+        try:
+            return self._failure is not None or self._received() is not None
+        except BlobfeedError:
+            return True
 
     def _received(self) -> Announce | None:
         """The next valid announcement among what has arrived; it stays there until it is accepted."""

@@ -35,13 +35,20 @@ def _address_space_room(proc: Path) -> int:
 def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
     """What each control group above this process has left, page cache that it can drop counted as free."""
     yield _UNLIMITED
-    for line in (proc / "self/cgroup").read_text().splitlines():
+    for line in _lines(proc / "self/cgroup"):
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
             yield from _rooms_upwards(cgroup, inside, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
             yield from _rooms_upwards(cgroup / "memory", inside, *names)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # a kernel without control groups, or a sandbox that hides them
+        return []
 
 
 def _rooms_upwards(root: Path, inside: str, limit: str, usage: str, droppable: str) -> Iterator[int]:
@@ -62,6 +69,6 @@ def _room(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
         if text == "max" or int(text) >= _UNLIMITED // 2:
             return None
         used = int((folder / usage).read_text()) - _fields(folder / "memory.stat").get(droppable, 0)
-    except FileNotFoundError:
+    except OSError:  # the root has no limit of its own; others may not be read by everybody
         return None
     return max(0, int(text) - used)

@@ -110,6 +110,8 @@ class StreamSupply:
     _draws: dict[int, Draw] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
     _samples_in_epoch: int = 0
+    _ends: dict[int, int] = field(default_factory=dict)
+    """By shard, which of its batches in this epoch is known not to be full."""
 
     @classmethod
     def begin(
@@ -155,12 +157,22 @@ class StreamSupply:
         epoch = self.schedule.position.epoch
         if self.schedule.finished or draw.epoch != epoch:
             return  # it was asked of a shard whose end was not known yet
+        self._ends[draw.shard] = min(draw.sequence, self._ends.get(draw.shard, draw.sequence))
         self.schedule.note_end(draw.epoch, draw.shard)
         if not self.schedule.finished and self.schedule.position.epoch == epoch:
             return
-        if not self._samples_in_epoch:
+        if not self._samples_in_epoch and not self._may_get_more(epoch):
             self.complaint = EMPTY_EPOCH.format(epoch)
         self._samples_in_epoch = 0
+        self._ends.clear()
+
+    def _may_get_more(self, epoch: int) -> bool:
+        """Whether a batch of `epoch` that lies before its shard's end is still being made.
+
+        A loader that was dismissed may owe it, while the shard's next loader has already met the end.
+        """
+        asked = ((unit, draw) for unit, draw in self._draws.items() if draw.epoch == epoch)
+        return any(unit not in self._rows and draw.sequence < self._ends[draw.shard] for unit, draw in asked)
 
     def sample_in(self, unit: int, row: int, seen: int) -> tuple[int, int, str]:
         draw = self._draws[unit]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ..checks import check_options
-from ..errors import SourceError
+from ..errors import ParameterError, SourceError
 from ..specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from .base import Source
 
@@ -107,7 +107,13 @@ def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, 
 
     weights = [_weight(part, f"mix[{number}]") for number, part in enumerate(parts)]
     specs = [{kind: options for kind, options in part.items() if kind != "weight"} for part in parts]
-    return MixedSource([open_source(spec, tops=tops, base_dir=base_dir) for spec in specs], weights)
+    sources = []
+    for number, spec in enumerate(specs):
+        try:
+            sources.append(open_source(spec, tops=tops, base_dir=base_dir))
+        except (ParameterError, SourceError) as error:
+            raise type(error)(f"mix[{number}]: {error}") from error
+    return MixedSource(sources, weights)
 
 
 def _weight(part: Mapping[str, Any], what: str) -> float:
