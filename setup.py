@@ -27,7 +27,7 @@ RUNTIME = (
 EXTRAS = {
     "torch": ("torch>=2.1",),
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
-    "compression": ("isal>=1.5", "hdf5plugin>=4.3"),
+    "compression": ("deflate>=0.7", "hdf5plugin>=4.3"),
     "fast": ("numba>=0.59",),
     "keras": ("keras>=3.3",),
     "tensorflow": ("tensorflow>=2.16",),

@@ -157,8 +157,8 @@ def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
 
 
 def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
+    import deflate  # type: ignore[import-untyped]
     import h5py
-    from isal import isal_zlib
 
     with h5py.File(HDF5_GZIP.path(samples), "r") as file:
         data = file["data"]
@@ -167,7 +167,7 @@ def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
         while True:
             for chunk in np.random.default_rng(worker).permutation(samples // step):
                 _, stored = data.id.read_direct_chunk((int(chunk) * step, 0, 0, 0))
-                isal_zlib.decompress(stored, bufsize=size)
+                deflate.zlib_decompress(stored, size)
                 yield step
 
 

@@ -1,15 +1,15 @@
 """Undoing, outside the HDF5 library, the filters that most compressed files use: gzip, byte shuffle, Fletcher's sum.
 
-The HDF5 library decodes with zlib under its global lock; Intel's isal does the same in half the time. What the filters
-do to a chunk is told in the HDF5 file format specification and the library's H5Zdeflate.c, H5Zshuffle.c and
-H5Zfletcher32.c; the tests compare all of it with what the library itself reads.
+The HDF5 library decodes with zlib under its global lock. Chunks of photographs, 8×3×224×224 bytes, on one core: zlib
+170 MB/s, isal 340, zlib-ng 345, libdeflate 460, hence the last. What the filters do to a chunk is told in the HDF5 file
+format specification and the library's H5Zdeflate.c, H5Zshuffle.c and H5Zfletcher32.c; the tests compare all of it with
+what the library itself reads.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
@@ -17,13 +17,11 @@ from .gather import Bytes
 from .gather_layout import ChunkFilter
 
 try:
-    from isal import isal_zlib
-
-    _inflate = isal_zlib.decompress
-    _BadStream = cast(type[Exception], isal_zlib.error)
-except ImportError:  # an extra, and there are no wheels of it for every machine
-    _inflate = zlib.decompress
-    _BadStream = zlib.error
+    import deflate
+except ImportError:  # an extra
+    _LIBDEFLATE = False
+else:
+    _LIBDEFLATE = True
 
 _SUM_BYTES = 4
 _TABLE_COLUMNS = 1024
@@ -52,10 +50,25 @@ def _undo(data: Bytes, applied: ChunkFilter, size: int) -> Bytes:
         return unshuffle(data, applied.element_bytes)
     if applied.kind == "fletcher32":
         return _without_sum(data)
+    # A checksum may have been compressed along with the values.
+    return np.frombuffer(_inflate(data, size + _SUM_BYTES), np.uint8)
+
+
+def _inflate(data: Bytes, room: int) -> bytes | bytearray:
+    """What was compressed into `data`: `room` bytes or less where the chunk is as it should be."""
+    if _LIBDEFLATE:
+        try:
+            return deflate.zlib_decompress(data.data, room)
+        except deflate.DeflateError:
+            # Damaged, or too long: it does not say which, and zlib does.
+            return _inflate_by_zlib(data, room)
+    return _inflate_by_zlib(data, room)
+
+
+def _inflate_by_zlib(data: Bytes, room: int) -> bytes:
     try:
-        # With room for one byte more than comes, the stream's end is seen without another turn: a fifth of the time.
-        return np.frombuffer(_inflate(data.data, zlib.MAX_WBITS, size + 1), np.uint8)
-    except _BadStream as error:
+        return zlib.decompress(data.data, bufsize=room)
+    except zlib.error as error:
         raise ChunkError(f"the chunk's gzip stream is damaged: {error}") from error
 
 
