@@ -157,7 +157,7 @@ def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
 
 
 def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
-    import deflate  # type: ignore[import-untyped]
+    import deflate
     import h5py
 
     with h5py.File(HDF5_GZIP.path(samples), "r") as file:
