@@ -54,9 +54,10 @@ class Cost:
 def _cases(plan: Plan) -> list[Case]:
     samples = HDF5_28.size(plan.quick)
     one = {"hdf5": {"path": str(HDF5_28.ensure(samples))}}
-    many = {"hdf5": {"path": str(_many_files(samples) / "*.h5")}}
+    folder = _many_files(samples)
+    many = {"hdf5": {"path": str(folder / "*.h5")}}
     fill(HDF5_28.path(samples))
-    fill(_many_files(samples))
+    fill(folder)
     return [
         Case("10³ samples", 64, plan.seconds, samples=10**3),
         Case("10⁶ samples", 64, plan.seconds, samples=10**6),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from blobfeed.workers.specs import AnyArray
 
 from .support import leftovers
 from .support.face_data import IMAGE, images, labels, write_hdf5
+from .support.waiting import wait_until
 
 SAMPLES = 10
 
@@ -275,9 +275,7 @@ def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
     with read(source, epochs=1) as reader:
         list(reader)
-        deadline = time.monotonic() + 10
-        while not reader._feed.pipeline.is_ready() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(reader._feed.pipeline.is_ready, "the next loop's first batch is there")
         stalls = reader.statistics().stalls
         next(iter(reader))
         assert reader.statistics().stalls == stalls

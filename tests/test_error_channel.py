@@ -6,7 +6,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -23,6 +22,8 @@ from blobfeed.workers.error_channel import (
 from blobfeed.workers.errors import SampleError, TooManyBadSamples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .support.pipelines import HoldsALock, NeedsTwoArguments, WithoutText
 
 
 @pytest.fixture
@@ -47,30 +48,11 @@ class WithState(Exception):
         self.place = place
 
 
-class WantsTwo(Exception):
-    """Stores one argument and wants two: it pickles well, and fails to unpickle."""
-
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(what)
-        self.why = why
-
-
-class HoldsALock(Exception):
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.lock = threading.Lock()
-
-
 class CannotBeMade(Exception):
     """Refuses to be pickled, in a way of its own."""
 
     def __reduce__(self) -> NoReturn:
         raise ZeroDivisionError("no")
-
-
-class NoText(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text to be had")
 
 
 class NotEvenAnException(Exception):
@@ -152,7 +134,7 @@ def test_notes_of_its_own_stay(channel: Channel) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        WantsTwo("it is broken", "so"),
+        NeedsTwoArguments("it is broken", "so"),
         TooManyBadSamples("it is broken", [1, 2]),
         HoldsALock("it is broken"),
         CannotBeMade("it is broken"),
@@ -171,10 +153,10 @@ def test_what_cannot_be_pickled_arrives_all_the_same(channel: Channel, error: Ex
 
 
 def test_an_exception_whose_text_cannot_be_had_arrives(channel: Channel) -> None:
-    arrived = brought_over(channel, raised(NoText()))
-    assert isinstance(arrived, NoText)
-    assert "NoText: <exception str() failed>" in arrived.__notes__[0]
-    assert summary_of(NoText()).endswith("NoText: <exception str() failed>")
+    arrived = brought_over(channel, raised(WithoutText()))
+    assert isinstance(arrived, WithoutText)
+    assert "WithoutText: <exception str() failed>" in arrived.__notes__[0]
+    assert summary_of(WithoutText()).endswith("WithoutText: <exception str() failed>")
 
 
 def test_an_exception_on_which_nothing_can_be_noted_arrives(channel: Channel) -> None:
@@ -307,7 +289,7 @@ def test_a_short_text_is_sent_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: ValueError("x" * 10**7), lambda: ValueError("\udc80 a file's name"), NoText, Plain],
+    [lambda: ValueError("x" * 10**7), lambda: ValueError("\udc80 a file's name"), WithoutText, Plain],
     ids=["endless", "no Unicode", "no text", "empty"],
 )
 def test_a_description_can_always_be_sent(make: Callable[[], Exception]) -> None:

@@ -73,6 +73,7 @@ class Feed:
         try:
             with interrupts_deferred():
                 self._start(_config(plan, self.shared, recipe, modules))
+            self.shared.ring.populate()  # while the assembler's interpreter starts
         except BaseException:
             self.close()
             raise
@@ -88,7 +89,6 @@ class Feed:
         self._poller = zmq.Poller()
         self._poller.register(self._batch_link, zmq.POLLIN)
         self._poller.register(self._assembler.handle, zmq.POLLIN)
-        self.shared.ring.populate()  # while the assembler's interpreter starts
 
     # ---- units
 

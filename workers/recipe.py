@@ -9,7 +9,7 @@ from the decoded cache, is copied straight from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -78,34 +78,24 @@ class Recipe:
         if self._rows.changes_nothing:
             self.source.read(indices, out)
             return
-        # A decode hook may write to what it gets, so it gets a copy in any case.
-        if self.hooks.decode is None and (lent := self.source.lend(indices)) is not None:
-            self._make_rows(lent, indices, epochs, range(len(indices)), out, progress)
-            return
-        block = len(next(iter(self._raw_rows().values())))
-        for first in range(0, len(indices), block):
-            rows = range(first, min(first + block, len(indices)))
-            self._make_rows(self._read(indices[rows.start : rows.stop]), indices, epochs, rows, out, progress)
-
-    def _make_rows(
-        self,
-        samples: Sequence[Mapping[str, AnyArray]],
-        indices: IndexArray,
-        epochs: IndexArray,
-        rows: range,
-        out: NamedRows,
-        progress: Progress,
-    ) -> None:
-        for row, arrays in zip(rows, samples, strict=True):
+        for row, arrays in enumerate(self._raw_samples(indices)):
             sample = Sample(arrays, int(indices[row]), int(epochs[row]))
             progress(sample.index)
             self._rows.put(sample, out, row)
 
-    def _read(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]]:
-        """The raw samples, in the scratch memory, as many as fit into it."""
-        raw = {name: block[: len(indices)] for name, block in self._raw_rows().items()}
-        self.source.read(indices, raw)
-        return [_row_of(raw, row) for row in range(len(indices))]
+    def _raw_samples(self, indices: IndexArray) -> Iterator[Mapping[str, AnyArray]]:
+        """The raw samples in turn, each valid until the next one."""
+        # A decode hook may write to what it gets, so it gets a copy in any case.
+        if self.hooks.decode is None and (lent := self.source.lend(indices)) is not None:
+            yield from lent
+            return
+        scratch = self._raw_rows()
+        block = len(next(iter(scratch.values())))
+        for first in range(0, len(indices), block):
+            some = indices[first : first + block]
+            raw = {name: rows[: len(some)] for name, rows in scratch.items()}
+            self.source.read(some, raw)
+            yield from (_row_of(raw, row) for row in range(len(some)))
 
     def _raw_rows(self) -> dict[str, Rows]:
         if not self._scratch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -57,15 +58,9 @@ def _undo(data: Bytes, applied: ChunkFilter, size: int) -> Bytes:
 def _inflate(data: Bytes, room: int) -> bytes | bytearray:
     """What was compressed into `data`: `room` bytes or less where the chunk is as it should be."""
     if _LIBDEFLATE:
-        try:
+        # It does not say what is wrong, or whether there is only more than there was room for; zlib does.
+        with suppress(deflate.DeflateError):
             return deflate.zlib_decompress(data.data, room)
-        except deflate.DeflateError:
-            # Damaged, or too long: it does not say which, and zlib does.
-            return _inflate_by_zlib(data, room)
-    return _inflate_by_zlib(data, room)
-
-
-def _inflate_by_zlib(data: Bytes, room: int) -> bytes:
     try:
         return zlib.decompress(data.data, bufsize=room)
     except zlib.error as error:
