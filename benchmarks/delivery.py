@@ -74,6 +74,8 @@ class StillPipeline:
     def is_ready(self) -> bool:
         return True
 
+    def look_ahead(self) -> None: ...
+
     def state_dict(self) -> dict[str, int | str]:
         return {}
 

@@ -23,7 +23,7 @@ from ..workers.run_plan import State
 from ..workers.specs import AnyArray
 from .cuda import Event, Lane
 from .cuda_rotation import Rotation
-from .delivery import Blob, Delivery
+from .delivery import Blob, Delivery, require_shape
 from .delivery_tops import EvenTop, Shape, Top
 from .delivery_values import Conversion, check_exact
 
@@ -70,6 +70,8 @@ class CudaDelivery(Delivery):
         if self._rotation.next_filled is None:
             self._raise_failure()
             self._send_next(types)
+        for top, shape, tensor in zip(self.tops, self.next_shapes(), tensors, strict=True):
+            require_shape(top, shape, tuple(tensor.shape))
         number = self._rotation.lend()
         buffer = self._buffers[number]
         batch = buffer.batch  # the buffer may hold a later one when this returns
@@ -84,6 +86,11 @@ class CudaDelivery(Delivery):
         return self.pipeline.state_dict() if self._state is None else self._state
 
     def close(self) -> None:
+        for buffer in self._buffers:
+            # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
+            # kernels on the caller's stream may still be reading there.
+            if buffer.used is not None:
+                self._lane.send_after(buffer.used)
         self._lane.unlock()
         self._release_slots(wait=True)
         self._buffers.clear()
@@ -174,12 +181,7 @@ class CudaDelivery(Delivery):
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
         assert buffer.sent is not None
         self._lane.use_after(buffer.sent)
-        for top, shape, out in zip(self.tops, buffer.shapes, tensors, strict=True):
-            if tuple(out.shape) != shape:
-                raise ValueError(
-                    f"top {top.name!r} has the shape {tuple(out.shape)} and the next batch {shape}: "
-                    "call reshape before each forward"
-                )
+        for top, out in zip(self.tops, tensors, strict=True):
             conversion = top.conversion if isinstance(top, EvenTop) else Conversion()
             _convert(buffer.values[top.name], out, conversion.scale, self._means[top.name])
         buffer.used = self._lane.used()

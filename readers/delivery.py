@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..workers.batch import Batch
 from ..workers.errors import ParameterError
 from ..workers.pipeline import Pipeline
 from ..workers.run_plan import State
-from ..workers.specs import AnyArray, Rows
+from ..workers.specs import AnyArray
 from .delivery_tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -71,12 +71,17 @@ class CopyDelivery(Delivery):
     """One copy into memory that NumPy can see; the slot is released at once."""
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
-        batch = self.pipeline.take()
+        batch = self.pipeline.peek()
+        outs = [as_numpy(blob.data) for blob in blobs]
+        for top, out in zip(self.tops, outs, strict=True):
+            require_shape(top, top.shape(batch), out.shape)
+        self.pipeline.take()
         try:
-            for top, blob in zip(self.tops, blobs, strict=True):
-                put(top, batch, as_numpy(blob.data))
+            for top, out in zip(self.tops, outs, strict=True):
+                top.put(batch, out)
         finally:
             self.pipeline.release(batch)
+        self.pipeline.look_ahead()
         return batch
 
 
@@ -84,22 +89,35 @@ class ViewDelivery(Delivery):
     """No copy: each blob shows the slot's own memory. It stays valid until the next batch is delivered, and no longer.
 
     A top whose values or types are converted, or that is padded, is copied all the same: its blob is written to.
-    `dtypes`: the types that the blobs have of themselves.
+    `blobs`: ones like those that will be delivered to. Raises ParameterError where one cannot be shown other memory.
     """
 
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], dtypes: Sequence[np.dtype[np.generic]]) -> None:
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]) -> None:
+        import torch
+
         super().__init__(pipeline, tops)
-        self._can_show = [_is_as_stored(top, dtype) for top, dtype in zip(tops, dtypes, strict=True)]
+        self._from_numpy = torch.from_numpy
+        self._viewed: list[tuple[int, Top]] = []
+        self._copied: list[tuple[int, Top]] = []
+        for i, (top, blob) in enumerate(zip(tops, blobs, strict=True)):
+            if _is_as_stored(top, as_numpy(blob.data).dtype):
+                _require_adopting(blob, top.name)
+                self._viewed.append((i, top))
+            else:
+                self._copied.append((i, top))
         self._shown: Batch | None = None
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         self.close()
-        self._shown = batch = self.pipeline.take()
-        for top, blob, can_show in zip(self.tops, blobs, self._can_show, strict=True):
-            if can_show:
-                _show(batch.tops[top.name], top.name, blob)
-            else:
-                put(top, batch, as_numpy(blob.data))
+        batch = self.pipeline.peek()
+        for i, top in self._copied:
+            require_shape(top, top.shape(batch), tuple(blobs[i].data.shape))
+        self._shown = self.pipeline.take()
+        for i, top in self._copied:
+            top.put(batch, as_numpy(blobs[i].data))
+        for i, top in self._viewed:
+            cast(AdoptingBlob, blobs[i]).adopt(self._from_numpy(batch.tops[top.name]))
+        self.pipeline.look_ahead()
         return batch
 
     def close(self) -> None:
@@ -123,7 +141,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
 
         return CudaDelivery(pipeline, tops, CudaLane(device))
     if view:
-        return ViewDelivery(pipeline, tops, [as_numpy(blob.data).dtype for blob in blobs])
+        return ViewDelivery(pipeline, tops, blobs)
     return CopyDelivery(pipeline, tops)
 
 
@@ -132,13 +150,12 @@ def _is_as_stored(top: Top, dtype: np.dtype[np.generic]) -> bool:
     return isinstance(top, EvenTop) and not top.conversion.changes_values and top.spec.dtype == dtype
 
 
-def put(top: Top, batch: Batch, out: AnyArray) -> None:
-    """Put `batch` into `out`, which was reshaped for it; raises ValueError where it was not."""
-    if out.shape != (shape := top.shape(batch)):
+def require_shape(top: Top, expected: Shape, given: Shape) -> None:
+    """Raises ValueError; to be asked before the batch is taken, so that it is still there after a reshape."""
+    if given != expected:
         raise ValueError(
-            f"top {top.name!r} has the shape {out.shape} and the next batch {shape}: call reshape before each forward"
+            f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward"
         )
-    top.put(batch, out)
 
 
 def as_numpy(data: Memory) -> AnyArray:
@@ -155,12 +172,9 @@ def _named(devices: set[str]) -> str:
     return " and ".join(sorted(f"tensors on {device}" if device else "NumPy arrays" for device in devices))
 
 
-def _show(rows: Rows, name: str, blob: Blob) -> None:
-    import torch
-
+def _require_adopting(blob: Blob, name: str) -> None:
     if not isinstance(blob, AdoptingBlob):
         raise ParameterError(
             f"parameter 'delivery' is 'view', and the blob of top {name!r} ({type(blob).__name__}) has no "
             "adopt(tensor) to be shown other memory with: use delivery: copy"
         )
-    blob.adopt(torch.from_numpy(rows))

@@ -96,6 +96,7 @@ class NumpyHandout(Handout):
         self._lent.append(batch)
         arrays = {top.name: self._array(top, batch, pool) for top, pool in zip(self._tops, self._pools, strict=True)}
         self.take_back(self._loans)
+        self._pipeline.look_ahead()
         return NamedBatch.of(batch, arrays)
 
     def close(self) -> None:

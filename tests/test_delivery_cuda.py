@@ -65,7 +65,7 @@ class _PlayedLane:
         self.unlocked = 0
         self._copies: list[_Copy] = []
         self._read: dict[int, object] = {}
-        self._waited: set[int] = set()
+        self._waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
         self._used_rooms: list[int] = []
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
@@ -85,7 +85,7 @@ class _PlayedLane:
 
     def send(self, host: AnyArray, room: Any) -> Any:
         reader = self._read.pop(room.data_ptr(), None)
-        assert reader is None or id(reader) in self._waited, "a buffer is overwritten while it may still be read"
+        assert reader is None or reader in self._waited, "a buffer is overwritten while it may still be read"
         values = torch.from_numpy(host)
         target = view_as(room, values.dtype, values.shape)
         target.view(torch.uint8).fill_(255)  # what was there is gone from now on
@@ -97,7 +97,7 @@ class _PlayedLane:
         return _Event(list(self._copies), self.patience)
 
     def send_after(self, event: Any) -> None:
-        self._waited.add(id(event))
+        self._waited.add(event)
 
     def used(self) -> _Event:
         event = _Event([], 0)
@@ -216,6 +216,7 @@ def test_blobs_of_another_shape_are_refused(feeding: Any) -> None:
     feed = feeding(_PlayedLane(0))
     with pytest.raises(ValueError, match=r"has the shape \(0,\) and the next batch \(4, 3, 4, 5\)"):
         feed.delivery.deliver(feed.targets)
+    np.testing.assert_array_equal(feed.next()[1], np.arange(4))  # the batch was not lost
 
 
 def _cut(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
@@ -233,6 +234,16 @@ def test_padded_samples_travel_by_a_staged_copy(feeding: Any, patience: int) -> 
             np.testing.assert_array_equal(lengths[row], [4, width])
             np.testing.assert_array_equal(data[row, :, :, :width], images()[index, :, :, :width])
             assert (data[row, :, :, width:] == -1).all()
+
+
+def test_closing_keeps_the_device_memory_until_its_readers_are_done(feeding: Any) -> None:
+    lane = _PlayedLane(0)
+    feed = feeding(lane, epochs=1)
+    for _ in range(5):  # to the end, so that nothing is sent ahead into the buffers
+        feed.next()
+    feed.close()
+    assert lane._read
+    assert set(lane._read.values()) <= lane._waited
 
 
 def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:

@@ -87,6 +87,7 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
         harness.forward()
         with pytest.raises(ValueError, match="call reshape before each forward"):
             harness.layer.forward(BlobVector(()), harness._top)
+        np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
 
 
 # ---- the net definition

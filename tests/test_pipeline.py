@@ -115,6 +115,29 @@ def test_a_peek_takes_nothing() -> None:
         assert pipeline.statistics().batches == 1
 
 
+def test_looking_ahead_counts_as_no_batch_taken_and_leaves_the_state_where_it_is() -> None:
+    with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
+        pipeline.look_ahead()  # nothing has been started yet, and is not by this
+        assert pipeline.statistics().batches == 0
+        pipeline.release(pipeline.take())
+        state = pipeline.state_dict()
+        wait_until(pipeline.is_ready, "the next batch is there")
+        pipeline.look_ahead()
+        assert pipeline.state_dict() == state
+        assert (pipeline.take().number, pipeline.statistics().batches) == (1, 2)
+
+
+def test_an_error_that_is_met_by_looking_ahead_waits_until_its_batch_is_asked_for() -> None:
+    given = parameters(shuffle=False)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(given.batch_size)}))
+    with trapped_pipeline(trap, shuffle=False) as pipeline:
+        pipeline.release(pipeline.take())
+        wait_until(pipeline.is_ready, "the error is there")
+        pipeline.look_ahead()
+        with pytest.raises(SampleError, match="Harm"):
+            pipeline.take()
+
+
 def test_the_end_of_the_data_is_told_each_time() -> None:
     with Pipeline(parameters(epochs=1), source=Numbered(items=SMALL)) as pipeline:
         assert len(list(deliver(pipeline))) == SAMPLES // 4

@@ -116,13 +116,17 @@ class Feed:
         if self._release_link is not None and self._failure is None:
             self._release_link.send(self._sealer.seal(Release(unit, waited)))
 
-    @property
-    def units_ready(self) -> bool:
-        """Whether the next unit, or the error in its place, can be had without waiting."""
+    def ready_unit(self) -> Announce | None:
+        """The next unit where it has come; an error in its place is left for `next_unit` to raise."""
         try:
-            return self._failure is not None or self._received() is not None
+            return self._received() if self._failure is None else None
         except BlobfeedError:
-            return True
+            return None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `next_unit` would raise an error that has been received."""
+        return self._failure is not None
 
     def _received(self) -> Announce | None:
         """The next valid announcement among what has arrived; it stays there until it is accepted."""
