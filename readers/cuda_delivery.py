@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from ..workers.batch import Batch
 from ..workers.pipeline import Pipeline
 from ..workers.run_plan import State
-from ..workers.specs import AnyArray
+from ..workers.specs import AnyArray, IndexArray
+from ..workers.transform import CROPS
 from .cuda import Event, Lane
+from .cuda_convert import DeviceConversion
 from .cuda_rotation import Rotation
 from .delivery import Blob, Delivery, require_shape
 from .delivery_tops import EvenTop, Shape, Top
@@ -36,6 +38,7 @@ class _Buffer:
         self.host_rooms: dict[str, NDArray[np.uint8]] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.shapes: list[Shape] = []
+        self.corners: IndexArray | None = None
         self.batch: Batch | None = None
         self.state: State = {}
         self.sent: Event | None = None
@@ -50,7 +53,7 @@ class CudaDelivery(Delivery):
         self._lane = lane
         self._rotation = Rotation(pipeline.parameters.device_prefetch)
         self._buffers = [_Buffer() for _ in range(pipeline.parameters.device_prefetch)]
-        self._means = {top.name: _mean_on(lane.device, top) for top in self.tops}
+        self._conversions = [_on_device(top, lane.device) for top in self.tops]
         self._locked: bool | None = None
         self._in_flight: list[tuple[Event, Batch]] = []
         self._state: State | None = None
@@ -135,11 +138,21 @@ class CudaDelivery(Delivery):
             buffer.sent.synchronize()  # long done; its host room is about to be written to
         for top, shape in zip(self.tops, buffer.shapes, strict=True):
             host = self._host_array(top, batch, shape, buffer)
-            if top.name not in buffer.device_rooms:
-                buffer.device_rooms[top.name] = self._lane.device_room(self._largest_bytes(top, host.dtype))
-            buffer.values[top.name] = self._lane.send(host, buffer.device_rooms[top.name])
+            self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
+            self._send_corners(top, batch, buffer)
         buffer.sent = self._lane.sent()
         self._in_flight.append((buffer.sent, batch))
+
+    def _send_array(self, name: str, host: AnyArray, largest_bytes: int, buffer: _Buffer) -> None:
+        if name not in buffer.device_rooms:
+            buffer.device_rooms[name] = self._lane.device_room(largest_bytes)
+        buffer.values[name] = self._lane.send(host, buffer.device_rooms[name])
+
+    def _send_corners(self, top: Top, batch: Batch, buffer: _Buffer) -> None:
+        """Where each row's part of the mean image lies, for the top that has one."""
+        if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
+            buffer.corners = corners  # kept until it has been copied
+            self._send_array(CROPS, corners, self.pipeline.parameters.batch_size * corners[0].nbytes, buffer)
 
     def _host_array(self, top: Top, batch: Batch, shape: Shape, buffer: _Buffer) -> AnyArray:
         """What is sent: the slot's own memory where that is page-locked, else a staged copy of it."""
@@ -181,29 +194,16 @@ class CudaDelivery(Delivery):
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
         assert buffer.sent is not None
         self._lane.use_after(buffer.sent)
-        for top, out in zip(self.tops, tensors, strict=True):
-            conversion = top.conversion if isinstance(top, EvenTop) else Conversion()
-            _convert(buffer.values[top.name], out, conversion.scale, self._means[top.name])
+        corners = buffer.values.get(CROPS)
+        for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
+            conversion.put(buffer.values[top.name], out, corners)
         buffer.used = self._lane.used()
         self._state = buffer.state
 
 
-def _convert(values: torch.Tensor, out: torch.Tensor, scale: float, mean: torch.Tensor | None) -> None:
-    """`(values - mean) * scale` into `out`, on the current stream; the same arithmetic as on the CPU."""
-    with torch.no_grad():
-        if mean is not None:
-            torch.sub(values, mean, out=out)
-            if scale != 1.0:
-                out.mul_(scale)
-        elif scale != 1.0:
-            torch.mul(values, scale, out=out)
-        else:
-            out.copy_(values)
-
-
-def _mean_on(device: torch.device, top: Top) -> torch.Tensor | None:
-    mean = top.conversion.mean if isinstance(top, EvenTop) else None
-    return None if mean is None else torch.from_numpy(mean).to(device)
+def _on_device(top: Top, device: torch.device) -> DeviceConversion:
+    """A top of samples of varying size is converted when it is staged."""
+    return DeviceConversion(top.conversion if isinstance(top, EvenTop) else Conversion(), device)
 
 
 def _tensor(blob: Blob) -> torch.Tensor:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..workers.specs import AnyArray
+from ..workers.specs import AnyArray, IndexArray
 
 _FEWEST_ITEMS = 1 << 20
 """Below a million items NumPy takes less than half a millisecond; loading and compiling takes about a second, once."""
 
-_Loop = Callable[[AnyArray, AnyArray, NDArray[np.float32], np.float32], None]
+_Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
 
 
 def convert_compiled(rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], scale: float) -> bool:
@@ -26,12 +26,9 @@ def convert_compiled(rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], s
 
     `rows`, `out`: shape (rows, *sample shape). `mean`: shape (), or that of a sample, its axes of length 1 broadcast.
     """
-    if rows.size < _FEWEST_ITEMS or out.dtype != np.float32 or not _is_plain(rows) or not _is_plain(out):
+    if not _fits(rows, out) or (loops := _loops()) is None:
         return False
-    loops = _loops()
-    if loops is None:
-        return False
-    by_plane, by_item = loops
+    by_plane, by_item, _ = loops
     if mean.size in (1, rows.shape[1]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
         planes = (rows.shape[0] * mean.size, -1)
         by_plane(rows.reshape(planes), out.reshape(planes), mean.reshape(-1), np.float32(scale))
@@ -41,17 +38,35 @@ def convert_compiled(rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], s
     return True
 
 
+def convert_cropped(
+    rows: AnyArray, out: AnyArray, means: NDArray[np.float32], corners: IndexArray, scale: float
+) -> bool:
+    """The same with a part of a larger mean for each row; False where it was not done.
+
+    `means`: shape (means, channels, height, width). `corners`: shape (rows, 3), which mean, its part's top and left.
+    """
+    if not _fits(rows, out) or (loops := _loops()) is None:
+        return False
+    loops[2](rows, out, means, corners, np.float32(scale))
+    return True
+
+
+def _fits(rows: AnyArray, out: AnyArray) -> bool:
+    return rows.size >= _FEWEST_ITEMS and out.dtype == np.float32 and _is_plain(rows) and _is_plain(out)
+
+
 def _is_plain(array: AnyArray) -> bool:
     return array.flags.c_contiguous and array.dtype.isnative and array.dtype.kind in "iuf"
 
 
 @functools.cache
-def _loops() -> tuple[_Loop, _Loop] | None:
+def _loops() -> _Loops | None:
     try:
         numba: Any = importlib.import_module("numba")
     except ImportError:
         return None
-    return numba.njit(_by_plane, nogil=True), numba.njit(_by_item, nogil=True)
+    compiled = numba.njit(nogil=True)
+    return compiled(_by_plane), compiled(_by_item), compiled(_by_crop)
 
 
 def _by_plane(rows: Any, out: Any, mean: Any, scale: Any) -> None:
@@ -67,3 +82,19 @@ def _by_item(rows: Any, out: Any, mean: Any, scale: Any) -> None:
     for row in range(rows.shape[0]):
         for item in range(rows.shape[1]):
             out[row, item] = (np.float32(rows[row, item]) - mean[item]) * scale
+
+
+def _by_crop(rows: Any, out: Any, means: Any, corners: Any, scale: Any) -> None:
+    """A part of a mean for each row; rows and out of shape (rows, channels, height, width).
+
+    Line by line: an index into four axes is checked anew for every item, which takes twice the time.
+    """
+    width = rows.shape[3]
+    for row in range(rows.shape[0]):
+        mean, top, left = corners[row]
+        for channel in range(rows.shape[1]):
+            for y in range(rows.shape[2]):
+                line, target = rows[row, channel, y], out[row, channel, y]
+                own = means[mean, channel, top + y, left : left + width]
+                for x in range(width):
+                    target[x] = (np.float32(line[x]) - own[x]) * scale

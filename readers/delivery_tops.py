@@ -13,8 +13,10 @@ from ..workers.batch import Batch
 from ..workers.errors import ParameterError, UnequalShapesError
 from ..workers.mean_file import load_mean_file
 from ..workers.parameters import Pad, Parameters, Transform
-from ..workers.specs import AnyArray, ArraySpec, RaggedRows
-from .delivery_values import Conversion, centred_mean, check_exact, mean_of
+from ..workers.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
+from ..workers.transform import CROPS
+from .delivery_values import Conversion, check_exact, mean_of
+from .mean_image import mean_image
 
 Shape = tuple[int, ...]
 
@@ -64,7 +66,12 @@ class EvenTop(Top):
     def put(self, batch: Batch, out: AnyArray) -> None:
         rows = self.rows(batch)
         check_exact(rows, out.dtype, self.name)
-        self.conversion.put(rows, out)
+        self.conversion.put(rows, out, self.corners(batch))
+
+    def corners(self, batch: Batch) -> IndexArray | None:
+        """Where each row's part of the mean image lies, shape (rows, 3); None where all have the same."""
+        image, notes = self.conversion.image, batch.tops.get(CROPS)
+        return image.corners(notes) if image is not None and isinstance(notes, np.ndarray) else None
 
 
 class UnevenTop(Top):
@@ -174,7 +181,8 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
             "size: use 'transform.mean_value', or 'transform.crop_size' to bring them to one size"
         )
     path = base_dir / transform.mean_file
-    return Conversion(transform.scale, centred_mean(load_mean_file(path), spec.shape, path, name))
+    image = mean_image(load_mean_file(path), spec.shape, path, name)
+    return Conversion(transform.scale, image.centre, image)
 
 
 def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.generic]:

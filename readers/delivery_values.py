@@ -13,22 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..workers.errors import InexactValueError, ParameterError
-from ..workers.specs import AnyArray
-from .delivery_compiled import convert_compiled
+from ..workers.specs import AnyArray, IndexArray
+from .delivery_compiled import convert_compiled, convert_cropped
+from .mean_image import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""
 
 _EXACT_BITS = {2: 11, 4: 24, 8: 53}
 """Floating-point types by their bytes: whole numbers are exact up to 2 to this power (IEEE 754)."""
-
-Mean = NDArray[np.float32]
 
 _NO_MEAN: Mean = np.zeros((), np.float32)
 
@@ -38,19 +35,27 @@ class Conversion:
     """`(value - mean) * scale`, as Caffe's data layers compute it.
 
     `mean`: float32, shape (channels, height, width), (channels, 1, 1) or (1, 1, 1), or None.
+    `image`: what `mean` is the centre of, for rows whose crops lie elsewhere.
     """
 
     scale: float = 1.0
     mean: Mean | None = None
+    image: MeanImage | None = None
 
     @property
     def changes_values(self) -> bool:
         return self.mean is not None or self.scale != 1.0
 
-    def put(self, rows: AnyArray, out: AnyArray) -> None:
-        """Convert `rows` into `out`, both of shape (rows, *sample shape)."""
+    def put(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
+        """Convert `rows` into `out`, both of shape (rows, *sample shape).
+
+        `corners`: shape (rows, 3), as MeanImage.corners gives them, where each row has its own part of the mean.
+        """
         if not self.changes_values:
             np.copyto(out, rows, casting="same_kind")
+            return
+        if self.image is not None and corners is not None:
+            self._put_cropped(rows, out, self.image, corners)
             return
         if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
@@ -58,6 +63,13 @@ class Conversion:
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
         for block in _blocks(rows.shape):
             self._put_block(rows[block], out[block], None if mean is None else mean[block[1:]], scale)
+
+    def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
+        if convert_cropped(rows, out, image.both, corners, self.scale):
+            return
+        scale = out.dtype.type(self.scale)
+        for row, corner in enumerate(corners.tolist()):
+            self._put_block(rows[row], out[row], image.part(corner), scale)
 
     def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: np.generic) -> None:
         if values.dtype != out.dtype:
@@ -91,22 +103,6 @@ def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str) -> Mean
             f"{shape}: expected one value, or one for each of the {channels} channels"
         )
     return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
-
-
-def centred_mean(mean: Mean, shape: tuple[int, ...], path: Path, top: str) -> Mean:
-    """The part of `mean_file`'s mean that belongs to samples of `shape` (channels, height, width).
-
-    A mean of the whole images may be larger than what is cropped from them: its centre is taken. Caffe takes the part
-    under each crop, but which one that was only the loaders know; in TEST, where crops are centred, it is the same.
-    """
-    fits = len(shape) == 3 and len(mean) == shape[0] and mean.shape[1] >= shape[1] and mean.shape[2] >= shape[2]
-    if not fits:
-        raise ParameterError(
-            f"parameter 'transform.mean_file' is {str(path)!r}, whose mean has the shape {mean.shape}, and the samples "
-            f"of top {top!r} have {shape}: expected the same number of channels and at least the same height and width"
-        )
-    top_row, left = ((have - want) // 2 for have, want in zip(mean.shape[1:], shape[1:], strict=True))
-    return np.ascontiguousarray(mean[:, top_row : top_row + shape[1], left : left + shape[2]])
 
 
 def check_exact(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from blobfeed.readers import delivery_compiled
 from blobfeed.readers.delivery_compiled import convert_compiled
-from blobfeed.readers.delivery_values import Conversion, Mean
+from blobfeed.readers.delivery_values import Conversion
+from blobfeed.readers.mean_image import Mean, MeanImage
 from blobfeed.workers.specs import AnyArray
 
 _MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
@@ -18,7 +19,7 @@ _MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
 def loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
     if importlib.util.find_spec("numba") is None:
-        uncompiled = (delivery_compiled._by_plane, delivery_compiled._by_item)
+        uncompiled = (delivery_compiled._by_plane, delivery_compiled._by_item, delivery_compiled._by_crop)
         monkeypatch.setattr(delivery_compiled, "_loops", lambda: uncompiled)
 
 
@@ -47,11 +48,27 @@ def test_compiled_and_numpy_agree_to_the_bit(
 
 
 @pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("scale", [1.0, 1 / 255])
+def test_compiled_and_numpy_agree_where_each_row_has_its_own_part_of_the_mean(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, scale: float
+) -> None:
+    whole = np.linspace(0, 200, 3 * 6 * 9, dtype=np.float32).reshape(3, 6, 9)
+    conversion = Conversion(scale, None, MeanImage(whole, (3, 4, 5)))
+    corners = np.array([[0, 2, 1], [1, 0, 4]])
+    compiled, plain = np.full((2, 2, 3, 4, 5), np.nan, np.float32)
+    conversion.put(_rows(dtype), compiled, corners)
+    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 1 << 30)
+    conversion.put(_rows(dtype), plain, corners)
+    assert compiled.tobytes() == plain.tobytes()
+
+
+@pytest.mark.usefixtures("loops")
 def test_a_conversion_takes_the_compiled_way_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(rows: AnyArray, out: AnyArray, mean: Mean, scale: np.float32) -> None:
         out[...] = 42
 
-    monkeypatch.setattr(delivery_compiled, "_loops", lambda: (told, told))
+    monkeypatch.setattr(delivery_compiled, "_loops", lambda: (told, told, told))
     out = np.zeros((2, 3, 4, 5), np.float32)
     Conversion(0.5).put(_rows("uint8"), out)
     assert (out == 42).all()

@@ -40,8 +40,9 @@ class _Copy:
 
 
 class _Event:
-    def __init__(self, copies: list[_Copy], patience: int) -> None:
+    def __init__(self, copies: list[_Copy], patience: int, rooms: tuple[int, ...] = ()) -> None:
         self._copies, self._asked, self._patience = copies, 0, patience
+        self.rooms = rooms
 
     def query(self) -> bool:
         self._asked += 1
@@ -66,7 +67,8 @@ class _PlayedLane:
         self._copies: list[_Copy] = []
         self._read: dict[int, object] = {}
         self._waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
-        self._used_rooms: list[int] = []
+        self._sent_rooms: list[int] = []
+        self._used_rooms: tuple[int, ...] = ()
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
         self.locked = memory
@@ -90,11 +92,12 @@ class _PlayedLane:
         target = view_as(room, values.dtype, values.shape)
         target.view(torch.uint8).fill_(255)  # what was there is gone from now on
         self._copies.append(_Copy(host, target))
-        self._used_rooms.append(room.data_ptr())
+        self._sent_rooms.append(room.data_ptr())
         return target
 
     def sent(self) -> _Event:
-        return _Event(list(self._copies), self.patience)
+        rooms, self._sent_rooms = tuple(self._sent_rooms), []
+        return _Event(list(self._copies), self.patience, rooms)
 
     def send_after(self, event: Any) -> None:
         self._waited.add(event)
@@ -106,6 +109,7 @@ class _PlayedLane:
 
     def use_after(self, event: Any) -> None:
         event.synchronize()
+        self._used_rooms = event.rooms
 
 
 class _Target:
@@ -236,6 +240,31 @@ def test_padded_samples_travel_by_a_staged_copy(feeding: Any, patience: int) -> 
             assert (data[row, :, :, width:] == -1).all()
 
 
+def _write_mean_and_images(folder: Path) -> dict[str, object]:
+    """Images that are the mean plus their own label; returns the transform."""
+    whole = np.random.default_rng(1).integers(0, 200, (3, 9, 11)).astype(np.float32)
+    np.save(folder / "mean.npy", whole)
+    labels = np.arange(20)
+    write_hdf5(folder / "train.h5", data=(whole + labels[:, None, None, None]).astype(np.uint8), label=labels)
+    return {"crop_size": 5, "mirror": True, "mean_file": "mean.npy", "scale": 0.5}
+
+
+def _assert_the_labels_are_left(feed: Any) -> None:
+    for number in range(10):
+        data, label = feed.next()
+        np.testing.assert_array_equal(label, np.arange(4 * number, 4 * number + 4) % 20)
+        np.testing.assert_array_equal(data, np.broadcast_to(label[:, None, None, None] / 2, (4, 3, 5, 5)))
+
+
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_each_row_loses_the_part_of_the_mean_under_its_crop(
+    feeding: Any, tmp_path: Path, patience: int, locks: bool
+) -> None:
+    feed = feeding(_PlayedLane(patience, locks), transform=_write_mean_and_images(tmp_path))
+    _assert_the_labels_are_left(feed)
+
+
 def test_closing_keeps_the_device_memory_until_its_readers_are_done(feeding: Any) -> None:
     lane = _PlayedLane(0)
     feed = feeding(lane, epochs=1)
@@ -277,6 +306,11 @@ def test_cuda_gets_every_batch_while_the_users_stream_still_computes(feeding: An
         wanted = np.arange(4 * number, 4 * number + 4) % 20
         np.testing.assert_array_equal(label.cpu().numpy(), wanted)
         np.testing.assert_array_equal(data.cpu().numpy(), (images()[wanted] - mean) * np.float32(0.5))
+
+
+@pytest.mark.cuda
+def test_cuda_subtracts_the_part_of_the_mean_under_each_crop(feeding: Any, tmp_path: Path) -> None:
+    _assert_the_labels_are_left(feeding(CudaLane("cuda:0"), transform=_write_mean_and_images(tmp_path)))
 
 
 @pytest.mark.cuda

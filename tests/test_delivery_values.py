@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from blobfeed.readers import delivery_values
-from blobfeed.readers.delivery_values import Conversion, Mean, centred_mean, check_exact, mean_of
+from blobfeed.readers.delivery_values import Conversion, check_exact, mean_of
+from blobfeed.readers.mean_image import Mean
 from blobfeed.workers.errors import InexactValueError, ParameterError
 from blobfeed.workers.specs import AnyArray
 from hypothesis import given, settings
@@ -80,18 +79,6 @@ def test_a_mean_value_is_for_all_channels_or_for_one_each(values: tuple[float, .
 def test_a_wrong_number_of_mean_values_says_how_many_channels_there_are() -> None:
     with pytest.raises(ParameterError, match=r"'transform.mean_value' has 2 values.*one for each of the 3 channels"):
         mean_of((1.0, 2.0), (3, 4, 4), "data")
-
-
-def test_of_a_mean_larger_than_the_crop_the_centre_is_taken() -> None:
-    mean = np.arange(2 * 6 * 7, dtype=np.float32).reshape(2, 6, 7)
-    np.testing.assert_array_equal(centred_mean(mean, (2, 4, 4), Path("m.npy"), "data"), mean[:, 1:5, 1:5])
-    np.testing.assert_array_equal(centred_mean(mean, (2, 6, 7), Path("m.npy"), "data"), mean)
-
-
-@pytest.mark.parametrize("shape", [(3, 4, 4), (2, 7, 7), (2, 6, 8), (2, 6), ()])
-def test_a_mean_that_does_not_fit_names_both_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ParameterError, match=r"'m.npy', whose mean has the shape \(2, 6, 7\), and the samples"):
-        centred_mean(np.zeros((2, 6, 7), np.float32), shape, Path("m.npy"), "data")
 
 
 _INTEGERS = st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])

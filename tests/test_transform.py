@@ -33,7 +33,9 @@ def gray_of(pixel: list[float], dtype: np.dtype[Any]) -> float:
     blue, green, red = pixel
     if dtype == np.uint8:
         return int(cv2.cvtColor(np.array([[[blue, green, red]]], np.uint8), cv2.COLOR_BGR2GRAY).reshape(()))
-    gray = 0.114 * blue + 0.587 * green + 0.299 * red
+    # In single precision as soon as the type leaves that open: a half that is missed there is rounded the other way.
+    real = np.result_type(dtype, np.float32).type
+    gray = float(real(0.114) * real(blue) + real(0.587) * real(green) + real(0.299) * real(red))
     return gray if dtype.kind == "f" else round(gray)
 
 

@@ -212,7 +212,7 @@ def _seconds_for(recipe: Recipe, position: int, rows: int) -> float:
     # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
     indices = np.repeat(recipe.order.indices(position, 1), rows)
     epochs = np.full(rows, position // recipe.order.samples, np.int64)
-    out = allocate_rows(recipe.specs, rows)
+    out = allocate_rows(recipe.slot_specs, rows)
     begun = time.perf_counter()
     recipe.make(indices, epochs, out, lambda _: None)
     return time.perf_counter() - begun

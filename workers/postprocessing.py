@@ -6,6 +6,7 @@ import numpy as np
 
 from .hooks import PostprocessHook
 from .specs import AnyArray, NamedRows, RaggedRows, Rows
+from .transform import CROPS
 
 
 def postprocess_rows(hook: PostprocessHook, rows: NamedRows) -> None:
@@ -13,7 +14,7 @@ def postprocess_rows(hook: PostprocessHook, rows: NamedRows) -> None:
 
     Raises what the hook raises, ValueError where what it returned has another shape or name.
     """
-    batch = {name: _array(name, top) for name, top in rows.items()}
+    batch = {name: _array(name, top) for name, top in rows.items() if name != CROPS}
     result = hook(dict(batch))
     if result is None:
         return

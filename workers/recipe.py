@@ -66,6 +66,11 @@ class Recipe:
         return self._rows.specs
 
     @property
+    def slot_specs(self) -> Mapping[str, ArraySpec]:
+        """Those, and what a slot has beside them."""
+        return self._rows.slot_specs
+
+    @property
     def is_batched(self) -> bool:
         """Whether rows are made together, by the source alone, so that many take less time than one by one."""
         return self._rows.changes_nothing

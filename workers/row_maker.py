@@ -11,11 +11,11 @@ from .errors import ParameterError
 from .hooks import Hooks, Sample
 from .sample_rng import SampleRng
 from .specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
-from .transform import CropMirror
+from .transform import CROPS, NOTE_SPEC, CropMirror
 
 
 class RowMaker:
-    """`specs`: what the tops' rows are, by name and in order.
+    """`specs`: what the tops' rows are, by name and in order. `slot_specs`: with what a slot has beside them.
 
     They are those of the raw samples or, with a decode hook, learnt from what it makes of the sample `trial()`.
     Raises ParameterError, and whatever the hook raises.
@@ -42,25 +42,33 @@ class RowMaker:
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
         self.specs = specs
+        self.slot_specs = {**specs, CROPS: NOTE_SPEC} if transform is not None and transform.is_noted else specs
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
 
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
         """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
         rng = self._rng.generator(sample.epoch, sample.index)
         for name, value in self._decode(sample, rng).items():
-            self._store(name, value, out[name], row, rng)
+            if self._transform is not None and name == self._names[0]:
+                self._store_image(name, value, out, row, rng, self._transform)
+            else:
+                self._store(name, value, out[name], row)
 
     def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if self._hooks.decode is None:
             return {name: sample[name] for name in self._names}
         return by_name(self._hooks.decode(sample, rng), self._names, "decode returned")
 
-    def _store(self, name: str, value: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> None:
+    def _store_image(
+        self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
+    ) -> None:
+        self._check_image(name, value, self.specs[name], transform)
+        crop = transform.put(value, out[name], row, rng)
+        if isinstance(notes := out.get(CROPS), np.ndarray):
+            notes[row] = transform.note(crop, value.shape)
+
+    def _store(self, name: str, value: AnyArray, rows: Rows, row: int) -> None:
         spec = self.specs[name]
-        if self._transform is not None and name == self._names[0]:
-            self._check_image(name, value, spec, self._transform)
-            self._transform.put(value, rows, row, rng)
-            return
         if value.dtype != spec.dtype or (not spec.varies and value.shape != spec.shape):
             raise ValueError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected {spec} "

@@ -49,6 +49,9 @@ class AnyRecipe(Protocol):
     @property
     def specs(self) -> Mapping[str, ArraySpec]: ...
 
+    @property
+    def slot_specs(self) -> Mapping[str, ArraySpec]: ...
+
 
 class Progress(Protocol):
     """How far the trainer has come."""
@@ -104,7 +107,7 @@ class RunPlan(ABC):
 
     @property
     def layout(self) -> SlotLayout:
-        return SlotLayout(self.recipe.specs, self.batches_per_unit * self.parameters.batch_size)
+        return SlotLayout(self.recipe.slot_specs, self.batches_per_unit * self.parameters.batch_size)
 
     @property
     def slots(self) -> int:

@@ -57,6 +57,11 @@ class StreamRecipe:
     def specs(self) -> Mapping[str, ArraySpec]:
         return self.rows.specs
 
+    @property
+    def slot_specs(self) -> Mapping[str, ArraySpec]:
+        """Those, and what a slot has beside them."""
+        return self.rows.slot_specs
+
     def sample(self, item: Item) -> Sample:
         """Its components as arrays; raises ValueError where they are not those of the first sample."""
         return Sample(self.source.components(item.value), item.index, item.epoch)

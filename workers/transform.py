@@ -15,6 +15,11 @@ from .errors import ParameterError, SampleError
 from .parameters import Transform
 from .specs import AnyArray, ArraySpec, RaggedRows, Rows
 
+CROPS = "(crops)"
+"""The name under which a slot has a note of each row's crop, beside the tops: CropMirror.note, of NOTE_SPEC."""
+
+NOTE_SPEC = ArraySpec((3,), np.dtype(np.int32))
+
 _GRAY_WEIGHTS = (0.114, 0.587, 0.299)  # blue, green, red: ITU-R BT.601, as Caffe's OpenCV has them
 _GRAY_WEIGHTS_UINT8 = (3735, 19235, 9798)  # the same times 2**15, as OpenCV rounds them for uint8
 _GRAY_BITS = 15
@@ -46,6 +51,8 @@ class CropMirror:
         self._train = train
         self._mirror = options.mirror and train
         self._channels = 3 if options.force_color else 1 if options.force_gray else 0
+        self.is_noted = train and bool(options.mean_file) and (bool(options.crop_size) or options.mirror)
+        """Whether delivery has to know each row's crop: to subtract the part of the mean image that lies under it."""
 
     @property
     def active(self) -> bool:
@@ -87,16 +94,22 @@ class CropMirror:
         down, right, mirror = rng.random(3).tolist()
         return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
 
-    def apply(self, sample: AnyArray, out: AnyArray, rng: np.random.Generator) -> None:
-        """Put the transformed `sample`, shape (channels, height, width), into `out`, of shape `output_shape`."""
-        self.copy(sample, out, self.draw(sample.shape, rng))
+    def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
+        """How far `crop` lies from the centre of an image of `shape`, down and right, and whether it is mirrored."""
+        height, width = self.output_shape(shape)[1:]
+        return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
 
-    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> None:
+    def apply(self, sample: AnyArray, out: AnyArray, rng: np.random.Generator) -> Crop:
+        """Put the transformed `sample`, shape (channels, height, width), into `out`, of shape `output_shape`."""
+        crop = self.draw(sample.shape, rng)
+        self.copy(sample, out, crop)
+        return crop
+
+    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
         """`apply` into one of the rows of a top; raises SampleTooLargeError where it varies and has no room."""
         if isinstance(rows, RaggedRows):
-            self.apply(sample, rows.reserve(row, self.output_shape(sample.shape)), rng)
-        else:
-            self.apply(sample, rows[row], rng)
+            return self.apply(sample, rows.reserve(row, self.output_shape(sample.shape)), rng)
+        return self.apply(sample, rows[row], rng)
 
     def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
         """Put the part of `sample` that `crop` says into `out`."""
