@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 
 from ..workers.batch import Batch
-from ..workers.errors import ParameterError
+from ..workers.errors import BlobfeedError, ParameterError
 from ..workers.pipeline import Pipeline
 from ..workers.run_plan import State
 from ..workers.specs import AnyArray
@@ -59,6 +59,10 @@ class Delivery(ABC):
         What is returned says which batch it was; its arrays may be gone.
         """
 
+    def pass_over(self) -> None:
+        """The next batch has something that would be wrong with it for ever."""
+        self.pipeline.release(self.pipeline.take())
+
     def state_dict(self) -> State:
         """Where to go on after what has been delivered."""
         return self.pipeline.state_dict()
@@ -75,12 +79,14 @@ class CopyDelivery(Delivery):
         outs = [as_numpy(blob.data) for blob in blobs]
         for top, out in zip(self.tops, outs, strict=True):
             require_shape(top, top.shape(batch), out.shape)
-        self.pipeline.take()
         try:
             for top, out in zip(self.tops, outs, strict=True):
                 top.put(batch, out)
-        finally:
-            self.pipeline.release(batch)
+        except BlobfeedError:
+            self.pass_over()
+            raise
+        # Taken only now: where Ctrl-C breaks off the copy, the next forward has the same batch.
+        self.pipeline.release(self.pipeline.take())
         self.pipeline.look_ahead()
         return batch
 
@@ -112,11 +118,15 @@ class ViewDelivery(Delivery):
         batch = self.pipeline.peek()
         for i, top in self._copied:
             require_shape(top, top.shape(batch), tuple(blobs[i].data.shape))
-        self._shown = self.pipeline.take()
-        for i, top in self._copied:
-            top.put(batch, as_numpy(blobs[i].data))
+        try:
+            for i, top in self._copied:
+                top.put(batch, as_numpy(blobs[i].data))
+        except BlobfeedError:
+            self.pass_over()
+            raise
         for i, top in self._viewed:
             cast(AdoptingBlob, blobs[i]).adopt(self._from_numpy(batch.tops[top.name]))
+        self._shown = self.pipeline.take()
         self.pipeline.look_ahead()
         return batch
 

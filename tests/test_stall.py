@@ -10,20 +10,32 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.workers import feed
-from blobfeed.workers.errors import AssemblerDied, PipelineStalled
+from blobfeed.workers.batch import Batch
+from blobfeed.workers.errors import AssemblerDied, PipelineStalled, SampleError
 from blobfeed.workers.hooks import Hooks, Sample
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.specs import AnyArray
 
-from .support.pipelines import Delivered, Numbered, Promise, deliver, parameters
+from .support.pipelines import (
+    Delivered,
+    Fault,
+    Numbered,
+    Place,
+    Promise,
+    Trap,
+    deliver,
+    parameters,
+    trapped_pipeline,
+)
 from .support.waiting import is_gone, wait_until
 
 SEEN_S = 1.0
@@ -237,7 +249,8 @@ class Alarm:
         while True:
             try:
                 self._armed = True
-                signal.setitimer(signal.ITIMER_REAL, self._random.uniform(10e-6, 3e-3))
+                # From 3 µs to 3 ms, each order of magnitude as likely: a batch that lies ready is soon had.
+                signal.setitimer(signal.ITIMER_REAL, 3e-6 * 1000 ** self._random.random())
                 action()
                 self._armed = False
                 return interrupts
@@ -259,4 +272,94 @@ def test_interrupts_at_any_moment_of_a_wait_lose_no_batch_and_repeat_none(items:
             delivered.append(Delivered.copy_of(batch))
             pipeline.release(batch)
     assert delivered == Promise(given, items=items).batches()
-    assert interrupts > 0
+    assert interrupts > 10
+
+
+class _Torn:
+    """A link on which the exception of a signal handler falls on some messages, before or after their way."""
+
+    def __init__(self, link: Any, falls_before: bool) -> None:
+        self._link, self._falls_before = link, falls_before
+        self._random = random.Random(4)
+        self.torn = 0
+
+    def recv(self, flags: int) -> bytes:
+        frame: bytes = self._link.recv(flags)
+        self._tear()  # what pyzmq has taken off the link is lost
+        return frame
+
+    def send(self, frame: bytes) -> None:
+        if self._falls_before:
+            self._tear()
+        self._link.send(frame)
+        if not self._falls_before:
+            self._tear()
+
+    def _tear(self) -> None:
+        # Far more often than anybody presses Ctrl-C, and seldom enough for what is sent again to come through whole.
+        if self._random.random() < 0.1:
+            self.torn += 1
+            raise Interrupted
+
+
+def _repeated(action: Callable[[], Batch]) -> Batch:
+    while True:
+        with suppress(Interrupted):
+            return action()
+
+
+def _all_though_torn(pipeline: Pipeline, falls_before: bool) -> Iterator[Delivered]:
+    """All batches; who is interrupted when waiting waits again, who is interrupted at a release goes on."""
+    pipeline.peek()
+    running: Any = pipeline._feed
+    whole = running._batch_link, running._release_link
+    running._batch_link, running._release_link = torn = tuple(_Torn(link, falls_before) for link in whole)
+    try:
+        for _ in range(pipeline.total_batches or 0):
+            batch = _repeated(pipeline.take)
+            yield Delivered.copy_of(batch)
+            with suppress(Interrupted):
+                pipeline.release(batch)
+    finally:
+        running._batch_link, running._release_link = whole
+    assert min(link.torn for link in torn) > 2
+
+
+@pytest.mark.parametrize("falls_before", [True, False])
+@pytest.mark.parametrize("items", [8, 2000])
+def test_a_message_that_an_interrupt_takes_along_is_sent_again(items: int, falls_before: bool) -> None:
+    given = parameters(epochs=80, prefetch_batches=1)
+    with Pipeline(given, source=Numbered(items=items)) as pipeline:
+        assert list(_all_though_torn(pipeline, falls_before)) == Promise(given, items=items).batches()
+
+
+def test_out_of_order_too_every_batch_comes_once_though_messages_are_lost() -> None:
+    given = parameters(epochs=80, in_order=False, prefetch_batches=1)
+    with Pipeline(given, source=Numbered(items=2000)) as pipeline:
+        delivered = sorted(_all_though_torn(pipeline, falls_before=False), key=lambda batch: batch.number)
+    assert delivered == Promise(given, items=2000).batches()
+
+
+def test_an_error_that_an_interrupt_takes_along_is_told_again() -> None:
+    given = parameters(epochs=40)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(30)}))
+    with trapped_pipeline(trap, epochs=40, prefetch_batches=1) as pipeline, pytest.raises(SampleError, match="Harm"):
+        list(_all_though_torn(pipeline, falls_before=True))
+
+
+def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind() -> None:
+    pipeline = started(Pipeline(parameters(), source=Numbered()))
+    assembler = assembler_of(pipeline)
+    family = [assembler, *assembler.children(recursive=True)]
+    running: Any = pipeline._feed
+    send = running._sealer.seal
+
+    def interrupted(message: object) -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        sealed: bytes = send(message)
+        return sealed
+
+    running._sealer.seal = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.close()
+    assert_gone_soon(family)

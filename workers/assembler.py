@@ -7,6 +7,8 @@
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
         │ ◄── Announce(unit, slot) ──── │                               │   3. all rows in: announced, in order
         │    or Failure(what, cause)    │                               │
+        │ ── Resend(number) ──────────► │                               │   where Ctrl-C may have cost a message: all
+        │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
 It is started as an interpreter of its own (`python -m blobfeed.workers.assembler DESCRIPTOR`), forks the nursery
 before it makes its ZeroMQ context, and waits in one place for all there is: releases, results, deaths of loaders
@@ -47,8 +49,11 @@ from .messages import (
     Order,
     Ready,
     Release,
+    Resend,
+    Resent,
     Sealer,
     StartFailed,
+    Stop,
     ToAssembler,
 )
 from .nursery import Nursery, NurseryDied
@@ -90,7 +95,8 @@ class Assembler:
         self._failures: dict[int, dict[int, Failure]] = {}
         self._bad_samples: dict[tuple[int, str], str] = {}
         self._stopping = False
-        self._ended = False
+        self._unreleased: dict[int, Announce] = {}
+        self._last: Failure | End | None = None
         self._open_links()
 
     def _open_links(self) -> None:
@@ -161,7 +167,7 @@ class Assembler:
     # ---- towards the loaders
 
     def _hand_out(self) -> None:
-        if self._ended:
+        if self._last is not None:
             return
         self._ledger.rows_per_task = self._task_size.rows
         self._ledger.open_units()
@@ -284,7 +290,7 @@ class Assembler:
 
     def _announce(self) -> None:
         for unit, slot in self._ledger.announcements():
-            if self._ended:
+            if self._last is not None:
                 return
             replaced = tuple(self._replaced.pop(unit, {}).items())
             if failures := self._failures.get(unit):
@@ -295,31 +301,45 @@ class Assembler:
                 self._ledger.release(unit)
         if self._supply.complaint:
             self._fail(Failure("SourceError", self._supply.complaint))
-        elif self._supply.finished and not self._ended:
-            self._ended = True
-            self._batch_link.send(self._sealer.seal(End()))
+        elif self._supply.finished:
+            self._send_last(End())
 
     def _send(self, announce: Announce | None) -> bool:
         if announce is not None:
+            self._unreleased[announce.unit] = announce
             self._batch_link.send(self._sealer.seal(announce))
         return announce is not None
 
+    def _send_last(self, last: Failure | End) -> None:
+        """Tell the trainer how it ends, once; nothing comes behind that."""
+        if self._last is None:
+            self._last = last
+            self._batch_link.send(self._sealer.seal(last))
+
     def _fail(self, failure: Failure) -> None:
         """Tell the trainer, once, and do nothing more but wait for its end."""
-        if not self._ended:
-            self._ended = True
+        if self._last is None:
             self._pool.wanted = 0
-            self._batch_link.send(self._sealer.seal(failure))
+            self._send_last(failure)
+
+    def _resend(self, number: int) -> None:
+        """The trainer cannot be sure that it has received everything: all that it may still need, in order."""
+        last = () if self._last is None else (self._last,)
+        for message in (Resent(number), *self._unreleased.values(), *last):
+            self._batch_link.send(self._sealer.seal(message))
 
     def _drain_releases(self) -> None:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(unit, waited_ns):
                     if self._ledger.release(unit):
+                        self._unreleased.pop(unit, None)
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
-                case message if message is not None:
+                case Resend(number):
+                    self._resend(number)
+                case Stop():
                     self._stopping = True
 
 

@@ -27,7 +27,7 @@ from .errors import (
     SourceError,
     TooManyBadSamples,
 )
-from .messages import Announce, End, Failure, Opener, Release, Sealer, Stop, ToTrainer
+from .messages import Announce, End, Failure, Opener, Release, Resend, Resent, Sealer, Stop, ToTrainer
 from .packing import pack
 from .process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from .run_plan import RunPlan
@@ -55,7 +55,11 @@ class Feed:
         self._plan = plan
         self._begun = time.monotonic_ns()
         self._held: set[int] = set()
-        self._arrived: deque[bytes] = deque()
+        self._arrived: bytes | None = None
+        self._releasing: deque[int] = deque()
+        self._in_doubt = False
+        self._resends = 0
+        self._awaited = 0
         self._accepted: set[int] = set()
         self._all_accepted_below = 0
         self._reported_ns = 0
@@ -107,14 +111,22 @@ class Feed:
         if self._is_new(unit):
             self._held.add(unit)
             self._note(unit)
-            self._arrived.popleft()
+            self._arrived = None
 
     def release(self, unit: int) -> None:
         """Give the unit's slot back."""
+        self._releasing.append(unit)
         self._held.discard(unit)
-        waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
-        if self._release_link is not None and self._failure is None:
-            self._release_link.send(self._sealer.seal(Release(unit, waited)))
+        self._send_releases()
+
+    def _send_releases(self) -> None:
+        """A release that was interrupted is sent again: the assembler drops the second of two, a lost one is a slot
+        less for ever."""
+        while self._releasing:
+            waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
+            if self._release_link is not None and self._failure is None:
+                self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
+            self._releasing.popleft()
 
     def ready_unit(self) -> Announce | None:
         """The next unit where it has come; an error in its place is left for `next_unit` to raise."""
@@ -131,20 +143,40 @@ class Feed:
     def _received(self) -> Announce | None:
         """The next valid announcement among what has arrived; it stays there until it is accepted."""
         for _ in range(links.MOST_AT_ONCE):
-            if not self._arrived:
-                links.receive_into(self._arrived, self._batch_link)
-            if not self._arrived:
+            if self._arrived is None:
+                self._receive()
+            if self._arrived is None:
                 break
-            message = self._opener.open(self._arrived[0])
-            if isinstance(message, (Failure, End)):
+            message = self._opener.open(self._arrived)
+            if isinstance(message, Resent):
+                self._awaited = 0 if message.number == self._awaited else self._awaited
+            elif self._awaited:
+                pass  # it comes again
+            elif isinstance(message, (Failure, End)):
                 self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
                 raise self._failure
-            if message is not None:
+            elif message is not None:
                 if self._is_new(message.unit):
                     return message
-                self._opener.dropped += 1  # a frame of ours that somebody sent again
-            self._arrived.popleft()
+                if message.unit not in self._held or not self._resends:
+                    self._opener.dropped += 1  # a frame of ours that somebody sent again
+            self._arrived = None
         return None
+
+    def _receive(self) -> None:
+        """Take the next frame, if one is waiting. Only one: the turn that finds nothing costs more than a frame, 60 µs
+        where a training step has emptied the caches.
+
+        pyzmq runs signal handlers between taking a message off the link and giving it to us (_check_rc in its
+        _recv_copy), and where one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
+        """
+        if self._in_doubt and self._release_link is not None:
+            self._resends += 1
+            self._awaited = self._resends
+            self._release_link.send(self._sealer.seal(Resend(self._resends)))
+        self._in_doubt = True
+        self._arrived = links.receive(self._batch_link)
+        self._in_doubt = False
 
     def _is_new(self, unit: int) -> bool:
         return unit >= self._all_accepted_below and unit not in self._accepted
@@ -163,6 +195,7 @@ class Feed:
                 f"all {self._plan.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
             )
+        self._send_releases()
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
@@ -250,15 +283,16 @@ class Feed:
         assembler, self._assembler = self._assembler, None
         link, self._release_link = self._release_link, None
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
-        try:
-            if link is not None:
-                link.send(self._sealer.seal(Stop()))
-            if assembler is not None:
-                deaf = link is None or is_stopped(assembler.pid)
-                assembler.end(0.0 if deaf else _END_S)
-        finally:
-            self._context.destroy(linger=0)
-            self.shared.close()
+        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+            try:
+                if link is not None:
+                    link.send(self._sealer.seal(Stop()))
+                if assembler is not None:
+                    deaf = link is None or is_stopped(assembler.pid)
+                    assembler.end(0.0 if deaf else _END_S)
+            finally:
+                self._context.destroy(linger=0)
+                self.shared.close()
 
 
 def _end_of_stream(plan: RunPlan) -> EndOfData:

@@ -16,9 +16,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import zmq
@@ -88,16 +86,6 @@ def receive(socket: zmq.Socket[bytes]) -> bytes | None:
         return socket.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
-
-
-def receive_into(arrived: deque[bytes], socket: zmq.Socket[bytes]) -> None:
-    """Append the next frame, if one is waiting.
-
-    No bytecode runs between taking a frame off the link and keeping it, so no KeyboardInterrupt can fall between.
-    Only one: the turn that finds nothing costs more than a frame, 60 µs where a training step has emptied the caches.
-    """
-    with suppress(zmq.Again):
-        arrived.extend(map(socket.recv, (zmq.NOBLOCK,)))
 
 
 def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:

@@ -30,6 +30,12 @@ class Release(_Message, frozen=True, tag="release"):
     waited_ns: int
 
 
+class Resend(_Message, frozen=True, tag="resend"):
+    """A message may have been lost on its last step: send `Resent(number)`, and all that is still open once more."""
+
+    number: int
+
+
 class Stop(_Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
@@ -42,6 +48,12 @@ class StreamBatch(_Message, frozen=True):
     shard: int
     sequence: int
     rows: int
+
+
+class Resent(_Message, frozen=True, tag="resent"):
+    """The answer to `Resend`: what came before it is void, and comes again behind it unless it has been released."""
+
+    number: int
 
 
 class End(_Message, frozen=True, tag="end"):
@@ -168,8 +180,8 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
     traceback: str
 
 
-ToAssembler = Release | Stop
-ToTrainer = Announce | Failure | End
+ToAssembler = Release | Resend | Stop
+ToTrainer = Announce | Failure | End | Resent
 ToLoader = Fill | FillFromStream | Postprocess
 FromLoader = Ready | Done | StartFailed
 

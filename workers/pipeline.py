@@ -114,10 +114,11 @@ class Pipeline:
         self._check_usable()
         if self._feed is None or self._open.get(batch.unit, 0) < 1:
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        self._open[batch.unit] -= 1
-        if not self._open[batch.unit]:
-            del self._open[batch.unit]
-            self._feed.release(batch.unit)
+        if self._open[batch.unit] > 1:
+            self._open[batch.unit] -= 1
+            return
+        self._feed.release(batch.unit)  # first: who is interrupted here may release it again
+        del self._open[batch.unit]
 
     def is_ready(self) -> bool:
         """Whether `peek` would not wait."""
