@@ -42,6 +42,7 @@ TEST = (
     "psutil",
     "pytest>=8.1",
     "pytest-timeout",
+    "pytest-xdist",
     "ruff",
     "scikit-learn",
     "setuptools>=77",
