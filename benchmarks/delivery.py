@@ -20,13 +20,13 @@ from typing import Any, cast
 
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.readers.delivery import Delivery, as_numpy, make_delivery
-from blobfeed.readers.delivery_tops import make_tops
-from blobfeed.workers.batch import Batch
-from blobfeed.workers.parameters import check_parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.ring import Ring, SlotLayout
-from blobfeed.workers.specs import AnyArray, ArraySpec
+from blobfeed.readers.delivery.delivery import Delivery, as_numpy, make_delivery
+from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import AnyArray, ArraySpec
+from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport.ring import Ring, SlotLayout
 
 from .report import machine, table
 

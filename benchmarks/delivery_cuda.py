@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from blobfeed.readers.cuda import CudaLane
-from blobfeed.readers.delivery import Delivery
+from blobfeed.readers.delivery.cuda_lane import CudaLane
+from blobfeed.readers.delivery.delivery import Delivery
 
 from .delivery import Shape, StillPipeline, TorchBlob, ready
 from .report import table

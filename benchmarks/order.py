@@ -10,12 +10,13 @@ import timeit
 from collections.abc import Callable
 
 import numpy as np
-from blobfeed.workers.batch_plan import BatchPlan
-from blobfeed.workers.epoch_order import EpochOrder, Shuffle, make_order
-from blobfeed.workers.mixing import MixedOrder
-from blobfeed.workers.sample_rng import SampleRng, replacement_index
-from blobfeed.workers.shuffle_buffer import ShuffleBuffer, shuffled
-from blobfeed.workers.specs import IndexArray
+from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.order.batches import BatchPlan
+from blobfeed.workers.order.epoch_order import EpochOrder
+from blobfeed.workers.order.make_order import Shuffle, make_order
+from blobfeed.workers.order.mixed_order import MixedOrder
+from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
+from blobfeed.workers.sources.shuffle_buffer import ShuffleBuffer, shuffled
 
 _BATCH = 64
 _ROUNDS = 5

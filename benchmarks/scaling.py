@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.parameters import Parameters
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .harness import Plan, Program, RunFailed, Say, run_program
 from .processes import cpu_seconds

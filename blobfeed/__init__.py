@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from .readers import KerasFeed as KerasFeed
     from .readers import TorchFeed as TorchFeed
     from .readers import tf_dataset as tf_dataset
-    from .workers.errors import AssemblerDied as AssemblerDied
-    from .workers.errors import BlobfeedError as BlobfeedError
-    from .workers.errors import DescriptorLimitError as DescriptorLimitError
-    from .workers.errors import EndOfData as EndOfData
-    from .workers.errors import FetchOrderError as FetchOrderError
-    from .workers.errors import InexactValueError as InexactValueError
-    from .workers.errors import InterpreterError as InterpreterError
-    from .workers.errors import LoaderDied as LoaderDied
-    from .workers.errors import ParameterError as ParameterError
-    from .workers.errors import PipelineClosed as PipelineClosed
-    from .workers.errors import PipelineStalled as PipelineStalled
-    from .workers.errors import RingAllocationError as RingAllocationError
-    from .workers.errors import SampleError as SampleError
-    from .workers.errors import SampleTooLargeError as SampleTooLargeError
-    from .workers.errors import SocketPathError as SocketPathError
-    from .workers.errors import SourceError as SourceError
-    from .workers.errors import TooManyBadSamples as TooManyBadSamples
-    from .workers.errors import UnequalShapesError as UnequalShapesError
-    from .workers.hooks import Sample as Sample
-    from .workers.sources.base import Source as Source
+    from .workers.base.errors import AssemblerDied as AssemblerDied
+    from .workers.base.errors import BlobfeedError as BlobfeedError
+    from .workers.base.errors import DescriptorLimitError as DescriptorLimitError
+    from .workers.base.errors import EndOfData as EndOfData
+    from .workers.base.errors import FetchOrderError as FetchOrderError
+    from .workers.base.errors import InexactValueError as InexactValueError
+    from .workers.base.errors import InterpreterError as InterpreterError
+    from .workers.base.errors import LoaderDied as LoaderDied
+    from .workers.base.errors import ParameterError as ParameterError
+    from .workers.base.errors import PipelineClosed as PipelineClosed
+    from .workers.base.errors import PipelineStalled as PipelineStalled
+    from .workers.base.errors import RingAllocationError as RingAllocationError
+    from .workers.base.errors import SampleError as SampleError
+    from .workers.base.errors import SampleTooLargeError as SampleTooLargeError
+    from .workers.base.errors import SocketPathError as SocketPathError
+    from .workers.base.errors import SourceError as SourceError
+    from .workers.base.errors import TooManyBadSamples as TooManyBadSamples
+    from .workers.base.errors import UnequalShapesError as UnequalShapesError
+    from .workers.base.hooks import Sample as Sample
+    from .workers.base.source import Source as Source
+    from .workers.base.specs import ArraySpec as ArraySpec
+    from .workers.base.specs import RaggedRows as RaggedRows
+    from .workers.base.statistics import Statistics as Statistics
     from .workers.sources.stream import StreamSource as StreamSource
-    from .workers.specs import ArraySpec as ArraySpec
-    from .workers.specs import RaggedRows as RaggedRows
-    from .workers.statistics import Statistics as Statistics
 
 # Where each public name lives. It is imported when first asked for, so that `import blobfeed` costs a millisecond, and
 # a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
@@ -61,7 +61,7 @@ _HOMES = {
         "StreamInputLayer",
     ),
     "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasFeed", "TorchFeed", "tf_dataset"),
-    "workers.errors": (
+    "workers.base.errors": (
         "AssemblerDied",
         "BlobfeedError",
         "DescriptorLimitError",
@@ -81,11 +81,11 @@ _HOMES = {
         "TooManyBadSamples",
         "UnequalShapesError",
     ),
-    "workers.hooks": ("Sample",),
-    "workers.sources.base": ("Source",),
+    "workers.base.hooks": ("Sample",),
+    "workers.base.source": ("Source",),
     "workers.sources.stream": ("StreamSource",),
-    "workers.specs": ("ArraySpec", "RaggedRows"),
-    "workers.statistics": ("Statistics",),
+    "workers.base.specs": ("ArraySpec", "RaggedRows"),
+    "workers.base.statistics": ("Statistics",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .workers.errors import BlobfeedError
+from .workers.base.errors import BlobfeedError
 
 _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -54,11 +54,11 @@ def train(
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     with _one_message(debug):
         _need_torch()
-        from .trainer.progress import make_reporter
-        from .trainer.solver import Solver
-        from .trainer.threads import fix_threads
-        from .trainer.training import StopRequest
-        from .trainer.training import train as run
+        from .trainer.solving.progress import make_reporter
+        from .trainer.solving.solver import Solver
+        from .trainer.solving.threads import fix_threads
+        from .trainer.solving.training import StopRequest
+        from .trainer.solving.training import train as run
 
         fix_threads(threads)
         with Solver.from_file(solver, device) as made:
@@ -80,9 +80,9 @@ def score(
     """Print the means of a net's outputs over some batches."""
     with _one_message(debug):
         _need_torch()
-        from .trainer.progress import scores_text
-        from .trainer.scoring import score_net
-        from .trainer.threads import fix_threads
+        from .trainer.solving.progress import scores_text
+        from .trainer.solving.scoring import score_net
+        from .trainer.solving.threads import fix_threads
 
         fix_threads(threads)
         typer.echo(scores_text(score_net(model, weights, iterations, device)))

@@ -8,9 +8,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ..workers.errors import ParameterError
-from ..workers.recipe import Hooks, Sample
-from ..workers.specs import AnyArray
+from ..workers.base.errors import ParameterError
+from ..workers.base.specs import AnyArray
+from ..workers.loading.recipe import Hooks, Sample
 
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""

@@ -9,8 +9,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import yaml
 
-from ..workers.errors import ParameterError
-from ..workers.param_str import parse_param_str
+from ..workers.base.errors import ParameterError
+from ..workers.base.param_str import parse_param_str
 from .standin import Blob, BlobVector
 
 _LayerT = TypeVar("_LayerT")

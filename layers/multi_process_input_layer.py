@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..readers.delivery import Blob, Delivery, make_delivery
-from ..readers.delivery_tops import LengthsTop, Shape, Top, make_tops
+from ..readers.delivery.delivery import Blob, Delivery, make_delivery
+from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
-from ..workers.errors import ParameterError, PipelineClosed
-from ..workers.parameters import Parameters
-from ..workers.pipeline import Pipeline
-from ..workers.recipe import Sample
-from ..workers.run_plan import State
-from ..workers.specs import AnyArray
-from ..workers.statistics import Statistics
+from ..workers.base.errors import ParameterError, PipelineClosed
+from ..workers.base.parameters import Parameters
+from ..workers.base.specs import AnyArray
+from ..workers.base.statistics import Statistics
+from ..workers.loading.recipe import Sample
+from ..workers.pipeline.pipeline import Pipeline
+from ..workers.pipeline.plan import State
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors

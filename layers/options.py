@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from ..workers.checks import allowed, check_names, known_names
-from ..workers.errors import ParameterError
-from ..workers.param_str import parse_param_str
-from ..workers.parameters import Parameters, check_parameters
+from ..workers.base.checks import allowed, check_names, known_names
+from ..workers.base.errors import ParameterError
+from ..workers.base.param_str import parse_param_str
+from ..workers.base.parameters import Parameters, check_parameters
 
 
 @dataclass(frozen=True)

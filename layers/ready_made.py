@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import ClassVar
 
-from ..workers.checks import known_names
+from ..workers.base.checks import known_names
 from .multi_process_input_layer import MultiProcessInputLayer
 from .options import InnerSource
 
@@ -31,21 +31,21 @@ class HDF5InputLayer(_ReadyMadeLayer):
     """HDF5 files with one data set per top: `param_str: "{path: train.h5, batch_size: 64}"`."""
 
     source_kind = "hdf5"
-    source_options = "hdf5_options:HDF5Options"
+    source_options = "hdf5.options:HDF5Options"
 
 
 class HDF5SamplesInputLayer(_ReadyMadeLayer):
     """HDF5 files with one data set, or one group, per sample: `param_str: "{path: all.h5, batch_size: 64}"`."""
 
     source_kind = "hdf5_samples"
-    source_options = "hdf5_samples:HDF5SamplesOptions"
+    source_options = "hdf5_samples.source:HDF5SamplesOptions"
 
 
 class NpyInputLayer(_ReadyMadeLayer):
     """.npy files, one or several per top: `param_str: "{data: images.npy, label: labels.npy, batch_size: 64}"`."""
 
     source_kind = "npy"
-    source_options = "npy:NpyOptions"
+    source_options = "stored.npy:NpyOptions"
     source_names_tops = True
 
 
@@ -53,7 +53,7 @@ class ImageListInputLayer(_ReadyMadeLayer):
     """Images named in a text file, as Caffe's ImageData takes it: `param_str: "{path: train.txt, batch_size: 64}"`."""
 
     source_kind = "image_list"
-    source_options = "image_list:ImageListOptions"
+    source_options = "images.source:ImageListOptions"
 
 
 class StreamInputLayer(_ReadyMadeLayer):

@@ -14,8 +14,8 @@ if __name__ != "blobfeed.readers":
 if TYPE_CHECKING:
     from .async_reader import AsyncReader as AsyncReader
     from .batch_reader import BatchReader as BatchReader
+    from .delivery.handout import NamedBatch as NamedBatch
     from .h5_dataset import H5Dataset as H5Dataset
-    from .handout import NamedBatch as NamedBatch
     from .keras_face import KerasFeed as KerasFeed
     from .sharding import Shard as Shard
     from .sharding import find_shard as find_shard
@@ -27,7 +27,7 @@ _HOMES = {
     "BatchReader": "batch_reader",
     "H5Dataset": "h5_dataset",
     "KerasFeed": "keras_face",
-    "NamedBatch": "handout",
+    "NamedBatch": "delivery.handout",
     "Shard": "sharding",
     "TorchFeed": "torch_face",
     "find_shard": "sharding",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
 
-from ..workers.batch_plan import BatchPlan
-from ..workers.checks import check_options
-from ..workers.errors import FetchOrderError, ParameterError
-from ..workers.recipe import Hooks
-from ..workers.run_plan import State
-from ..workers.specs import AnyArray
-from ..workers.statistics import Statistics
+from ..workers.base.checks import check_options
+from ..workers.base.errors import FetchOrderError, ParameterError
+from ..workers.base.specs import AnyArray
+from ..workers.base.statistics import Statistics
+from ..workers.loading.recipe import Hooks
+from ..workers.order.batches import BatchPlan
+from ..workers.pipeline.plan import State
 from .looped import LoopedPipeline, check_hook
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..workers.errors import EndOfData, PipelineClosed
-from ..workers.recipe import DecodeHook, Hooks, PostprocessHook
-from ..workers.run_plan import State
-from ..workers.specs import ArraySpec
-from ..workers.statistics import Statistics
-from .delivery_tops import UnevenTop
-from .handout import NamedBatch
+from ..workers.base.errors import EndOfData, PipelineClosed
+from ..workers.base.specs import ArraySpec
+from ..workers.base.statistics import Statistics
+from ..workers.loading.recipe import DecodeHook, Hooks, PostprocessHook
+from ..workers.pipeline.plan import State
+from .delivery.handout import NamedBatch
+from .delivery.tops import UnevenTop
 from .looped import LoopedPipeline, SourceLike
 
 

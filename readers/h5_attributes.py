@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 
-from ..workers.errors import SourceError
-from ..workers.sources.hdf5_library import open_file
-from ..workers.specs import AnyArray
+from ..workers.base.errors import SourceError
+from ..workers.base.specs import AnyArray
+from ..workers.sources.stored.library_rows import open_file
 
 
 def attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -> list[str]:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..workers.errors import ParameterError
-from ..workers.sources.hdf5_paths import list_hdf5_files
-from ..workers.sources.hdf5_samples import HDF5SamplesSource
-from ..workers.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.base.errors import ParameterError
+from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.sources.hdf5.files import list_hdf5_files
+from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
 from .h5_attributes import attribute_names
 from .looped import check_hook
 

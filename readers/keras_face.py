@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import keras  # type: ignore[import-untyped]
 
-from ..workers.checks import nearest
-from ..workers.errors import ParameterError
-from ..workers.recipe import DecodeHook, PostprocessHook
-from ..workers.run_plan import State
+from ..workers.base.checks import nearest
+from ..workers.base.errors import ParameterError
+from ..workers.loading.recipe import DecodeHook, PostprocessHook
+from ..workers.pipeline.plan import State
 from .batch_reader import BatchReader
-from .handout import NamedBatch
+from .delivery.handout import NamedBatch
 from .looped import SourceLike
 from .passes import Passes
 

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import msgspec
 
-from ..workers.errors import ParameterError
-from ..workers.parameters import Parameters, check_parameters
-from ..workers.pipeline import Pipeline
-from ..workers.recipe import Hooks
+from ..workers.base.errors import ParameterError
+from ..workers.base.parameters import Parameters, check_parameters
+from ..workers.loading.recipe import Hooks
+from ..workers.pipeline.pipeline import Pipeline
 from ..workers.sources import Source, open_source
 from ..workers.sources.mixed import open_mix
 from ..workers.sources.stream import StreamSource
-from .delivery_tops import make_tops
-from .handout import Handout, make_handout
+from .delivery.handout import Handout, make_handout
+from .delivery.tops import make_tops
 from .loops import IndexedLoops, Loops, StreamLoops
 from .sharding import with_shard
 

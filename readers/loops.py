@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..workers.batch_plan import BatchPlan, LastBatch
-from ..workers.run_plan import State
+from ..workers.order.batches import BatchPlan, LastBatch
+from ..workers.pipeline.plan import State
 
 
 class Loops(ABC):

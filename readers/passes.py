@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from .batch_reader import BatchReader
-from .handout import NamedBatch
+from .delivery.handout import NamedBatch
 
 _PEEK = 2
 """Batches that Keras and TensorFlow may draw and throw away, to learn what a model gets, before they begin."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..workers.errors import ParameterError
-from ..workers.parameters import Parameters
+from ..workers.base.errors import ParameterError
+from ..workers.base.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..workers.errors import PipelineClosed
-from ..workers.recipe import DecodeHook, PostprocessHook
-from ..workers.run_plan import State
+from ..workers.base.errors import PipelineClosed
+from ..workers.loading.recipe import DecodeHook, PostprocessHook
+from ..workers.pipeline.plan import State
 from .batch_reader import BatchReader
-from .handout import NamedBatch
+from .delivery.handout import NamedBatch
 from .looped import SourceLike
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.trainer import snapshot as snapshots
+from blobfeed.trainer.solving import snapshot as snapshots
 
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
 from .test_cli import OURS

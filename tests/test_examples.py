@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.solver import Solver
+from blobfeed.trainer.solving.solver import Solver
 from typer.testing import CliRunner
 
 from blobfeed.cli import app

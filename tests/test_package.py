@@ -7,18 +7,18 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from blobfeed.workers import errors
+from blobfeed.workers.base import errors
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import blobfeed
 
-from .support.imports import FOLDERS, imported, modules, upward
+from .support.imports import FOLDERS, circles, imported, modules, upward
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "keras", "tensorflow", "caffe"}
@@ -44,28 +44,54 @@ def test_imports_go_one_way_only(folder: str) -> None:
         if (against := upward(imported(path.read_text(), name, is_package=path.stem == "__init__"), name))
     }
     assert found
-    assert wrong == {}, "the order is blobfeed → trainer → layers → readers → workers"
+    assert wrong == {}, "a room imports only what stands below it: ROOMS in tests/support/imports.py"
 
 
 @pytest.mark.parametrize(
     ("module", "line", "wrong"),
     [
-        ("blobfeed.workers.ring", "from ..readers.delivery import Delivery", True),
-        ("blobfeed.workers.ring", "from .. import readers", True),
-        ("blobfeed.workers.ring", "def later(): from ..layers import harness", True),
-        ("blobfeed.workers.sources.npy", "from ...cli import main", True),
+        ("blobfeed.workers.transport.ring", "from ...readers.delivery.delivery import Delivery", True),
+        ("blobfeed.workers.transport.ring", "from ... import readers", True),
+        ("blobfeed.workers.transport.ring", "def later(): from ...layers import harness", True),
+        ("blobfeed.workers.transport.ring", "from ..order import permutation", True),
+        ("blobfeed.workers.transport.ring", "from .. import pipeline", True),
+        ("blobfeed.workers.order.batches", "from ..processes.ledger import Ledger", True),
+        ("blobfeed.workers.sources.stored.npy", "from ..stream import StreamSource", True),
+        ("blobfeed.workers.sources.stored.npy", "from ....cli import main", True),
+        ("blobfeed.trainer.net.graph", "from ..solving.solver import Solver", True),
         ("blobfeed.layers.base", "import workers.specs", True),
         ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
         ("blobfeed.layers.base", "from ..trainer import net", True),
         ("blobfeed.layers.base", "from ..readers.delivery import Delivery", False),
-        ("blobfeed.workers.sources.npy", "from ..specs import ArraySpec", False),
-        ("blobfeed.workers.sources.npy", "from . import base", False),
-        ("blobfeed.workers.ring", "import numpy", False),
+        ("blobfeed.workers.sources.stored.npy", "from ...base.specs import ArraySpec", False),
+        ("blobfeed.workers.sources.stored.npy", "from . import runs", False),
+        ("blobfeed.workers.sources.stream", "from .stored.npy import NpySource", False),
+        ("blobfeed.workers.transport.ring", "import numpy", False),
         ("blobfeed.cli", "from .trainer import net", False),
     ],
 )
 def test_an_import_against_the_order_is_recognised(module: str, line: str, wrong: bool) -> None:
     assert bool(upward(imported(line, module, is_package=False), module)) == wrong
+
+
+def test_no_two_files_import_each_other() -> None:
+    files = dict(modules("blobfeed")) | dict(found for folder in FOLDERS for found in modules(f"blobfeed.{folder}"))
+    imports = {
+        name: {_file_of(each, files) for each in imported(path.read_text(), name, is_package=path.stem == "__init__")}
+        for name, path in files.items()
+    }
+    assert len(imports) > 100
+    assert circles({name: found & set(files) for name, found in imports.items()}) == []
+
+
+def _file_of(name: str, files: Mapping[str, Path]) -> str:
+    return name if name in files else name.rpartition(".")[0]
+
+
+def test_circles_of_imports_are_recognised() -> None:
+    straight = {"a": {"b"}, "b": {"c"}, "c": set[str]()}
+    assert circles(straight) == []
+    assert circles({**straight, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
 def test_nothing_in_workers_imports_a_framework_not_even_late() -> None:
@@ -83,7 +109,9 @@ def test_importing_blobfeed_alone_imports_none_of_its_parts(tmp_path: Path) -> N
     assert "numpy" not in loaded
 
 
-@pytest.mark.parametrize("module", ["layers", "readers", "workers.loader", "workers.pipeline", "workers.sources"])
+@pytest.mark.parametrize(
+    "module", ["layers", "readers", "workers.processes.loader", "workers.pipeline.pipeline", "workers.sources"]
+)
 def test_importing_what_a_loader_or_a_caffe_user_needs_pulls_in_no_framework(module: str, tmp_path: Path) -> None:
     assert loaded_by(f"import blobfeed.{module}", tmp_path) & HEAVY == set()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.delivery import CopyDelivery
-from blobfeed.readers.delivery_tops import Top, make_tops
-from blobfeed.workers.parameters import Parameters, check_parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.specs import AnyArray
+from blobfeed.readers.delivery.delivery import CopyDelivery
+from blobfeed.readers.delivery.tops import Top, make_tops
+from blobfeed.workers.base.parameters import Parameters, check_parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..datasets import data_folder
 from ..works import Work

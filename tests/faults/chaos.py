@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .figures import Figure
 from .processes import send, some_loader

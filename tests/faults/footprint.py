@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.parameters import Parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.sources.base import Source
-from blobfeed.workers.specs import ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .figures import Figure, megabytes, spread
 from .processes import memory

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import zmq
-from blobfeed.workers import links
-from blobfeed.workers.feed import Feed
-from blobfeed.workers.messages import Announce, Done, Ready, Release, Sealer
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport import links
+from blobfeed.workers.transport.messages import Announce, Done, Ready, Release, Sealer
 
 from .figures import Figure
 from .record import Record, compare, read

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from blobfeed.workers.batch import Batch
-from blobfeed.workers.errors import EndOfData
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.errors import EndOfData
+from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 
 @dataclass

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobfeed.workers.errors import AssemblerDied
-from blobfeed.workers.hooks import Hooks
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.errors import AssemblerDied
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..support import leftovers
 from .figures import Figure, spread

@@ -9,11 +9,11 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.hooks import Hooks, Sample
-from blobfeed.workers.parameters import check_parameters
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources.stream import StreamSource
-from blobfeed.workers.specs import AnyArray
 
 SAMPLES = 600
 EPOCHS = 10

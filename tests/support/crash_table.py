@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from blobfeed.workers.error_channel import RemoteError
-from blobfeed.workers.errors import LoaderDied, SampleError
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.errors import LoaderDied, SampleError
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport.error_channel import RemoteError
 
 from .pipelines import (
     DEADLY,

@@ -7,7 +7,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.specs import AnyArray
+from blobfeed.workers.base.specs import AnyArray
 
 IMAGE = (2, 3, 4)
 

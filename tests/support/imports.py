@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-# From the one that may import all others to the one that may import none; what is in none of them is the front door's.
 FOLDERS = ("trainer", "layers", "readers", "workers")
+
+# The rooms, from the one that may import all others to the one that may import none. Below a room are those that
+# follow it here; a module lies in the innermost room that holds it, and what lies in none is the front door's.
+ROOMS = (
+    "trainer",
+    "trainer.solving",
+    "trainer.net",
+    "trainer.layer_types",
+    "trainer.prototxt",
+    "layers",
+    "readers",
+    "readers.delivery",
+    "workers",
+    "workers.pipeline",
+    "workers.processes",
+    "workers.loading",
+    "workers.sources",
+    "workers.sources.cache",
+    "workers.sources.images",
+    "workers.sources.hdf5_samples",
+    "workers.sources.hdf5",
+    "workers.sources.stored",
+    "workers.order",
+    "workers.transport",
+    "workers.base",
+)
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
@@ -34,15 +59,36 @@ def imported(source: str, module: str, *, is_package: bool) -> Iterator[str]:
 
 
 def upward(names: Iterator[str], module: str) -> list[str]:
-    """Those of `names` that `module` must not import: folders before its own, and folders by their bare names."""
+    """Those of `names` that `module` must not import: rooms above its own, and folders by their bare names."""
     own = _place(module)
     return [name for name in names if name.split(".")[0] in FOLDERS or _place(name) < own]
 
 
 def _place(name: str) -> int:
-    """Where `name` stands in the order: 0 for the front door, past the end for what is not of blobfeed."""
+    """Where the room of `name` stands in the order: 0 for the front door, past the end for what is not of blobfeed."""
     root, _, rest = name.partition(".")
     if root != "blobfeed":
-        return len(FOLDERS) + 1
-    folder = rest.partition(".")[0]
-    return FOLDERS.index(folder) + 1 if folder in FOLDERS else 0
+        return len(ROOMS) + 1
+    inside = [room for room in ROOMS if f"{rest}.".startswith(f"{room}.")]
+    return ROOMS.index(max(inside, key=len)) + 1 if inside else 0
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or by way of others; `imports`: by module, whom."""
+    reached = {module: _reachable(module, imports) for module in imports}
+    found = {
+        tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
+        for module in imports
+        if module in reached[module]
+    }
+    return [list(group) for group in sorted(found)]
+
+
+def _reachable(module: str, imports: Mapping[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(imports[module])
+    while waiting:
+        if (name := waiting.pop()) not in seen:
+            seen.add(name)
+            waiting += imports.get(name, ())
+    return seen

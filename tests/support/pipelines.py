@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from blobfeed.workers.batch import Batch
-from blobfeed.workers.batch_plan import BatchPlan, BatchRange
-from blobfeed.workers.epoch_order import EpochOrder, make_order
-from blobfeed.workers.hooks import Hooks, Sample
-from blobfeed.workers.parameters import Parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.sample_rng import SampleRng, replacement_index
-from blobfeed.workers.sources.base import Source
-from blobfeed.workers.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.order.batches import BatchPlan, BatchRange
+from blobfeed.workers.order.epoch_order import EpochOrder
+from blobfeed.workers.order.make_order import make_order
+from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
+from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import Source, open_source
-from blobfeed.workers.specs import AnyArray, RaggedRows, allocate_rows
 
 _NOBODY_WROTE_THIS = 0xA5
 

@@ -10,10 +10,10 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.graph import Generators, Net
-from blobfeed.trainer.phases import State
-from blobfeed.trainer.prototxt import read_prototxt
-from blobfeed.trainer.schema import NetParameter, Phase
+from blobfeed.trainer.net.graph import Generators, Net
+from blobfeed.trainer.prototxt.phases import State
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 
 CPU = torch.device("cpu")
 

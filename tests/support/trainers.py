@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 from blobfeed import ArraySpec, BatchReader, Source
-from blobfeed.workers.errors import *
-from blobfeed.workers.hooks import Hooks
-from blobfeed.workers.parameters import Parameters
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base.errors import *
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 

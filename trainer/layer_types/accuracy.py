@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..blobs import Shape
-from ..layer import Layer, Tensors, layer_type
+from .blobs import Shape
 from .labels import arrange, check_labels
+from .layer import Layer, Tensors, layer_type
 
 _FIELD = "accuracy_param"
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..layer import Layer, LayerContext, Tensors, layer_type
-from ..schema import Phase
+from ..prototxt.schema import Phase
+from .layer import Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("ReLU")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..blobs import Shape
-from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
-from ..schema import EltwiseOp
+from ..prototxt.schema import EltwiseOp
+from .blobs import Shape
+from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("Concat")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from ..blobs import Shape
-from ..layer import Layer, LayerContext, Tensors, layer_type
+from .blobs import Shape
+from .layer import Layer, LayerContext, Tensors, layer_type
 from .spatial import need_positive, read_pair
 
 _FIELD = "convolution_param"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from ..blobs import Shape
-from ..layer import Layer, Tensors, layer_type
+from .blobs import Shape
+from .layer import Layer, Tensors, layer_type
 
 _FIELD = "inner_product_param"
 

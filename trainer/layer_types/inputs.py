@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..blobs import Blob, Shape
-from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .blobs import Blob, Shape
+from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("Input")

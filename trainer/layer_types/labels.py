@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..blobs import Shape
-from ..layer import Layer
+from .blobs import Shape
+from .layer import Layer
 
 
 def check_labels(layer: Layer, axis: int, scores: Shape, labels: Shape) -> None:

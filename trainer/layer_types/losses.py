@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..blobs import Shape
-from ..layer import Layer, Tensors, layer_type
-from ..schema import NormalizationMode
+from ..prototxt.schema import NormalizationMode
+from .blobs import Shape
 from .labels import Judged, arrange, check_labels
+from .layer import Layer, Tensors, layer_type
 
 
 @layer_type("SoftmaxWithLoss")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..blobs import Shape
-from ..descriptors import message_class
-from ..layer import Layer, LayerContext, Tensors, layer_type
-from ..schema import FillerParameter, NormRegion, Phase
+from ..prototxt.descriptors import message_class
+from ..prototxt.schema import FillerParameter, NormRegion, Phase
+from .blobs import Shape
+from .layer import Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("BatchNorm")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from ..blobs import Shape
-from ..layer import Layer, LayerContext, Tensors, layer_type
-from ..schema import PoolMethod
+from ..prototxt.schema import PoolMethod
+from .blobs import Shape
+from .layer import Layer, LayerContext, Tensors, layer_type
 from .spatial import Pair, need_positive, read_pair
 
 _FIELD = "pooling_param"

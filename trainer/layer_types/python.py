@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ..blobs import Blob, BlobList, Shape
-from ..layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .blobs import Blob, BlobList, Shape
+from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 _FIELD = "python_param"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..layer import LayerContext
+from .layer import LayerContext
 
 Pair = tuple[int, int]
 """(for height, for width)"""

@@ -6,15 +6,15 @@ import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..checks import nearest
-from ..errors import ParameterError
-from .base import Source
+from ..base.checks import nearest
+from ..base.errors import ParameterError
+from ..base.source import Source
 
 _CLASSES = {
-    "hdf5": "hdf5:HDF5Source",
-    "hdf5_samples": "hdf5_samples:HDF5SamplesSource",
-    "npy": "npy:NpySource",
-    "image_list": "image_list:ImageListSource",
+    "hdf5": "hdf5.source:HDF5Source",
+    "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
+    "npy": "stored.npy:NpySource",
+    "image_list": "images.source:ImageListSource",
 }
 
 

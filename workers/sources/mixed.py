@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..checks import check_options
-from ..errors import ParameterError, SourceError
-from ..specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
-from .base import Source
+from ..base.checks import check_options
+from ..base.errors import ParameterError, SourceError
+from ..base.source import Source
+from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 
 
 class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,11 +16,11 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..checks import check_options
-from ..errors import ParameterError, SampleTooLargeError, SourceError
-from ..row_maker import by_name
-from ..shuffle_buffer import ShuffleBuffer
-from ..specs import AnyArray, ArraySpec
+from ..base.checks import check_options
+from ..base.errors import ParameterError, SampleTooLargeError, SourceError
+from ..base.hooks import by_name
+from ..base.specs import AnyArray, ArraySpec
+from .shuffle_buffer import ShuffleBuffer
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 

@@ -1,0 +1,1 @@
+"""From a slot into the trainer's memory: NumPy, torch, CUDA."""

@@ -1,0 +1,185 @@
+"""Inside a program that embeds Python and is as unkind as the `caffe train` binary."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import leftovers
+from tests.support.standin_files import write_images
+from tests.support.standin_train import compile_caffe_train, environment, started
+
+_GONE_S = 1.0
+_PATIENCE_S = 30
+
+_MODULE = textwrap.dedent("""
+    import sys, time
+    from blobfeed.layers import MultiProcessInputLayer
+
+    class Plain(MultiProcessInputLayer):
+        pass
+
+    class CountsStalls(MultiProcessInputLayer):
+        def forward(self, bottom, top):
+            super().forward(bottom, top)
+            print("stalls", self.statistics().stalls, "label", top[1].data[0], flush=True)
+
+    class FailsInSetup(MultiProcessInputLayer):
+        def setup(self, bottom, top):
+            print("held back by Python")
+            super().setup(bottom, top)
+            raise RuntimeError("no luck in setup")
+
+    class FailsInDecode(MultiProcessInputLayer):
+        def decode(self, sample, rng):
+            if sample.index == 70:
+                raise ValueError("sample seventy is odd")
+            return dict(sample)
+
+    class HangsInDecode(MultiProcessInputLayer):
+        def decode(self, sample, rng):
+            while sample.index == 70:
+                time.sleep(1)
+            return dict(sample)
+""")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_caffe_train(tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_images(folder / "train.h5", samples=80)
+    (folder / "my_layers.py").write_text(_MODULE)
+    return folder
+
+
+def _command(
+    program: Path, folder: Path, layer: str, iterations: int = 3, compute_ms: int = 10, more: str = ""
+) -> list[str]:
+    param_str = f"{{source: {{hdf5: {{path: {folder}/train.h5}}}}, batch_size: 4, num_loaders: 2{more}}}"
+    return [str(program), "my_layers", layer, param_str, "2", str(iterations), str(compute_ms)]
+
+
+def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S)
+
+
+def _nobody_is_left_within_a_second() -> bool:
+    return not leftovers.wait_until_none(lambda: list(map(leftovers.describe, leftovers.orphans())), _GONE_S)
+
+
+def _read_until(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(word):
+            return line
+    assert process.stderr is not None
+    pytest.fail(f"the program ended before it said {word!r}: {process.stderr.read()}")
+
+
+def test_it_trains_and_its_output_pipe_closes_with_it(program: Path, folder: Path) -> None:
+    done = _run(_command(program, folder, "Plain"), environment(folder))  # returns at the end of the pipes
+    assert done.stdout.splitlines()[-1] == "done"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert _nobody_is_left_within_a_second()
+
+
+def test_batches_are_made_while_the_trainer_holds_the_gil(program: Path, folder: Path) -> None:
+    done = _run(_command(program, folder, "CountsStalls", iterations=6, compute_ms=150), environment(folder))
+    counts = [line.split() for line in done.stdout.splitlines() if line.startswith("stalls")]
+    assert int(counts[-1][1]) <= 2  # the first batch; one more where the machine has other things to do
+    assert [float(words[3]) for words in counts] == [0, 4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize(
+    ("layer", "more", "said"),
+    [
+        ("FailsInSetup", "", ["no luck in setup", 'raise RuntimeError("no luck in setup")']),
+        ("FailsInDecode", "", ["SampleError: sample 70", "sample seventy is odd", "in decode"]),
+        ("HangsInDecode", ", timeout_s: 1", ["PipelineStalled: no batch for timeout_s=1 s"]),
+        ("Plain", ", bach_size: 3", ["ParameterError: layer Plain: unknown parameter 'bach_size'"]),
+    ],
+)
+def test_an_error_is_said_once_with_its_traceback_before_the_abort(
+    program: Path, folder: Path, layer: str, more: str, said: list[str]
+) -> None:
+    done = _run(_command(program, folder, layer, 20, 0, more), environment(folder))
+    assert done.returncode == -signal.SIGABRT
+    assert all(words in done.stderr for words in said), done.stderr
+    assert done.stderr.count(said[0]) == 1 + (layer == "FailsInSetup")  # there the source line has the words too
+    assert "Traceback (most recent call last)" in done.stderr
+    assert ("held back by Python" in done.stdout) == (layer == "FailsInSetup")
+    assert _nobody_is_left_within_a_second()
+
+
+def test_ctrl_c_lets_the_iteration_end_and_the_program_exit_with_0(program: Path, folder: Path) -> None:
+    with started(_command(program, folder, "CountsStalls", 10_000, 100), environment(folder)) as process:
+        _read_until(process, "iteration 1")
+        os.killpg(process.pid, signal.SIGINT)
+        rest, errors = process.communicate(timeout=_PATIENCE_S)
+        assert rest.splitlines()[-1] == "stopped early"
+        assert (process.returncode, errors) == (0, "")
+    assert _nobody_is_left_within_a_second()
+
+
+def test_a_closed_terminal_does_not_end_the_loaders(program: Path, folder: Path) -> None:
+    with started(_command(program, folder, "Plain", 8, 50), environment(folder)) as process:
+        _read_until(process, "iteration 1")
+        os.killpg(process.pid, signal.SIGHUP)
+        rest, errors = process.communicate(timeout=_PATIENCE_S)
+        assert "snapshot" in rest
+        assert "iteration 7\ndone\n" in rest
+        assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nobody_outlives_a_trainer_that_is_killed(program: Path, folder: Path, number: signal.Signals) -> None:
+    with started(_command(program, folder, "Plain", 10_000, 50), environment(folder)) as process:
+        _read_until(process, "iteration 1")
+        assert len(leftovers.orphans()) >= 4  # the program, the assembler, and two loaders at least
+        process.send_signal(number)
+        process.wait(_PATIENCE_S)
+        begun = time.monotonic()
+        assert _nobody_is_left_within_a_second()
+        process.communicate(timeout=_PATIENCE_S)  # nobody holds its pipes either
+        assert time.monotonic() - begun < _GONE_S + 0.5
+
+
+def _python_of_another_version(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "python3").write_text("#!/bin/sh\necho 2.7\n")
+    (folder / "python3").chmod(0o755)
+    return folder / "python3"
+
+
+def test_an_executable_of_another_version_on_the_path_is_found_out(program: Path, folder: Path, tmp_path: Path) -> None:
+    other = _python_of_another_version(tmp_path / "bin")
+    changed = environment(folder, PATH=f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+    done = _run(_command(program, folder, "Plain"), changed)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_where_no_executable_fits_the_error_says_how_to_name_one(program: Path, folder: Path, tmp_path: Path) -> None:
+    other = _python_of_another_version(tmp_path / "bin")
+    done = _run(_command(program, folder, "Plain"), environment(folder, BLOBFEED_PYTHON=str(other)))
+    assert done.returncode == -signal.SIGABRT
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"InterpreterError: no Python {version} found to run the loaders: tried {other} (2.7)" in done.stderr
+    assert "set the environment variable BLOBFEED_PYTHON" in done.stderr
+
+
+def test_more_iterations_than_data_say_that_the_data_has_ended(program: Path, folder: Path) -> None:
+    done = _run(_command(program, folder, "Plain", 30, 0, ", epochs: 1"), environment(folder))
+    assert done.stdout.count("iteration") == 20
+    assert "EndOfData: all 20 batches" in done.stderr

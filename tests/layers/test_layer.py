@@ -1,0 +1,389 @@
+"""MultiProcessInputLayer as Caffe calls it, on blobs as strict as Caffe's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
+from blobfeed.layers.harness import make_layer
+from blobfeed.layers.standin import Blob, BlobVector
+from blobfeed.workers.base.errors import (
+    EndOfData,
+    InexactValueError,
+    ParameterError,
+    PipelineClosed,
+    SampleError,
+    SourceError,
+)
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.loading.recipe import Sample
+
+from tests.support.standin_files import images, write_hdf5, write_images
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> dict[str, Any]:
+    write_images(tmp_path / "train.h5")
+    return {"source": {"hdf5": {"path": str(tmp_path / "train.h5")}}, "batch_size": 8, "num_loaders": 1}
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_the_tops_hold_the_samples_in_order_and_wrap_into_the_next_epoch(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        for start in (0, 8, 16):
+            tops = harness.forward()
+            wanted = np.arange(start, start + 8) % 20
+            np.testing.assert_array_equal(tops["label"], wanted)
+            np.testing.assert_array_equal(tops["data"], images()[wanted])
+            assert tops["data"].dtype == np.float32
+
+
+def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(train: dict[str, Any]) -> None:
+    before = _children()
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        assert {name: data.shape for name, data in harness.tops.items()} == {"data": (8, 3, 4, 5), "label": (8,)}
+        assert _children() == before
+        harness.reshape()
+        assert _children() > before
+
+
+def test_two_instances_in_one_process_take_turns_as_a_solver_has_them(train: dict[str, Any]) -> None:
+    with (
+        LayerHarness(MultiProcessInputLayer, train) as training,
+        LayerHarness(MultiProcessInputLayer, {**train, "batch_size": 5}, phase="TEST") as testing,
+    ):
+        for expected in (0, 5):
+            assert testing.forward()["label"][0] == expected
+        assert training.forward()["label"][0] == 0
+        assert testing.forward()["label"][0] == 10
+
+
+def test_the_last_batch_of_an_epoch_reaches_the_top_with_its_own_rows(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, {**train, "last_batch": "partial"}) as harness:
+        rows = [len(harness.forward()["label"]) for _ in range(4)]
+        assert rows == [8, 8, 4, 8]
+        np.testing.assert_array_equal(harness.tops["data"], images()[:8])
+
+
+def test_the_trainer_gets_no_python_thread(train: dict[str, Any]) -> None:
+    before = threading.active_count()
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        harness.forward()
+        assert threading.active_count() == before
+
+
+def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_changed(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, {**train, "last_batch": "partial"}) as harness:
+        harness.forward()
+        harness.forward()
+        with pytest.raises(ValueError, match="call reshape before each forward"):
+            harness.layer.forward(BlobVector(()), harness._top)
+        np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
+
+
+# ---- the net definition
+
+
+@pytest.mark.parametrize(
+    ("tops", "change", "message"),
+    [
+        (["data"], {}, r"gives 2 tops \(data, label\), the net definition has 1"),
+        (["a", "b", "c"], {}, r"gives 2 tops \(data, label\), the net definition has 3"),
+        (None, {"batchsize": 3}, r"layer MultiProcessInputLayer: unknown parameter 'batchsize' \(did you mean 'batch"),
+        (None, {"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
+        (None, {"batch_size": 50, "last_batch": "drop"}, "batch_size"),
+    ],
+)
+def test_a_mistake_in_the_net_definition_is_said_in_setup(
+    train: dict[str, Any], tops: list[str] | None, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        LayerHarness(MultiProcessInputLayer, {**train, **change}, tops=tops)
+
+
+def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="'delivery' is 'view'"):
+        LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
+
+
+def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
+    harness = LayerHarness(MultiProcessInputLayer, train)
+    with pytest.raises(ParameterError, match="has no bottoms, the net definition gives it 1"):
+        harness.layer.setup(BlobVector([Blob()]), BlobVector([Blob(), Blob()]))
+
+
+def test_a_top_may_be_chosen_by_name(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, {**train, "tops": "label"}) as harness:
+        assert list(harness.forward()) == ["label"]
+
+
+@pytest.mark.parametrize("text", ["", "batch_size", "[1]", "{source: {hdf5: {path: x}}, batch_size: 4"])
+def test_a_param_str_that_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="param_str"):
+        LayerHarness(MultiProcessInputLayer, text, tops=["data", "label"])
+
+
+def test_paths_are_taken_from_the_base_directory_where_there_is_one_else_from_the_working_directory(
+    train: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relative = {**train, "source": {"hdf5": {"path": "train.h5"}}}
+    with pytest.raises(SourceError, match=r"train\.h5"):
+        LayerHarness(MultiProcessInputLayer, relative)
+    LayerHarness(MultiProcessInputLayer, relative, base_dir=tmp_path).close()
+    monkeypatch.chdir(tmp_path)
+    LayerHarness(MultiProcessInputLayer, relative).close()
+
+
+# ---- hooks of subclasses
+
+
+class Shifts(MultiProcessInputLayer):
+    extra_parameters = {"max_shift": 2, "gain": 1.0}  # noqa: RUF012 - as users write it
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        self.offset = np.float32(100)
+        super().setup(bottom, top)
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
+        shift = rng.integers(0, int(str(self.extra["max_shift"])) + 1)
+        gain = np.float32(str(self.extra["gain"]))
+        return {"data": np.asarray(sample["data"], np.float32) * gain + self.offset + shift, "label": sample["label"]}
+
+
+def test_decode_runs_with_the_attributes_and_the_extra_parameters_of_the_layer(train: dict[str, Any]) -> None:
+    with LayerHarness(Shifts, {**train, "max_shift": 1, "gain": 2, "num_loaders": 2}) as harness:
+        data = harness.forward()["data"]
+        shifts = {float(shift) for shift in np.unique(data - (images()[:8] * 2 + 100))}
+        assert shifts <= {0.0, 1.0}
+        assert len(shifts) == 2
+        first = data.copy()
+    with LayerHarness(Shifts, {**train, "max_shift": 1, "gain": 2.0}) as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], first)
+
+
+class ShiftsMore(Shifts):
+    extra_parameters = {"max_shift": 5, "label": "none"}  # noqa: RUF012
+
+
+def test_extra_parameters_have_defaults_and_a_further_subclass_adds_to_them(train: dict[str, Any]) -> None:
+    with LayerHarness(ShiftsMore, train) as harness:
+        assert harness.layer.extra == {"max_shift": 5, "gain": 1.0, "label": "none"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_shift": "far"}, "'max_shift' is 'far': expected a whole number, like its default 2"),
+        ({"max_shift": 1.5}, "'max_shift' is 1.5: expected a whole number"),
+        ({"gain": [1]}, r"'gain' is \[1\]: expected a number, like its default 1.0"),
+        ({"maxshift": 1}, r"unknown parameter 'maxshift' \(did you mean 'max_shift'\?\)"),
+    ],
+)
+def test_an_extra_parameter_is_checked_against_its_default(
+    train: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        LayerHarness(Shifts, {**train, **change})
+
+
+def test_an_extra_parameter_that_is_taken_already_is_refused(train: dict[str, Any]) -> None:
+    class Clashes(MultiProcessInputLayer):
+        extra_parameters = {"seed": 1}  # noqa: RUF012
+
+    with pytest.raises(ParameterError, match=r"extra_parameters has \['seed'\]"):
+        LayerHarness(Clashes, train)
+
+
+class MakesOneTop(MultiProcessInputLayer):
+    decode = lambda self, sample, rng: sample["data"].sum(dtype=np.float32)  # noqa: E731
+
+
+def test_decode_may_be_a_lambda_that_returns_one_array(train: dict[str, Any]) -> None:
+    with LayerHarness(MakesOneTop, {**train, "tops": ["data"]}) as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], images()[:8].sum(axis=(1, 2, 3)))
+
+
+class Normalises(MultiProcessInputLayer):
+    def decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
+        raw = super().decode(sample, rng)
+        assert isinstance(raw, dict)
+        return {"data": raw["data"].astype(np.float32), "label": raw["label"]}
+
+    def postprocess(self, batch: dict[str, AnyArray]) -> None:
+        data = np.asarray(batch["data"], np.float32)
+        np.subtract(data, data.mean(), out=batch["data"])
+
+
+def test_postprocess_sees_whole_batches_in_a_loader(train: dict[str, Any]) -> None:
+    with LayerHarness(Normalises, train) as harness:
+        data = images()[:8]
+        np.testing.assert_allclose(harness.forward()["data"], data - data.mean(), rtol=1e-4, atol=1e-4)
+
+
+class HasALock(MultiProcessInputLayer):
+    def setup(self, bottom: Any, top: Any) -> None:
+        self.fine = [1, 2]
+        self.guard = threading.Lock()
+        super().setup(bottom, top)
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        return dict(sample)
+
+
+def test_an_attribute_that_cannot_be_sent_to_the_loaders_is_named(train: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"attribute 'guard' \(lock\) of layer HasALock cannot be sent"):
+        LayerHarness(HasALock, train)
+
+
+class HasALockTooLate(MultiProcessInputLayer):
+    def setup(self, bottom: Any, top: Any) -> None:
+        super().setup(bottom, top)
+        self.guard = threading.Lock()
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        assert not hasattr(self, "guard")
+        return dict(sample)
+
+
+def test_an_attribute_set_after_setup_stays_in_the_trainer(train: dict[str, Any]) -> None:
+    with LayerHarness(HasALockTooLate, train) as harness:
+        assert harness.forward()["label"][1] == 1
+
+
+class Typo(MultiProcessInputLayer):
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        return {"data": sample["dota"], "label": sample["label"]}
+
+
+def test_a_mistake_in_decode_surfaces_in_setup_with_its_own_traceback(train: dict[str, Any]) -> None:
+    with pytest.raises(KeyError, match="dota") as caught:
+        LayerHarness(Typo, train)
+    assert caught.traceback[-1].name in ("decode", "__getitem__")
+    assert any(entry.name == "decode" and Path(str(entry.path)) == Path(__file__) for entry in caught.traceback)
+
+
+class FailsLate(MultiProcessInputLayer):
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        if sample.index == 77:
+            raise ValueError("no more than 77")
+        return dict(sample)
+
+
+def test_a_sample_that_fails_later_is_named_by_forward_with_the_loaders_exception_as_cause(tmp_path: Path) -> None:
+    write_images(tmp_path / "train.h5", samples=100)
+    values = {"path": "train.h5", "batch_size": 20, "num_loaders": 1}
+
+    class Fails(FailsLate, HDF5InputLayer):
+        pass
+
+    with LayerHarness(Fails, values, base_dir=tmp_path) as harness:
+        with pytest.raises(SampleError, match="sample 77") as caught:
+            list(iter(lambda: len(harness.forward()), 0))  # forward after forward
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert caught.value.index == 77
+
+
+# ---- values
+
+
+def test_labels_that_float32_cannot_hold_are_an_error_and_not_rounded(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "x.h5", data=np.zeros((4, 2)), label=np.array([1, 2**24, 2**24 + 1, 4]))
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        assert harness.forward()["label"][1] == 2**24
+        with pytest.raises(InexactValueError, match="top 'label' got the int64 value 16777217"):
+            harness.forward()
+
+
+def test_values_that_are_not_numbers_pass_unchanged(tmp_path: Path) -> None:
+    data = np.array([[np.nan, 1], [np.inf, -np.inf]], np.float64)
+    write_hdf5(tmp_path / "x.h5", data=data.astype(">f8"), label=np.zeros(2, ">i4"))
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], data)
+
+
+def test_scale_and_mean_apply_to_the_first_top(train: dict[str, Any]) -> None:
+    transform = {"scale": 0.5, "mean_value": [1, 2, 3]}
+    with LayerHarness(MultiProcessInputLayer, {**train, "transform": transform}) as harness:
+        tops = harness.forward()
+        mean = np.array([1, 2, 3], np.float32)[:, None, None]
+        np.testing.assert_array_equal(tops["data"], (images()[:8] - mean) * np.float32(0.5))
+        np.testing.assert_array_equal(tops["label"], np.arange(8))
+
+
+def test_crops_are_drawn_in_train_and_centred_in_test(train: dict[str, Any]) -> None:
+    values = {**train, "transform": {"crop_size": 2}, "batch_size": 20}
+    with LayerHarness(MultiProcessInputLayer, values, phase="TEST") as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], images()[:, :, 1:3, 1:3])
+    with LayerHarness(MultiProcessInputLayer, values) as harness:
+        assert (harness.forward()["data"] != images()[:, :, 1:3, 1:3]).any()
+
+
+# ---- what users of the layer object can do
+
+
+def test_a_state_goes_on_with_the_batch_that_would_have_come_next(train: dict[str, Any]) -> None:
+    shuffled = {**train, "shuffle": True, "seed": 3}
+    with LayerHarness(MultiProcessInputLayer, shuffled) as harness:
+        harness.forward()
+        harness.reshape()  # announced, and not yet received
+        state = harness.layer.state_dict()
+        expected = harness.forward()["label"].copy()
+    with LayerHarness(MultiProcessInputLayer, {**shuffled, "num_loaders": 2}) as harness:
+        harness.layer.load_state_dict(state)
+        np.testing.assert_array_equal(harness.forward()["label"], expected)
+
+
+def test_statistics_count_what_was_delivered(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        assert harness.layer.statistics().batches == 0
+        harness.forward()
+        assert harness.layer.statistics().batches == 1
+
+
+def test_the_end_of_the_data_is_an_error_that_can_be_told(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, {**train, "epochs": 1, "last_batch": "drop"}) as harness:
+        harness.forward()
+        harness.forward()
+        with pytest.raises(EndOfData):
+            harness.forward()
+
+
+def test_a_layer_that_is_closed_or_not_set_up_says_so(train: dict[str, Any]) -> None:
+    layer = make_layer(MultiProcessInputLayer, "", 0)
+    with pytest.raises(PipelineClosed, match="its setup has not run"):
+        layer.reshape(BlobVector(()), BlobVector(()))
+    before = _children()
+    harness = LayerHarness(MultiProcessInputLayer, train)
+    harness.forward()
+    harness.close()
+    harness.close()
+    assert _children() == before
+    with pytest.raises(PipelineClosed):
+        harness.forward()
+
+
+def test_setup_may_be_called_again(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        harness.forward()
+        harness.layer.setup(BlobVector(()), harness._top)
+        harness.layer.reshape(BlobVector(()), harness._top)
+        assert harness.forward()["label"][0] == 0
+
+
+def test_backward_has_nothing_to_do(train: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, train) as harness:
+        harness.forward()
+        before = harness.tops["data"].copy()
+        harness.layer.backward(harness._top, [], BlobVector(()))
+        np.testing.assert_array_equal(harness.tops["data"], before)

@@ -1,0 +1,149 @@
+"""Which class our layers are based on, and layer classes that no other process can import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import blobfeed
+from tests.support.standin_files import write_images
+
+_CAFFE = """
+    # As Boost.Python makes it: a metaclass that can be imported nowhere, and a constructor for Caffe's own argument.
+    import os
+
+    if "BLOBFEED_ROLE" in os.environ:
+        raise SystemExit("caffe was imported in a child process")
+
+    class LayerParameter:
+        pass
+
+    _meta = type("class", (type,), {"__module__": "Boost.Python"})
+
+    class Layer(metaclass=_meta):
+        def __init__(self, layer_param):
+            if not isinstance(layer_param, LayerParameter):
+                raise TypeError("Python argument types did not match C++ signature")
+            self.made_by_caffe = True
+
+    def solver_rank():
+        return 1
+
+    def solver_count():
+        return 2
+"""
+
+_SCRIPT = """
+    import sys
+    import numpy as np
+    from blobfeed.layers import LayerHarness, MultiProcessInputLayer
+
+    scale = 3
+
+    class Scales(MultiProcessInputLayer):
+        def setup(self, bottom, top):
+            self.offset = 1
+            super().setup(bottom, top)
+
+        def decode(self, sample, rng):
+            raw = super().decode(sample, rng)
+            return {"data": raw["data"] * np.float32(scale) + self.offset, "label": raw["label"]}
+
+    values = {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1}
+"""
+
+_RUNS = """
+    with LayerHarness(Scales, values, phase=sys.argv[1]) as harness:
+        tops = harness.forward()
+        print(tops["label"].tolist(), tops["data"][0, 0, 0, :3].tolist())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_images(tmp_path / "train.h5")
+    return tmp_path
+
+
+def _python(folder: Path, code: str, *arguments: str, options: tuple[str, ...] = ()) -> str:
+    (folder / "script.py").write_text(code)
+    path = os.pathsep.join([str(folder), str(Path(blobfeed.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, *options, "script.py", *arguments],
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def _with_caffe(folder: Path, text: str = _CAFFE) -> None:
+    (folder / "caffe").mkdir()
+    (folder / "caffe" / "__init__.py").write_text(textwrap.dedent(text))
+
+
+def test_a_class_of_the_main_script_reaches_the_loaders(folder: Path) -> None:
+    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS)
+    assert _python(folder, code, "TRAIN") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+
+
+def test_a_class_made_in_a_notebook_cell_reaches_the_loaders(folder: Path) -> None:
+    # As IPython runs a cell: code without a file, in a module __main__ that has none either.
+    cells = [textwrap.dedent(_SCRIPT), textwrap.dedent(_RUNS)]
+    code = f"import sys\ndel __file__\nfor cell in {cells!r}:\n    exec(compile(cell, '<cell>', 'exec'), globals())\n"
+    assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+
+
+def test_with_caffe_the_base_is_caffes_own_and_the_loaders_do_without_it(folder: Path) -> None:
+    _with_caffe(folder)
+    more = """
+        import caffe
+        assert issubclass(Scales, caffe.Layer)
+        assert Scales(caffe.LayerParameter()).made_by_caffe
+        assert not hasattr(Scales(None), "made_by_caffe")
+    """
+    code = "".join(map(textwrap.dedent, (_SCRIPT, more, _RUNS)))
+    assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+
+
+def test_in_train_each_of_caffes_solvers_gets_its_shard(folder: Path) -> None:
+    _with_caffe(folder)
+    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS)
+    assert _python(folder, code, "TRAIN").startswith("[4.0, 5.0, 6.0, 7.0]")
+
+
+def test_a_caffe_that_cannot_be_imported_is_said_and_done_without(folder: Path) -> None:
+    _with_caffe(folder, "raise AttributeError('built for another NumPy')")
+    said = _python(folder, textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS), "TEST")
+    assert "RuntimeWarning: there is a module caffe, but importing it raised AttributeError: built for another" in said
+    assert "[0.0, 1.0, 2.0, 3.0]" in said
+
+
+def test_a_module_of_that_name_that_is_no_caffe_is_left_alone(folder: Path) -> None:
+    _with_caffe(folder, "")
+    code = textwrap.dedent(_SCRIPT) + "from blobfeed.layers import caffe_base; print(caffe_base.IS_STANDIN)"
+    assert _python(folder, code) == "True\n"
+
+
+def test_using_the_layer_on_numpy_blobs_imports_no_torch(folder: Path) -> None:
+    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS) + "print('torch' in sys.modules)"
+    assert _python(folder, code, "TEST").endswith("\nFalse\n")
+
+
+def test_an_error_outside_an_embedding_program_is_left_to_whoever_catches_it(folder: Path) -> None:
+    more = """
+        try:
+            LayerHarness(Scales, {**values, "batch_size": -1})
+        except ValueError:
+            print("caught")
+    """
+    assert _python(folder, textwrap.dedent(_SCRIPT) + textwrap.dedent(more)) == "caught\n"

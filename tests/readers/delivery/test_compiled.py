@@ -1,0 +1,104 @@
+"""The compiled loops give what NumPy gives, to the bit. Where Numba is missing they are run as they stand."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from blobfeed.readers.delivery import compiled as delivery_compiled
+from blobfeed.readers.delivery.compiled import convert_compiled
+from blobfeed.readers.delivery.conversion import Conversion
+from blobfeed.readers.delivery.mean_image import Mean, MeanImage
+from blobfeed.workers.base.specs import AnyArray
+
+_MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
+
+
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
+    if importlib.util.find_spec("numba") is None:
+        uncompiled = (delivery_compiled._by_plane, delivery_compiled._by_item, delivery_compiled._by_crop)
+        monkeypatch.setattr(delivery_compiled, "_loops", lambda: uncompiled)
+
+
+def _rows(dtype: str) -> AnyArray:
+    return (np.arange(2 * 60) * 7 % 256).reshape(2, 3, 4, 5).astype(dtype)
+
+
+def _mean(shape: tuple[int, ...] | None) -> Mean | None:
+    return None if shape is None else np.linspace(0, 200, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("shape", _MEANS)
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1 / 255])
+def test_compiled_and_numpy_agree_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, shape: tuple[int, ...] | None, scale: float
+) -> None:
+    rows, mean = _rows(dtype), _mean(shape)
+    compiled, plain = np.full((2, 2, 3, 4, 5), np.nan, np.float32)
+    assert convert_compiled(rows, compiled, np.zeros((), np.float32) if mean is None else mean, scale)
+    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 1 << 30)
+    Conversion(scale, mean).put(rows, plain)
+    if mean is not None or scale != 1.0:
+        assert compiled.tobytes() == plain.tobytes()
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("scale", [1.0, 1 / 255])
+def test_compiled_and_numpy_agree_where_each_row_has_its_own_part_of_the_mean(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, scale: float
+) -> None:
+    whole = np.linspace(0, 200, 3 * 6 * 9, dtype=np.float32).reshape(3, 6, 9)
+    conversion = Conversion(scale, None, MeanImage(whole, (3, 4, 5)))
+    corners = np.array([[0, 2, 1], [1, 0, 4]])
+    compiled, plain = np.full((2, 2, 3, 4, 5), np.nan, np.float32)
+    conversion.put(_rows(dtype), compiled, corners)
+    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 1 << 30)
+    conversion.put(_rows(dtype), plain, corners)
+    assert compiled.tobytes() == plain.tobytes()
+
+
+@pytest.mark.usefixtures("loops")
+def test_a_conversion_takes_the_compiled_way_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(rows: AnyArray, out: AnyArray, mean: Mean, scale: np.float32) -> None:
+        out[...] = 42
+
+    monkeypatch.setattr(delivery_compiled, "_loops", lambda: (told, told, told))
+    out = np.zeros((2, 3, 4, 5), np.float32)
+    Conversion(0.5).put(_rows("uint8"), out)
+    assert (out == 42).all()
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize(
+    ("rows", "out"),
+    [
+        (_rows("uint8")[..., ::2], np.zeros((2, 3, 4, 3), np.float32)),
+        (_rows(">i4"), np.zeros((2, 3, 4, 5), np.float32)),
+        (_rows("bool"), np.zeros((2, 3, 4, 5), np.float32)),
+        (_rows("uint8"), np.zeros((2, 3, 4, 5), np.float64)),
+        (_rows("uint8"), np.zeros((2, 3, 4, 9), np.float32)[..., :5]),
+    ],
+)
+def test_what_is_no_plain_memory_is_left_to_numpy(rows: AnyArray, out: AnyArray) -> None:
+    assert not convert_compiled(rows, out, np.zeros((), np.float32), 2.0)
+    Conversion(2.0).put(rows, out)
+    np.testing.assert_array_equal(out, rows.astype(np.float64) * 2)
+
+
+def test_small_batches_are_left_to_numpy() -> None:
+    out = np.zeros((2, 3, 4, 5), np.float32)
+    assert not convert_compiled(_rows("uint8"), out, np.zeros((), np.float32), 2.0)
+
+
+def test_without_numba_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
+    monkeypatch.setattr(delivery_compiled, "_loops", lambda: None)
+    out = np.zeros((2, 3, 4, 5), np.float32)
+    Conversion(0.5).put(_rows("uint8"), out)
+    np.testing.assert_array_equal(out, _rows("uint8").astype(np.float32) / 2)

@@ -1,0 +1,108 @@
+"""What becomes of values between a slot and a top."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from blobfeed.readers.delivery import conversion as delivery_values
+from blobfeed.readers.delivery.conversion import Conversion, check_exact, mean_of
+from blobfeed.readers.delivery.mean_image import Mean
+from blobfeed.workers.base.errors import InexactValueError, ParameterError
+from blobfeed.workers.base.specs import AnyArray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+_STORED = st.sampled_from(["uint8", "int8", "uint16", "int32", "float32", "float64", "bool"])
+_SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5))
+_SCALES = st.sampled_from([1.0, 0.5, 1 / 255, -3.0])
+
+
+@st.composite
+def _rows(draw: st.DrawFn) -> AnyArray:
+    dtype = np.dtype(draw(_STORED))
+    elements = st.floats(-1000, 1000, width=32) if dtype.kind == "f" else None
+    return draw(arrays.arrays(dtype, draw(_SHAPES), elements=elements))
+
+
+@st.composite
+def _means(draw: st.DrawFn, shape: tuple[int, ...]) -> Mean | None:
+    mean_shape = draw(st.sampled_from([None, (1, 1, 1), (shape[0], 1, 1), shape]))
+    if mean_shape is None:
+        return None
+    mean: Mean = draw(arrays.arrays(np.float32, mean_shape, elements=st.floats(-255, 255, width=32)))
+    return mean
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), _rows(), _SCALES, st.integers(1, 40))
+def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
+    data: st.DataObject, rows: AnyArray, scale: float, block: int
+) -> None:
+    mean = data.draw(_means(rows.shape[1:]))
+    out = np.full(rows.shape, np.nan, np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delivery_values, "_BLOCK_ITEMS", block)
+        Conversion(scale, mean).put(rows, out)
+    expected = rows.astype(np.float32)
+    if mean is not None:
+        expected = expected - mean
+    np.testing.assert_array_equal(out, expected * np.float32(scale))
+
+
+def test_rows_and_tops_need_not_be_contiguous_nor_in_the_machines_byte_order() -> None:
+    rows = np.arange(2 * 3 * 4 * 6).reshape(2, 3, 4, 6).astype(">i2")[..., ::2]
+    out = np.zeros((2, 3, 4, 5), np.float32)
+    Conversion(0.5, np.ones((1, 1, 1), np.float32)).put(rows, out[..., 1:4])
+    np.testing.assert_array_equal(out[..., 1:4], (rows.astype(np.float32) - 1) / 2)
+    assert not out[..., 0].any()
+
+
+def test_samples_without_axes_are_converted_too() -> None:
+    out = np.zeros(3, np.float32)
+    Conversion(2.0, mean_of((1.0,), (), "label")).put(np.array([1, 2, 3]), out)
+    np.testing.assert_array_equal(out, [0, 2, 4])
+
+
+def test_floats_are_not_squeezed_into_an_integer_top() -> None:
+    with pytest.raises(TypeError, match="same_kind"):
+        Conversion().put(np.ones((2, 2)), np.zeros((2, 2), np.int64))
+
+
+@pytest.mark.parametrize(("values", "shape"), [((1.0,), (3, 2, 2)), ((1.0, 2.0, 3.0), (3, 2, 2)), ((5.0,), (7,))])
+def test_a_mean_value_is_for_all_channels_or_for_one_each(values: tuple[float, ...], shape: tuple[int, ...]) -> None:
+    mean = np.broadcast_to(mean_of(values, shape, "data"), shape)
+    for channel in range(shape[0]):
+        assert (mean[channel] == values[min(channel, len(values) - 1)]).all()
+
+
+def test_a_wrong_number_of_mean_values_says_how_many_channels_there_are() -> None:
+    with pytest.raises(ParameterError, match=r"'transform.mean_value' has 2 values.*one for each of the 3 channels"):
+        mean_of((1.0, 2.0), (3, 4, 4), "data")
+
+
+_INTEGERS = st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), _INTEGERS, st.sampled_from(["float16", "float32", "float64"]))
+def test_an_integer_is_refused_just_where_numbers_of_its_size_are_rounded(
+    data: st.DataObject, stored: str, into: str
+) -> None:
+    limit = 2 ** (np.finfo(into).nmant + 1)
+    info = np.iinfo(stored)
+    near = st.sampled_from([limit - 1, limit, limit + 1, -limit, -limit - 1, 0, info.max, info.min])
+    value = data.draw(near.filter(lambda value: info.min <= value <= info.max))
+    rows = np.array([0, value], stored)
+    if abs(value) <= limit:
+        check_exact(rows, np.dtype(into), "label")
+        assert int(rows.astype(into)[1]) == value
+    else:
+        with pytest.raises(InexactValueError, match=f"top 'label' got the {stored} value {value}"):
+            check_exact(rows, np.dtype(into), "label")
+
+
+@pytest.mark.parametrize(("stored", "into"), [("float64", "float32"), ("int64", "int32"), ("bool", "float16")])
+def test_other_types_are_not_looked_at(stored: str, into: str) -> None:
+    check_exact(np.full(3, 2**30).astype(stored), np.dtype(into), "data")
+    check_exact(np.empty(0, np.int64), np.dtype("float32"), "data")

@@ -1,0 +1,358 @@
+"""Batches on their way to a device: on a device that is played, whose copies take as long as they like, and on CUDA."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.workers.base.errors import EndOfData, InexactValueError
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.loading.recipe import Hooks, Sample
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from numpy.typing import NDArray
+
+from tests.support.standin_files import images, write_hdf5, write_images
+
+torch = pytest.importorskip("torch")
+
+from blobfeed.readers.delivery.cuda_delivery import CudaDelivery  # noqa: E402
+from blobfeed.readers.delivery.cuda_lane import CudaLane, view_as  # noqa: E402
+
+
+class _Copy:
+    """A copy that the played device has been told of, and does when it has to."""
+
+    def __init__(self, host: AnyArray, target: Any) -> None:
+        self.host, self.target, self.as_sent, self.done = host, target, host.copy(), False
+
+    def do(self) -> None:
+        if not self.done:
+            np.testing.assert_array_equal(self.host, self.as_sent, "the slot was released before it was copied")
+            self.target.copy_(torch.from_numpy(self.host))
+            self.done = True
+
+
+class _Event:
+    def __init__(self, copies: list[_Copy], patience: int, rooms: tuple[int, ...] = ()) -> None:
+        self._copies, self._asked, self._patience = copies, 0, patience
+        self.rooms = rooms
+
+    def query(self) -> bool:
+        self._asked += 1
+        if self._asked > self._patience:
+            self.synchronize()
+        return all(copy.done for copy in self._copies)
+
+    def synchronize(self) -> None:
+        for copy in self._copies:
+            copy.do()
+
+
+class _PlayedLane:
+    """A device in main memory. Copies are done when somebody waits for them, or asked `patience` times."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, patience: int, locks: bool = True) -> None:
+        self.patience, self.locks = patience, locks
+        self.locked: NDArray[np.uint8] | None = None
+        self.unlocked = 0
+        self._copies: list[_Copy] = []
+        self._read: dict[int, object] = {}
+        self._waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
+        self._sent_rooms: list[int] = []
+        self._used_rooms: tuple[int, ...] = ()
+
+    def lock(self, memory: NDArray[np.uint8]) -> bool:
+        self.locked = memory
+        return self.locks
+
+    def unlock(self) -> None:
+        for copy in self._copies:
+            copy.do()
+        self.unlocked += 1
+
+    def device_room(self, nbytes: int) -> Any:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def host_room(self, nbytes: int) -> NDArray[np.uint8]:
+        return np.empty(nbytes, np.uint8)
+
+    def send(self, host: AnyArray, room: Any) -> Any:
+        reader = self._read.pop(room.data_ptr(), None)
+        assert reader is None or reader in self._waited, "a buffer is overwritten while it may still be read"
+        values = torch.from_numpy(host)
+        target = view_as(room, values.dtype, values.shape)
+        target.view(torch.uint8).fill_(255)  # what was there is gone from now on
+        self._copies.append(_Copy(host, target))
+        self._sent_rooms.append(room.data_ptr())
+        return target
+
+    def sent(self) -> _Event:
+        rooms, self._sent_rooms = tuple(self._sent_rooms), []
+        return _Event(list(self._copies), self.patience, rooms)
+
+    def send_after(self, event: Any) -> None:
+        self._waited.add(event)
+
+    def used(self) -> _Event:
+        event = _Event([], 0)
+        self._read.update(dict.fromkeys(self._used_rooms, event))
+        return event
+
+    def use_after(self, event: Any) -> None:
+        event.synchronize()
+        self._used_rooms = event.rooms
+
+
+class _Target:
+    def __init__(self, device: str = "cpu") -> None:
+        self.data = torch.zeros(0, device=device)
+
+    def reshape(self, *shape: int) -> None:
+        self.data = torch.full(shape, torch.nan, device=self.data.device)
+
+
+class _Feeding:
+    def __init__(self, folder: Path, lane: Any, hooks: Hooks | None = None, **values: object) -> None:
+        if not (folder / "train.h5").exists():
+            write_images(folder / "train.h5")
+        parameters = check_parameters(
+            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
+        )
+        self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
+        self.delivery = CudaDelivery(self.pipeline, make_tops(self.pipeline.specs, parameters, folder), lane)
+        self.targets = [_Target(str(lane.device)) for _ in self.delivery.tops]
+
+    def next(self) -> list[Any]:
+        for target, shape in zip(self.targets, self.delivery.next_shapes(), strict=True):
+            target.reshape(*shape)
+        self.delivery.deliver(self.targets)
+        return [target.data.cpu().numpy() for target in self.targets]
+
+    def wait_until_ready(self) -> None:
+        """So that what is sent ahead does not depend on the machine."""
+        self.pipeline.peek()
+
+    def close(self) -> None:
+        self.delivery.close()
+        self.pipeline.close()
+
+
+@pytest.fixture
+def feeding(tmp_path: Path) -> Iterator[Any]:
+    made: list[_Feeding] = []
+
+    def make(lane: Any, hooks: Hooks | None = None, **values: object) -> _Feeding:
+        made.append(_Feeding(tmp_path, lane, hooks, **values))
+        return made[-1]
+
+    yield make
+    while made:
+        made.pop().close()
+
+
+@pytest.mark.parametrize("buffers", [1, 3])
+@pytest.mark.parametrize("patience", [0, 1000])
+@pytest.mark.parametrize("locks", [True, False])
+def test_every_batch_arrives_once_and_whole_however_long_copies_take(
+    feeding: Any, buffers: int, patience: int, locks: bool
+) -> None:
+    lane = _PlayedLane(patience, locks)
+    feed = feeding(lane, device_prefetch=buffers, prefetch_batches=1, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
+    mean = np.array([1, 2, 3], np.float32)[:, None, None]
+    for number in range(12):
+        wanted = np.arange(4 * number, 4 * number + 4) % 20
+        data, label = feed.next()
+        np.testing.assert_array_equal(label, wanted)
+        np.testing.assert_array_equal(data, (images()[wanted] - mean) * np.float32(0.5))
+    assert lane.locked is not None
+    assert lane.locked.nbytes >= 3 * (240 + 32)  # the whole ring
+
+
+def test_the_next_batch_is_sent_before_deliver_returns(feeding: Any) -> None:
+    lane = _PlayedLane(patience=10**9)
+    feed = feeding(lane, device_prefetch=1)
+    feed.next()
+    feed.wait_until_ready()
+    feed.next()
+    ahead = lane._copies[-1]
+    assert not ahead.done
+    feed.next()
+    assert ahead.done
+    np.testing.assert_array_equal(feed.targets[1].data.numpy(), ahead.as_sent)
+
+
+def test_what_is_on_its_way_does_not_count_as_received(feeding: Any) -> None:
+    feed = feeding(_PlayedLane(0))
+    assert feed.delivery.state_dict()["position"] == 0
+    for number in range(1, 4):
+        feed.next()
+        assert feed.delivery.state_dict()["position"] == 4 * number
+
+
+def test_an_error_of_a_later_batch_waits_for_its_turn(feeding: Any, tmp_path: Path) -> None:
+    labels = np.array([1, 2, 3, 4, 5, 2**24 + 1, 7, 8, 9, 10, 11, 12])
+    write_hdf5(tmp_path / "train.h5", data=np.zeros((12, 2), np.float32), label=labels)
+    feed = feeding(_PlayedLane(0), epochs=1)
+    feed.wait_until_ready()
+    np.testing.assert_array_equal(feed.next()[1], labels[:4])
+    with pytest.raises(InexactValueError, match="16777217"):
+        feed.next()
+    np.testing.assert_array_equal(feed.next()[1], labels[8:])
+    with pytest.raises(EndOfData):
+        feed.next()
+
+
+def test_the_last_batch_arrives_with_its_own_rows(feeding: Any) -> None:
+    feed = feeding(_PlayedLane(1), batch_size=8, last_batch="partial")
+    assert [len(feed.next()[1]) for _ in range(4)] == [8, 8, 4, 8]
+
+
+def test_blobs_of_another_shape_are_refused(feeding: Any) -> None:
+    feed = feeding(_PlayedLane(0))
+    with pytest.raises(ValueError, match=r"has the shape \(0,\) and the next batch \(4, 3, 4, 5\)"):
+        feed.delivery.deliver(feed.targets)
+    np.testing.assert_array_equal(feed.next()[1], np.arange(4))  # the batch was not lost
+
+
+def _cut(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+    return {"data": sample["data"][:, :, : 3 + (sample.index % 3 > 0)], "label": sample["label"]}
+
+
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_padded_samples_travel_by_a_staged_copy(feeding: Any, patience: int) -> None:
+    feed = feeding(_PlayedLane(patience), Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}, pad={"value": -1})
+    for number in range(5):
+        data, label, lengths = feed.next()
+        np.testing.assert_array_equal(label, np.arange(4) + 4 * number)
+        for row, index in enumerate(label.astype(int)):
+            width = 3 + (index % 3 > 0)
+            np.testing.assert_array_equal(lengths[row], [4, width])
+            np.testing.assert_array_equal(data[row, :, :, :width], images()[index, :, :, :width])
+            assert (data[row, :, :, width:] == -1).all()
+
+
+def _write_mean_and_images(folder: Path) -> dict[str, object]:
+    """Images that are the mean plus their own label; returns the transform."""
+    whole = np.random.default_rng(1).integers(0, 200, (3, 9, 11)).astype(np.float32)
+    np.save(folder / "mean.npy", whole)
+    labels = np.arange(20)
+    write_hdf5(folder / "train.h5", data=(whole + labels[:, None, None, None]).astype(np.uint8), label=labels)
+    return {"crop_size": 5, "mirror": True, "mean_file": "mean.npy", "scale": 0.5}
+
+
+def _assert_the_labels_are_left(feed: Any) -> None:
+    for number in range(10):
+        data, label = feed.next()
+        np.testing.assert_array_equal(label, np.arange(4 * number, 4 * number + 4) % 20)
+        np.testing.assert_array_equal(data, np.broadcast_to(label[:, None, None, None] / 2, (4, 3, 5, 5)))
+
+
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_each_row_loses_the_part_of_the_mean_under_its_crop(
+    feeding: Any, tmp_path: Path, patience: int, locks: bool
+) -> None:
+    feed = feeding(_PlayedLane(patience, locks), transform=_write_mean_and_images(tmp_path))
+    _assert_the_labels_are_left(feed)
+
+
+def test_closing_keeps_the_device_memory_until_its_readers_are_done(feeding: Any) -> None:
+    lane = _PlayedLane(0)
+    feed = feeding(lane, epochs=1)
+    for _ in range(5):  # to the end, so that nothing is sent ahead into the buffers
+        feed.next()
+    feed.close()
+    assert lane._read
+    assert set(lane._read.values()) <= lane._waited
+
+
+def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
+    lane = _PlayedLane(10**9)
+    feed = feeding(lane)
+    feed.next()
+    feed.close()
+    assert lane.unlocked == 1
+    assert all(copy.done for copy in lane._copies)
+
+
+# ---- on a real device
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("buffers", [1, 3])
+def test_cuda_gets_every_batch_while_the_users_stream_still_computes(feeding: Any, buffers: int) -> None:
+    device = f"cuda:{torch.cuda.device_count() - 1}"
+    feed = feeding(CudaLane(device), device_prefetch=buffers, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
+    mean = np.array([1, 2, 3], np.float32)[:, None, None]
+    kept = []
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        for _ in range(15):
+            for target, shape in zip(feed.targets, feed.delivery.next_shapes(), strict=True):
+                target.reshape(*shape)
+            feed.delivery.deliver(feed.targets)
+            torch.cuda._sleep(5_000_000)
+            kept.append([target.data.clone() for target in feed.targets])
+        torch.cuda.synchronize(device)
+    for number, (data, label) in enumerate(kept):
+        wanted = np.arange(4 * number, 4 * number + 4) % 20
+        np.testing.assert_array_equal(label.cpu().numpy(), wanted)
+        np.testing.assert_array_equal(data.cpu().numpy(), (images()[wanted] - mean) * np.float32(0.5))
+
+
+@pytest.mark.cuda
+def test_cuda_subtracts_the_part_of_the_mean_under_each_crop(feeding: Any, tmp_path: Path) -> None:
+    _assert_the_labels_are_left(feeding(CudaLane("cuda:0"), transform=_write_mean_and_images(tmp_path)))
+
+
+@pytest.mark.cuda
+def test_the_ring_is_page_locked_until_close(feeding: Any) -> None:
+    feed = feeding(CudaLane("cuda:0"))
+    feed.next()
+    rows = torch.from_numpy(feed.pipeline.peek().tops["data"])
+    assert rows.is_pinned()
+    feed.delivery.close()
+    assert not rows.is_pinned()
+
+
+@pytest.mark.cuda
+def test_memory_that_cannot_be_locked_is_said_and_leaves_no_error_behind() -> None:
+    lane = CudaLane("cuda:0")
+    memory = np.zeros(1 << 20, np.uint8)
+    assert lane.lock(memory)
+    with pytest.warns(RuntimeWarning, match="refused to page-lock"):
+        assert not CudaLane("cuda:0").lock(memory)
+    assert float(torch.ones(3, device="cuda:0").sum()) == 3
+    lane.unlock()
+
+
+_ON_THE_SECOND = """
+import numpy as np, torch
+from blobfeed.readers.delivery.cuda_lane import CudaLane
+
+lane = CudaLane("cuda:1")
+memory = np.zeros(1 << 20, np.uint8)
+assert lane.lock(memory)
+lane.send(memory, lane.device_room(memory.nbytes))
+lane.send_after(lane.used())
+lane.use_after(lane.sent())
+lane.host_room(8)
+lane.unlock()
+print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
+"""
+
+
+@pytest.mark.cuda
+def test_no_context_is_made_on_another_device() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    done = subprocess.run([sys.executable, "-c", _ON_THE_SECOND], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

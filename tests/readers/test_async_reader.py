@@ -1,0 +1,194 @@
+"""AsyncReader: torch.async-hdf5-reader's interface, fetch first and get later, over the pipeline."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import FetchOrderError, ParameterError, PipelineClosed, SourceError
+from numpy.typing import NDArray
+
+torch = pytest.importorskip("torch")
+from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
+
+EXAMPLES, HEIGHT, WIDTH, CHANNELS = 7, 4, 5, 3
+
+
+def pictures() -> NDArray[np.float32]:
+    """Shape (examples, channels, height, width), all values different."""
+    shape = (EXAMPLES, CHANNELS, HEIGHT, WIDTH)
+    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def targets() -> NDArray[np.float64]:
+    """Shape (examples, 2)."""
+    return np.arange(EXAMPLES * 2, dtype=np.float64).reshape(EXAMPLES, 2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["data"] = pictures().transpose(0, 2, 3, 1)
+        file["labels"] = targets()
+    return str(tmp_path / "train.h5")
+
+
+def epoch(reader: AsyncReader) -> list[tuple[Any, Any]]:
+    """All batches of an epoch, copied."""
+    batches, ended = [], False
+    while not ended:
+        ended = reader.fetch_data()
+        data, labels = reader.get_next_batch()
+        batches.append((data.clone(), labels.clone()))
+    return batches
+
+
+def test_an_epoch_in_order_with_its_last_examples(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=3) as reader:
+        for _ in range(2):
+            batches = epoch(reader)
+            assert [tuple(data.shape) for data, _ in batches] == [(3, 3, 4, 5), (3, 3, 4, 5), (1, 3, 4, 5)]
+            np.testing.assert_array_equal(torch.cat([data for data, _ in batches]).numpy(), pictures())
+            np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]).numpy(), targets())
+
+
+@pytest.mark.parametrize(("last_batch", "rows"), [("drop", [3, 3]), ("wrap", [3, 3, 3]), ("partial", [3, 3, 1])])
+def test_the_last_batch_is_as_chosen(path: str, last_batch: str, rows: list[int]) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=3, last_batch=last_batch) as reader:
+        assert [len(data) for data, _ in epoch(reader)] == rows
+
+
+def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
+    reader = AsyncReader({"hdf5_path": path, "batchSize": 2, "nthread": 2, "njob": 1, "cuda": False, "shuffle": False})
+    assert reader.fetchData() is False
+    data, labels = reader.getNextBatch()
+    np.testing.assert_array_equal(data.numpy(), pictures()[:2])
+    np.testing.assert_array_equal(labels.numpy(), targets()[:2])
+    reader.destructor()
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 1, 0), (1, 0, 3, 2)])
+def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tuple[int, ...]) -> None:
+    with h5py.File(tmp_path / "turned.h5", "w") as file:
+        file["x/images"] = pictures().transpose(order)
+        file["y"] = targets()
+    places = {name: order.index(axis) + 1 for axis, name in enumerate(["num_dim", "cha_dim", "h_dim", "w_dim"])}
+    fields = {"data_field": "x/images", "labels_field": "y"}
+    with AsyncReader(fields, hdf5_path=str(tmp_path / "turned.h5"), batch_size=EXAMPLES, **places) as reader:
+        reader.fetch_data()
+        np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures())
+
+
+def test_every_epoch_is_shuffled_anew(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=2, shuffle=True, seed=1) as reader:
+        epochs = [torch.cat([labels for _, labels in epoch(reader)])[:, 0].tolist() for _ in range(3)]
+    assert all(sorted(seen) == targets()[:, 0].tolist() for seen in epochs)
+    assert len({tuple(seen) for seen in epochs}) == 3
+
+
+def test_a_pair_stays_valid_and_writable_while_the_next_one_is_there(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=1, njob=3) as reader:
+        reader.fetch_data()
+        before, _ = reader.get_next_batch()
+        for number in range(1, 50):
+            before += 1000.0
+            reader.fetch_data()
+            data, _ = reader.get_next_batch()
+            np.testing.assert_array_equal(before.numpy() - 1000.0, pictures()[[(number - 1) % EXAMPLES]])
+            before = data
+
+
+def test_the_tensors_lie_in_memory_that_is_used_again(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES) as reader:
+        places = set()
+        for _ in range(100):
+            reader.fetch_data()
+            places.add(reader.get_next_batch()[0].data_ptr())
+    assert len(places) < 90
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> None:
+    def halve(data: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        if in_place:
+            data *= 0.5
+            return None
+        return np.multiply(data, 0.5, dtype=np.float32)
+
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=halve) as reader:
+        reader.fetch_data()
+        data, labels = reader.get_next_batch()
+        np.testing.assert_array_equal(data.numpy(), pictures() * 0.5)
+        np.testing.assert_array_equal(labels.numpy(), targets())
+
+
+def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:
+    with AsyncReader(hdf5_path=path, njob=2) as reader:
+        with pytest.raises(FetchOrderError, match=r"call fetch_data\(\) before it"):
+            reader.get_next_batch()
+        reader.fetch_data()
+        reader.fetch_data()
+        with pytest.raises(FetchOrderError, match="2 batches have been asked for and not been got, and njob is 2"):
+            reader.fetch_data()
+        reader.get_next_batch()
+        reader.fetch_data()
+
+
+def test_an_end_of_epoch_is_told_for_the_batch_that_is_asked_for(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=3, njob=6) as reader:
+        assert [reader.fetch_data() for _ in range(6)] == [False, False, True] * 2
+
+
+def test_a_state_counts_what_was_got_and_not_what_was_asked_for(path: str) -> None:
+    settings: dict[str, Any] = {"hdf5_path": path, "batch_size": 2, "shuffle": True, "seed": 5}
+    with AsyncReader(settings, njob=3) as reader:
+        whole = [labels for _, labels in epoch(reader)]
+    with AsyncReader(settings, njob=3) as reader:
+        for _ in range(3):
+            reader.fetch_data()
+        reader.get_next_batch()
+        state = reader.state_dict()
+    with AsyncReader(settings) as resumed:
+        resumed.load_state_dict(state)
+        rest = [labels for _, labels in epoch(resumed)]
+    assert [labels.tolist() for labels in rest] == [labels.tolist() for labels in whole[1:]]
+
+
+def test_a_closed_reader_says_so(path: str) -> None:
+    reader = AsyncReader(hdf5_path=path)
+    reader.fetch_data()
+    reader.close()
+    reader.close()
+    with pytest.raises(PipelineClosed, match="closed"):
+        reader.get_next_batch()
+    with pytest.raises((PipelineClosed, FetchOrderError)):
+        reader.fetch_data()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"hdf5_path": "none.h5"}, "none.h5"),
+        ({"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
+        ({"batch_size": 2, "batchSize": 3}, "'batch_size' and 'batchSize' are both given"),
+        ({"njob": 0}, "'njob' is 0"),
+        ({"nthread": "two"}, "'nthread' is 'two'"),
+        ({"num_dim": 4}, "must be 1, 2, 3 and 4 in some order"),
+        ({"h_dim": 5}, "'h_dim' is 5: expected a whole number"),
+        ({"data_field": "date"}, "no data set 'date' .did you mean 'data'"),
+        ({"postprocess": 7}, "'postprocess' is 7: expected a function"),
+        ({"suffle": True}, "unknown parameter 'suffle' .did you mean 'shuffle'"),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value(path: str, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises((ParameterError, SourceError), match=says):
+        AsyncReader({"hdf5_path": path, **arguments})
+
+
+def test_a_missing_path_is_an_error() -> None:
+    with pytest.raises(ParameterError, match="'hdf5_path' is missing"):
+        AsyncReader(batch_size=3)

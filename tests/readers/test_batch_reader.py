@@ -1,0 +1,321 @@
+"""BatchReader: loops over whole batches, on arrays of the user's own or on loan."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.readers.delivery.handout import NamedBatch
+from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.loading.recipe import Sample
+from blobfeed.workers.sources import open_source
+
+from tests.support import leftovers
+from tests.support.face_data import IMAGE, images, labels, write_hdf5
+from tests.support.waiting import wait_until
+
+SAMPLES = 10
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+def read(source: object, **parameters: Any) -> BatchReader:
+    return BatchReader(source, **{"batch_size": 4, "num_loaders": 1, **parameters})  # type: ignore[arg-type]
+
+
+def all_labels(batches: list[NamedBatch]) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+# ---- loops
+
+
+def test_each_loop_is_one_epoch_and_each_is_shuffled_anew(source: dict[str, Any]) -> None:
+    with read(source, shuffle=True, epochs=1, last_batch="partial") as reader:
+        first, second = list(reader), list(reader)
+    for epoch, batches in enumerate((first, second)):
+        assert [(batch.epoch, batch.position, batch.rows) for batch in batches] == [
+            (epoch, 0, 4),
+            (epoch, 4, 4),
+            (epoch, 8, 2),
+        ]
+        assert sorted(all_labels(batches)) == list(range(SAMPLES))
+    assert all_labels(first) != all_labels(second)
+
+
+def test_a_batch_holds_the_samples_that_its_indices_name(source: dict[str, Any]) -> None:
+    with read(source, shuffle=True, epochs=1) as reader:
+        for batch in reader:
+            assert list(batch) == ["data", "label"]
+            np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
+            np.testing.assert_array_equal(batch["label"], labels(SAMPLES)[batch.indices])
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "rows"), [("wrap", [4, 4, 4, 4, 4]), ("drop", [4, 4, 4, 4]), ("partial", [4, 4, 2, 4, 4, 2])]
+)
+def test_the_length_is_what_a_loop_gives(source: dict[str, Any], last_batch: str, rows: list[int]) -> None:
+    with read(source, epochs=2, last_batch=last_batch) as reader:
+        for _ in range(2):
+            assert [batch.rows for batch in reader] == rows
+            assert len(reader) == len(rows)
+
+
+def test_loops_that_wrap_go_on_where_the_last_one_ended(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, last_batch="wrap") as reader:
+        seen = all_labels([*reader, *reader])
+    assert seen == [number % SAMPLES for number in range(24)]
+
+
+def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
+    with read(source) as reader:
+        first = [batch for batch, _ in zip(reader, range(7), strict=False)]
+        second = [batch for batch, _ in zip(reader, range(2), strict=False)]
+        with pytest.raises(TypeError, match="without 'epochs' is endless"):
+            len(reader)
+    # zip asks for one batch more than it returns before it sees that the range has ended.
+    assert [batch.number for batch in first + second] == [*range(7), 8, 9]
+
+
+def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, last_batch="partial", shuffle=True) as reader:
+        peeked = next(iter(reader))
+        whole = list(reader)
+    assert peeked.epoch == 0
+    assert {batch.epoch for batch in whole} == {1}
+    assert sorted(all_labels(whole)) == list(range(SAMPLES))
+
+
+def test_a_loop_that_was_left_at_its_last_batch_skips_no_epoch(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, last_batch="partial") as reader:
+        for batch in reader:
+            if batch.rows == 2:
+                break
+        assert next(iter(reader)).epoch == 1
+
+
+def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
+    with read(source, epochs=1) as reader:
+        older = iter(reader)
+        next(older)
+        newer = iter(reader)
+        next(newer)
+        with pytest.raises(PipelineClosed, match="another loop over the same reader has begun"):
+            next(older)
+        assert len(list(newer)) == len(reader) - 1
+
+
+# ---- memory
+
+
+def test_copies_are_the_users_own(source: dict[str, Any]) -> None:
+    with read(source, epochs=3, num_loaders=2) as reader:
+        batches = list(reader)
+        for batch in batches:
+            np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
+
+
+def test_batches_outlive_their_reader(source: dict[str, Any]) -> None:
+    with read(source, epochs=1) as reader:
+        batch = next(iter(reader))
+    np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
+
+
+def test_a_loop_that_keeps_nothing_allocates_nothing(source: dict[str, Any]) -> None:
+    with read(source, epochs=10) as reader:
+        addresses = {batch["data"].ctypes.data for batch in reader}
+    assert len(addresses) == 2
+
+
+def test_views_are_the_slots_memory_and_may_be_written_to(source: dict[str, Any]) -> None:
+    addresses = set()
+    with read(source, epochs=8, copy=False, batch_size=5) as reader:
+        for batch in reader:
+            np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
+            batch["data"][...] = -1
+            addresses.add(batch["data"].ctypes.data)
+            assert not batch["data"].flags.owndata
+        # The last loan ends with its loop, so all slots can be filled again.
+        assert sum(1 for _ in reader) == 16
+    assert len(addresses) > 2
+
+
+def test_delivery_view_means_the_same_as_copy_false(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, delivery="view") as views, read(source, epochs=1, copy=False) as loans:
+        assert next(iter(views))["data"].base.nbytes == next(iter(loans))["data"].base.nbytes
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_scale_and_mean_are_applied_and_make_float32(tmp_path: Path, copying: bool) -> None:
+    pixels = np.arange(6 * 3 * 2 * 2, dtype=np.uint8).reshape(6, 3, 2, 2)
+    with h5py.File(tmp_path / "bytes.h5", "w") as file:
+        file["data"] = pixels
+    source = {"hdf5": {"path": "bytes.h5"}}
+    transform = {"scale": 0.5, "mean_value": [1, 2, 3]}
+    with read(
+        source, tops=["data"], base_dir=tmp_path, transform=transform, copy=copying, batch_size=6, epochs=1
+    ) as reader:
+        assert str(reader.specs["data"]) == "(3, 2, 2) float32"
+        batch = next(iter(reader))
+    expected = (pixels - np.array([1, 2, 3], np.float32).reshape(3, 1, 1)) * 0.5
+    np.testing.assert_array_equal(batch["data"], expected)
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> None:
+    torch = pytest.importorskip("torch")
+    with read(source, epochs=1, device="cpu", copy=copying) as reader:
+        for batch in reader:
+            assert isinstance(batch["data"], torch.Tensor)
+            assert batch["data"].shape == (4, *IMAGE)
+            assert batch["label"].dtype == torch.int64
+            assert batch["label"].tolist() == batch.indices.tolist()
+
+
+def test_a_batch_can_be_copied_and_pickled(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, shuffle=True) as reader:
+        batch = next(iter(reader))
+    for twin in (copy.copy(batch), pickle.loads(pickle.dumps(batch))):
+        assert (twin.epoch, twin.position, twin.rows, twin.number) == (0, 0, 4, 0)
+        np.testing.assert_array_equal(twin.indices, batch.indices)
+        np.testing.assert_array_equal(twin["data"], batch["data"])
+
+
+# ---- hooks and sources
+
+
+def test_decode_and_postprocess_run_in_the_loaders(source: dict[str, Any]) -> None:
+    offset = 1000
+
+    def decode(sample: Sample, rng: np.random.Generator) -> tuple[AnyArray, float]:
+        return sample["data"].sum(keepdims=True)[0, 0] * 0 + sample.index, float(rng.random())
+
+    def postprocess(batch: Mapping[str, AnyArray]) -> None:
+        np.add(batch["data"], offset, out=batch["data"])
+
+    draws = []
+    for loaders in (1, 2):
+        with read(
+            source, decode=decode, postprocess=postprocess, epochs=1, shuffle=True, num_loaders=loaders
+        ) as reader:
+            batches = list(reader)
+        assert all((batch["data"][:, 0] == batch.indices + offset).all() for batch in batches)
+        draws.append(np.concatenate([batch["label"] for batch in batches]))
+    np.testing.assert_array_equal(draws[0], draws[1])
+
+
+def test_a_source_object_can_be_read(source: dict[str, Any], tmp_path: Path) -> None:
+    opened = open_source(source, tops=None, base_dir=tmp_path)
+    with read(opened, epochs=1, last_batch="partial") as reader:
+        assert reader.samples == SAMPLES
+        assert all_labels(list(reader)) == list(range(SAMPLES))
+
+
+def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+        if sample.epoch == 0 and sample.index == 205:
+            raise OSError("a scratch on the disk")
+        return sample["data"], sample["label"]
+
+    source = write_hdf5(tmp_path / "many.h5", 300)
+    with read(source, decode=decode, epochs=1, last_batch="partial") as reader:
+        with pytest.raises(SampleError, match="sample 205 of epoch 0") as raised:
+            list(reader)
+        assert isinstance(raised.value.__cause__, OSError)
+        assert {batch.epoch for batch in reader} == {1}
+
+
+# ---- the end
+
+
+def test_a_closed_reader_says_so(source: dict[str, Any]) -> None:
+    reader = read(source, epochs=1)
+    loop = iter(reader)
+    next(loop)
+    reader.close()
+    reader.close()
+    for use in (lambda: next(loop), lambda: next(iter(reader)), lambda: reader.load_state_dict(reader.state_dict())):
+        with pytest.raises(PipelineClosed, match="closed"):
+            use()
+
+
+def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
+    with read(source, epochs=1, num_loaders=2) as reader:
+        list(reader)
+        assert reader.statistics().loaders == 2
+    assert reader.statistics().batches == len(reader)
+
+
+def test_a_reader_that_is_forgotten_ends_its_processes(source: dict[str, Any]) -> None:
+    reader = read(source, epochs=1)
+    next(iter(reader))
+    assert leftovers.orphans()
+    del reader
+    gc.collect()
+    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], 5)
+
+
+def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
+    with read(source):
+        assert not leftovers.orphans()
+
+
+def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
+    with read(source, epochs=1) as reader:
+        list(reader)
+        wait_until(reader._feed.pipeline.is_ready, "the next loop's first batch is there")
+        stalls = reader.statistics().stalls
+        next(iter(reader))
+        assert reader.statistics().stalls == stalls
+
+
+# ---- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"batch_size": 0}, "parameter 'batch_size' is 0: expected a whole number >= 1"),
+        ({"batch_sise": 2}, "unknown parameter 'batch_sise' .did you mean 'batch_size'"),
+        ({"last_batch": "keep"}, "parameter 'last_batch' is 'keep'"),
+        ({"last_batch": "drop", "batch_size": 11}, "last_batch is 'drop'.*samples=10, batch_size=11"),
+        ({"epochs": 0}, "parameter 'epochs' is 0"),
+        ({"rank": 2, "world_size": 2}, "parameter 'rank' is 2: expected a number below world_size=2"),
+        ({"device": "gpu"}, "parameter 'device' is 'gpu': expected '' .NumPy., 'cpu' or a CUDA device"),
+        ({"decode": 3}, "parameter 'decode' is 3: expected a function"),
+        ({"postprocess": "f"}, "parameter 'postprocess' is 'f': expected a function"),
+        ({"tops": ["data", "labels"]}, "no data set 'labels' .did you mean 'label'"),
+        ({"mix": [{}]}, "exactly one of 'source' and 'mix'"),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value(source: dict[str, Any], arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises((ParameterError, SourceError), match=says):
+        read(source, **arguments)
+
+
+@pytest.mark.parametrize("given", [None, 3, {}, {"hdf6": {}}, {"hdf5": {}}])
+def test_a_bad_source_is_an_error(given: object) -> None:
+    with pytest.raises(ParameterError, match=r"source|hdf5"):
+        read(given)
+
+
+def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "names.h5", "w") as file:
+        file["name"] = np.array([b"one", b"three"])
+    source = {"hdf5": {"path": str(tmp_path / "names.h5")}}
+    with pytest.raises(ParameterError, match=r"top 'name' has the type .S5, of which torch has no tensors"):
+        read(source, tops=["name"], device="cpu")
+    with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
+        assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]

@@ -1,0 +1,185 @@
+"""H5Dataset: archives with a data set per sample, read by the workers of torch's DataLoader."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.specs import IndexArray, NamedRows
+
+torch = pytest.importorskip("torch")
+from blobfeed.readers.h5_dataset import H5Dataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+PER_FILE = 12
+
+
+def write(
+    path: Path, first: int, *, prefix: str = "", shape: Callable[[int], tuple[int, ...]] = lambda _: (2, 3)
+) -> None:
+    """Trajectories of which each value is the sample's number; written so that no order of HDF5's own is natural."""
+    with h5py.File(path, "w") as file:
+        for number in reversed(range(PER_FILE)):
+            values = np.full(shape(number), first + number, np.float32)
+            dataset = file.create_dataset(f"{prefix}trajectory_{number}", data=values)
+            dataset.attrs["number"] = first + number
+            dataset.attrs["goal"] = np.array([first + number, 0.5])
+            dataset.attrs["name"] = f"run {first + number}"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    write(tmp_path / "part_2.h5", 0)
+    write(tmp_path / "part_10.h5", PER_FILE)
+    return tmp_path
+
+
+def numbers(batches: Any) -> list[int]:
+    return [int(value) for batch in batches for value in batch["data"][:, 0, 0]]
+
+
+def test_samples_of_several_files_come_in_natural_order_with_their_labels(archive: Path) -> None:
+    dataset = H5Dataset(archive / "*.h5")
+    assert len(dataset) == 2 * PER_FILE
+    for number in (0, 2, 10, 2 * PER_FILE - 1, -1):
+        item, expected = dataset[number], number % (2 * PER_FILE)
+        assert torch.equal(item["data"], torch.full((2, 3), float(expected)))
+        assert item["labels"]["number"].item() == expected
+        assert item["labels"]["goal"].tolist() == [expected, 0.5]
+        assert item["labels"]["name"] == f"run {expected}"
+    assert dataset.where(10).endswith("part_2.h5:trajectory_10")
+    with pytest.raises(IndexError):
+        dataset[2 * PER_FILE]
+    dataset.close()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_read_what_the_parent_would_have_read(archive: Path, start: str) -> None:
+    dataset = H5Dataset(archive / "*.h5")
+    assert dataset[3]["labels"]["number"] == 3  # opens a file here: the workers must not use this handle
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, which torch has
+        loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context=start)
+        batches = list(loader)
+    assert numbers(batches) == list(range(2 * PER_FILE))
+    assert [len(batch["labels"]["name"]) for batch in batches] == [5, 5, 5, 5, 4]
+    assert batches[1]["labels"]["goal"].shape == (5, 2)
+    assert dataset[4]["labels"]["number"] == 4
+    dataset.close()
+
+
+def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
+    dataset = H5Dataset(archive / "part_2.h5", memory_map=False)
+    dataset[0]
+    inherited = dataset._source
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        fresh = dataset[1]["labels"]["number"] == 1 and dataset._source is not inherited
+        os._exit(0 if fresh else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert dataset._source is inherited
+    dataset.close()
+
+
+def test_a_batch_is_read_at_once(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = H5Dataset(archive / "*.h5")
+    reads: list[int] = []
+    read = dataset._source.read
+
+    def counted(indices: IndexArray, out: NamedRows) -> None:
+        reads.append(len(indices))
+        read(indices, out)
+
+    monkeypatch.setattr(dataset._source, "read", counted)
+    assert numbers(DataLoader(dataset, batch_size=8)) == list(range(2 * PER_FILE))
+    assert reads == [8, 8, 8]
+    dataset.close()
+
+
+def test_it_can_be_pickled_with_files_open(archive: Path) -> None:
+    dataset = H5Dataset(archive / "*.h5")
+    dataset[0]
+    twin = pickle.loads(pickle.dumps(dataset))
+    assert twin[13]["labels"]["number"] == 13
+    twin.close()
+    dataset.close()
+
+
+def test_only_some_groups_and_only_the_first_samples(tmp_path: Path) -> None:
+    write(tmp_path / "all.h5", 0, prefix="train/left/")
+    with h5py.File(tmp_path / "all.h5", "a") as file:
+        file["test/trajectory_0"] = np.zeros((2, 3), np.float32)
+        file["test/trajectory_0"].attrs["number"] = -1
+    dataset = H5Dataset(tmp_path / "all.h5", groups="train", limit=5)
+    assert [int(dataset[index]["labels"]["number"]) for index in range(len(dataset))] == [0, 1, 2, 3, 4]
+    assert set(H5Dataset(tmp_path / "all.h5", groups="test")[0]["labels"]) == {"number"}
+
+
+def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "pairs.h5", "w") as file:
+        for number in range(11):
+            group = file.create_group(f"pair_{number}")
+            group["image"] = np.full((4,), number, np.uint8)
+            group["depth/map"] = np.full((2, 2), number, np.float64)
+            group.attrs["kind"] = number % 3
+    dataset = H5Dataset(tmp_path / "pairs.h5", datasets=["image", "depth/map"])
+    item = dataset[10]
+    assert item["image"].tolist() == [10] * 4
+    assert item["depth/map"].dtype == torch.float64
+    assert item["labels"] == {"kind": 1}
+
+
+def test_samples_may_differ_in_shape(tmp_path: Path) -> None:
+    write(tmp_path / "ragged.h5", 0, shape=lambda number: (number + 1, 3))
+    dataset = H5Dataset(tmp_path / "ragged.h5")
+    for number, item in enumerate(dataset.__getitems__(range(PER_FILE))):
+        assert torch.equal(item["data"], torch.full((number + 1, 3), float(number)))
+
+
+def test_the_index_is_kept_and_made_anew_when_a_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = archive / "archive.index"
+    assert len(H5Dataset(archive / "part_2.h5", index_cache=cache)) == PER_FILE
+    with monkeypatch.context() as patched:
+        patched.setattr("blobfeed.workers.sources.hdf5_samples.scan.Scan.add_file", None)
+        assert H5Dataset(archive / "part_2.h5", index_cache=cache)[7]["labels"]["name"] == "run 7"
+    write(archive / "part_2.h5", 100, shape=lambda _: (4, 3))
+    item = H5Dataset(archive / "part_2.h5", index_cache=cache)[7]
+    assert (item["labels"]["name"], tuple(item["data"].shape)) == ("run 107", (4, 3))
+
+
+def test_a_transform_is_run_where_the_item_is_read(archive: Path) -> None:
+    dataset = H5Dataset(archive / "*.h5", transform=lambda item: (item["data"].sum(), int(item["labels"]["number"])))
+    assert dataset[5] == (30.0, 5)
+
+
+def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
+    assert set(H5Dataset(archive / "*.h5", labels=["name"])[0]["labels"]) == {"name"}
+    assert H5Dataset(archive / "*.h5", labels=[])[0]["labels"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"paths": "none.h5"}, SourceError, "none.h5"),
+        ({"paths": "*.hdf"}, SourceError, r"no file matches"),
+        ({"labels": ["nmae"]}, SourceError, r"no attribute 'nmae' .did you mean 'name'"),
+        ({"groups": "tests"}, SourceError, "no samples: no data set in the groups .'tests'."),
+        ({"limit": 0}, ParameterError, "'limit' is 0"),
+        ({"transform": 3}, ParameterError, "'transform' is 3: expected a function"),
+        ({"labels": ["data"]}, ParameterError, "data cannot be a label's name"),
+        ({"index_cash": "x"}, ParameterError, r"'index_cash' .did you mean 'index_cache'"),
+    ],
+)
+def test_a_bad_argument_is_named(archive: Path, arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        H5Dataset(**{"paths": "*.h5", "base_dir": archive, **arguments})

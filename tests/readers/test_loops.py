@@ -1,0 +1,90 @@
+"""A loop over a reader: whole epochs, each sample once, and the next loop goes on where the last one ended."""
+
+from __future__ import annotations
+
+import json
+
+from blobfeed.readers.loops import IndexedLoops, StreamLoops
+from blobfeed.workers.order.batches import BatchPlan, LastBatch
+from blobfeed.workers.pipeline.plan import State
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+
+@st.composite
+def loops(draw: st.DrawFn) -> IndexedLoops:
+    samples, size, world = draw(st.integers(1, 60)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    last: LastBatch = draw(st.sampled_from(["wrap", "drop", "partial"]))
+    round_rows = size * world
+    assume(last != "drop" or samples >= round_rows)
+    assume(last != "partial" or not 0 < samples % round_rows < world)
+    return IndexedLoops(samples, size, last, world, draw(st.integers(1, 3)))
+
+
+def at(position: int) -> State:
+    return {"position": position, "seed": 7}
+
+
+def endless(loop: IndexedLoops) -> BatchPlan:
+    return BatchPlan(loop.samples, loop.batch_size, loop.last_batch, None, 0, loop.world_size)
+
+
+@settings(deadline=None, max_examples=80)
+@given(loops())
+def test_the_loops_cut_the_endless_batches_without_a_gap(loop: IndexedLoops) -> None:
+    plan, number = endless(loop), 0
+    for _ in range(3):
+        batches = loop.left(at(plan.round_start(number)))
+        assert batches == loop.batches
+        assert batches is not None
+        number += batches
+
+
+@settings(deadline=None, max_examples=80)
+@given(loops(), st.integers(0, 50))
+def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLoops, number: int) -> None:
+    plan = endless(loop)
+    position = plan.round_start(number)
+    remaining = loop.left(at(position))
+    assert remaining is not None
+    assert 1 <= remaining <= (loop.batches or 0)
+    assert plan.round_start(number + remaining) == loop.next_loop(at(position))["position"]
+
+
+@settings(deadline=None, max_examples=80)
+@given(loops())
+def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> None:
+    plan = BatchPlan(loop.samples, loop.batch_size, loop.last_batch, loop.epochs, 0, loop.world_size)
+    assert loop.batches == plan.total
+
+
+def test_an_endless_loop_has_no_length_and_no_successor() -> None:
+    loop = IndexedLoops(10, 4, "wrap", 1, None)
+    assert loop.batches is None
+    assert loop.left(at(8)) is None
+    assert loop.next_loop(at(8)) == at(8)
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.sampled_from(["wrap", "drop", "partial"]),
+)
+def test_a_streams_next_loop_begins_all_its_shards_anew(
+    epoch: int, epochs: int, sequences: list[int], last_batch: LastBatch
+) -> None:
+    loop = StreamLoops(last_batch, epochs)
+    state: State = {"epoch": epoch, "sequences": json.dumps(sequences), "turn": len(sequences) - 1, "seed": 7}
+    following = loop.next_loop(state)
+    assert {loop.pipeline_epochs(state), loop.end_epoch(state)} == {following["epoch"], None}
+    assert (loop.pipeline_epochs(state) is None) == (last_batch != "wrap")
+    assert (following["turn"], following["seed"]) == (0, 7)
+    assert json.loads(str(following["sequences"])) == [0] * len(sequences)
+    begin = int(following["epoch"]) - epochs
+    assert begin % epochs == 0
+    assert begin <= epoch < begin + epochs
+
+
+def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
+    assert StreamLoops("wrap", 2).pipeline_epochs({"epoch": "soon"}) == 2

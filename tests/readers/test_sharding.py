@@ -1,0 +1,119 @@
+"""Which shard a process reads: told by the parameters, torch.distributed, the environment or Caffe, in this order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+from blobfeed.readers.sharding import WHOLE, Shard, choose_shard, find_shard, shard_in_environment, with_shard
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import check_parameters
+from hypothesis import given
+from hypothesis import strategies as st
+
+shards = st.integers(1, 1000).flatmap(
+    lambda size: st.builds(Shard, st.integers(0, size - 1), st.just(size), st.just("a test"))
+)
+
+
+@pytest.fixture(autouse=True)
+def _told_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delitem(sys.modules, "caffe", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+
+
+def module(name: str, **functions: object) -> types.ModuleType:
+    made = types.ModuleType(name)
+    vars(made).update(functions)
+    return made
+
+
+def distributed(rank: int, size: int, *, available: bool = True, initialised: bool = True) -> types.ModuleType:
+    return module(
+        "torch.distributed",
+        is_available=lambda: available,
+        is_initialized=lambda: initialised,
+        get_rank=lambda: rank,
+        get_world_size=lambda: size,
+    )
+
+
+@given(st.lists(st.none() | shards, max_size=4))
+def test_the_first_who_knows_decides(told: list[Shard | None]) -> None:
+    known = [shard for shard in told if shard is not None]
+    assert choose_shard(*told) == (known[0] if known else WHOLE)
+
+
+def test_a_process_that_nobody_told_reads_everything() -> None:
+    assert (find_shard().rank, find_shard().world_size) == (0, 1)
+
+
+def test_parameters_come_first_then_torch_then_the_environment_then_caffe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "caffe", module("caffe", solver_rank=lambda: 4, solver_count=lambda: 5))
+    assert (find_shard().rank, find_shard().world_size) == (4, 5)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (find_shard().rank, find_shard().world_size) == (3, 4)
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed(2, 3))
+    assert (find_shard().rank, find_shard().world_size) == (2, 3)
+    assert (find_shard(1, 2).rank, find_shard(1, 2).world_size) == (1, 2)
+
+
+@pytest.mark.parametrize("state", [{"available": False}, {"initialised": False}])
+def test_torch_distributed_without_a_process_group_says_nothing(
+    state: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed(2, 3, **state))
+    assert find_shard() == WHOLE
+
+
+def test_a_caffe_too_old_to_have_ranks_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "caffe", module("caffe"))
+    assert find_shard() == WHOLE
+
+
+@given(st.integers(1, 64).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size))))
+def test_the_environment_is_read_as_torchrun_writes_it(shard: tuple[int, int]) -> None:
+    found = shard_in_environment({"RANK": str(shard[0]), "WORLD_SIZE": str(shard[1]), "LOCAL_RANK": "0"})
+    assert found is not None
+    assert (found.rank, found.world_size) == shard
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"RANK": "1"}, "RANK=1 but no WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 but no RANK"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK='one': expected a whole number"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK and WORLD_SIZE is rank 2 of world size 2"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_an_error(environment: dict[str, str], says: str) -> None:
+    with pytest.raises(ParameterError, match=says):
+        shard_in_environment(environment)
+
+
+def test_half_a_shard_in_the_arguments_is_an_error() -> None:
+    with pytest.raises(ParameterError, match="rank=1, world_size=None"):
+        find_shard(rank=1)
+
+
+def test_parameters_get_the_shard_that_they_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    open_parameters = check_parameters({"source": {"npy": {}}, "batch_size": 2})
+    assert (with_shard(open_parameters).rank, with_shard(open_parameters).world_size) == (1, 3)
+    told = check_parameters({"source": {"npy": {}}, "batch_size": 2, "rank": 0, "world_size": 1})
+    assert with_shard(told) == told
+
+
+def test_asking_for_the_shard_imports_neither_torch_nor_caffe() -> None:
+    program = (
+        "import sys; from blobfeed.readers.sharding import find_shard; find_shard();"
+        "sys.exit('torch' in sys.modules or 'caffe' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

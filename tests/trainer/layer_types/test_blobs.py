@@ -1,0 +1,122 @@
+"""Blobs keep Caffe's contract over torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blobfeed.trainer.layer_types.blobs import Blob, BlobList
+from blobfeed.trainer.prototxt.errors import BlobError
+from numpy.typing import NDArray
+
+CPU = torch.device("cpu")
+
+
+def shaped(*shape: int) -> Blob:
+    blob = Blob(CPU)
+    blob.reshape(*shape)
+    return blob
+
+
+def test_data_is_a_float32_tensor_of_the_blobs_shape() -> None:
+    blob = shaped(2, 3)
+    assert isinstance(blob.data, torch.Tensor)
+    assert (blob.data.dtype, blob.data.shape, blob.data.is_contiguous()) == (torch.float32, (2, 3), True)
+    assert blob.diff.shape == (2, 3)
+
+
+def test_shape_count_and_the_four_legacy_extents() -> None:
+    blob = shaped(2, 3)
+    assert (blob.shape, blob.count) == ((2, 3), 6)
+    assert (blob.num, blob.channels, blob.height, blob.width) == (2, 3, 1, 1)
+    with pytest.raises(BlobError, match="up to 4 axes"):
+        shaped(1, 1, 1, 1, 1).num  # noqa: B018
+
+
+def test_a_blob_without_axes_holds_one_number() -> None:
+    blob = shaped()
+    blob.data[...] = 3
+    assert (blob.shape, blob.count, float(blob.data)) == ((), 1, 3.0)
+
+
+def test_memory_stays_when_a_blob_shrinks_and_moves_when_it_grows() -> None:
+    blob = shaped(8, 3)
+    address = blob.data.data_ptr()
+    for rows in (5, 1, 8):
+        blob.reshape(rows, 3)
+        assert blob.data.data_ptr() == address
+    blob.reshape(9, 3)
+    assert blob.data.data_ptr() != address
+
+
+@pytest.mark.parametrize("shape", [((2, 3),), ([2],), (2.0,), (np.int64(2),), (torch.tensor(2),)])
+def test_reshape_takes_plain_integers_alone(shape: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError, match="plain Python integers"):
+        Blob(CPU).reshape(*shape)  # type: ignore[arg-type]
+
+
+def test_what_would_abort_caffe_is_an_error() -> None:
+    with pytest.raises(BlobError, match="before it had a shape"):
+        Blob(CPU).data  # noqa: B018
+    with pytest.raises(BlobError, match="negative"):
+        Blob(CPU).reshape(2, -1)
+
+
+def test_data_cannot_be_replaced() -> None:
+    with pytest.raises(AttributeError):
+        shaped(1).data = torch.zeros(1)  # type: ignore[misc, assignment]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int64, bool])
+def test_numpy_arrays_of_any_type_can_be_assigned(dtype: type) -> None:
+    blob = shaped(2, 3)
+    array: NDArray[Any] = np.arange(6).reshape(2, 3).astype(dtype)
+    blob.data[...] = array
+    assert np.array_equal(np.asarray(blob.data), array.astype(np.float32))
+    blob.data[1, ::2] = np.float64(7.5)
+    assert blob.data[1].tolist() == [7.5, float(array[1, 1]), 7.5]
+
+
+def test_read_only_arrays_and_tensors_can_be_assigned() -> None:
+    blob = shaped(2)
+    array = np.ones(2)
+    array.flags.writeable = False
+    blob.data[...] = array
+    blob.data[0] = torch.tensor(4.0)
+    assert blob.data.tolist() == [4.0, 1.0]
+
+
+def test_operations_of_torch_give_plain_tensors() -> None:
+    assert type(shaped(2).data + 1) is torch.Tensor
+
+
+def test_numpy_computes_with_data_and_gives_arrays() -> None:
+    blob, array = shaped(2), np.array([1, 2], np.float32)
+    blob.data[...] = [3, -4]
+    for result in (array - blob.data, -(blob.data - array), -np.subtract(blob.data, array)):
+        assert isinstance(result, np.ndarray)
+        assert result.tolist() == [-2, 6]
+    assert np.array(blob.data, np.float64, copy=True).tolist() == [3, -4]
+    assert np.zeros_like(blob.data).dtype == np.float32
+    assert np.asarray(blob.data).ctypes.data == blob.data.data_ptr()
+
+
+def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
+    blob = shaped(2)
+    blob.data[...] = 1
+    blob.adopt(torch.full((3, 1), 2.0))
+    assert (blob.shape, blob.data.tolist()) == ((3, 1), [[2.0]] * 3)
+    blob.reshape(2)
+    assert blob.data.tolist() == [1.0, 1.0]
+
+
+def test_a_blob_list_is_no_list() -> None:
+    blobs = [shaped(1), shaped(2)]
+    listed = BlobList(blobs)
+    assert (len(listed), listed[1], listed[-1]) == (2, blobs[1], blobs[1])
+    with pytest.raises(IndexError):
+        listed[2]
+    with pytest.raises(TypeError):
+        listed[0:1]  # type: ignore[index]

@@ -1,0 +1,419 @@
+"""Each layer type against its formula, written out in NumPy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blobfeed.trainer.layer_types.pooling import pooled_size
+from blobfeed.trainer.net.graph import Net
+from blobfeed.trainer.prototxt.errors import NetError
+from blobfeed.trainer.prototxt.schema import Phase
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+Floats = NDArray[np.float32]
+DRAW = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Floats:
+    return DRAW.normal(size=shape).astype(np.float32)
+
+
+def run(net: Net, **inputs: Floats) -> Floats:
+    """The blob y after a forward on `inputs`."""
+    for name, array in inputs.items():
+        net.blobs[name].reshape(*array.shape)
+        net.blobs[name].data[...] = array
+    net.forward()
+    return np.array(net.blobs["y"].data)
+
+
+def layer_net(folder: Path, options: str, phase: Phase = Phase.TRAIN, **inputs: Floats) -> Net:
+    shapes = {name: array.shape for name, array in inputs.items()}
+    text = with_inputs(f'layer {{ name: "y" bottom: "x" top: "y" {options} }}', **shapes)
+    return make_net(folder, text, phase)
+
+
+def convolved(x: Floats, w: Floats, stride: int, pad: int, dilation: int, group: int) -> Floats:
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    edge = dilation * (w.shape[2] - 1) + 1
+    height, width = ((size - edge) // stride + 1 for size in x.shape[2:])
+    y = np.zeros((len(x), len(w), height, width), np.float32)
+    for n, o, i, j in np.ndindex(*y.shape):
+        first = o // (len(w) // group) * w.shape[1]
+        top, left = i * stride, j * stride
+        window = x[n, first : first + w.shape[1], top : top + edge : dilation, left : left + edge : dilation]
+        y[n, o, i, j] = (window * w[o]).sum()
+    return y
+
+
+@pytest.mark.parametrize(
+    ("options", "stride", "pad", "dilation", "group"),
+    [
+        ("", 1, 0, 1, 1),
+        ("stride: 2 pad: 1", 2, 1, 1, 1),
+        ("dilation: 2", 1, 0, 2, 1),
+        ("group: 2 stride: 3", 3, 0, 1, 2),
+    ],
+)
+def test_convolution(tmp_path: Path, options: str, stride: int, pad: int, dilation: int, group: int) -> None:
+    x = numbers(2, 4, 7, 6)
+    text = f'type: "Convolution" convolution_param {{ num_output: 6 kernel_size: 3 {options} '
+    net = layer_net(tmp_path, text + 'weight_filler { type: "xavier" } bias_filler { value: 0.5 } }', x=x)
+    shape_before = net.blobs["y"].shape
+    weights = net.layers["y"].blobs[0].detach().numpy()
+    assert weights.shape == (6, 4 // group, 3, 3)
+    y = run(net, x=x)
+    assert y.shape == shape_before
+    np.testing.assert_allclose(y, convolved(x, weights, stride, pad, dilation, group) + 0.5, atol=1e-5)
+
+
+def test_convolution_takes_height_and_width_one_by_one(tmp_path: Path) -> None:
+    options = "num_output: 2 kernel_h: 1 kernel_w: 3 pad_w: 1 stride_h: 2 stride_w: 1 bias_term: false"
+    net = layer_net(tmp_path, f'type: "Convolution" convolution_param {{ {options} }}', x=numbers(1, 1, 5, 5))
+    assert net.blobs["y"].shape == (1, 2, 3, 5)
+    assert len(net.layers["y"].blobs) == 1
+
+
+def pooled(x: Floats, kernel: int, stride: int, pad: int, average: bool) -> Floats:
+    """As Caffe's documentation and papers describe it: sizes rounded up, windows cut at the padded image's end."""
+    sizes = []
+    for size in x.shape[2:]:
+        windows = math.ceil((size + 2 * pad - kernel) / stride) + 1
+        if pad and (windows - 1) * stride >= size + pad:
+            windows -= 1
+        sizes.append(windows)
+    y = np.zeros((*x.shape[:2], *sizes), np.float32)
+    for n, c, i, j in np.ndindex(*y.shape):
+        top, left = i * stride - pad, j * stride - pad
+        bottom, right = (min(at + kernel, size + pad) for at, size in zip((top, left), x.shape[2:], strict=True))
+        window = x[n, c, max(top, 0) : bottom, max(left, 0) : right]
+        y[n, c, i, j] = window.sum() / ((bottom - top) * (right - left)) if average else window.max()
+    return y
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 4),
+    pad=st.integers(0, 2),
+    average=st.booleans(),
+)
+def test_pooling(
+    tmp_path_factory: pytest.TempPathFactory,
+    height: int,
+    width: int,
+    kernel: int,
+    stride: int,
+    pad: int,
+    average: bool,
+) -> None:
+    assume(stride <= kernel and 2 * pad <= kernel and min(height, width) + 2 * pad >= kernel)
+    x = numbers(1, 2, height, width)
+    options = f"kernel_size: {kernel} stride: {stride} pad: {pad} pool: {'AVE' if average else 'MAX'}"
+    net = layer_net(tmp_path_factory.mktemp("net"), f'type: "Pooling" pooling_param {{ {options} }}', x=x)
+    expected = pooled(x, kernel, stride, pad, average)
+    assert net.blobs["y"].shape == expected.shape
+    np.testing.assert_allclose(run(net, x=x), expected, atol=1e-6)
+
+
+def test_pooling_rounds_up_where_convolution_rounds_down() -> None:
+    assert pooled_size(8, 3, 2, 0) == 4
+    assert pooled_size(7, 3, 2, 0) == 3
+    # The last window would begin in the padding behind the image.
+    assert pooled_size(4, 2, 2, 1) == 3
+    assert pooled_size(5, 2, 2, 1) == 3
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_global_pooling_follows_the_size_of_its_bottom(tmp_path: Path, average: bool) -> None:
+    x = numbers(2, 3, 4, 5)
+    options = f"global_pooling: true pool: {'AVE' if average else 'MAX'}"
+    net = layer_net(tmp_path, f'type: "Pooling" pooling_param {{ {options} }}', x=x)
+    for array in (x, numbers(2, 3, 6, 2)):
+        expected = (array.mean if average else array.max)((2, 3), keepdims=True)
+        np.testing.assert_allclose(run(net, x=array), expected, atol=1e-6)
+
+
+def test_inner_product_flattens_from_its_axis_on(tmp_path: Path) -> None:
+    x = numbers(2, 3, 4)
+    options = 'num_output: 5 weight_filler { type: "gaussian" } bias_filler { type: "uniform" }'
+    for axis, flat in ((1, x.reshape(2, 12)), (2, x), (-1, x)):
+        net = layer_net(tmp_path, f'type: "InnerProduct" inner_product_param {{ {options} axis: {axis} }}', x=x)
+        weights, bias = (blob.detach().numpy() for blob in net.layers["y"].blobs)
+        np.testing.assert_allclose(run(net, x=x), flat @ weights.T + bias, atol=1e-5)
+
+
+def test_inner_product_refuses_another_number_of_inputs_than_it_has_weights_for(tmp_path: Path) -> None:
+    net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
+    with pytest.raises(NetError, match=r"has 4 inputs, and the weights are for 3"):
+        run(net, x=numbers(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        ('type: "ReLU"', lambda x: np.maximum(x, 0)),
+        ('type: "ReLU" relu_param { negative_slope: 0.1 }', lambda x: np.where(x > 0, x, 0.1 * x)),
+        ('type: "Sigmoid"', lambda x: 1 / (1 + np.exp(-x))),
+        ('type: "TanH"', np.tanh),
+        ('type: "Softmax"', lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+        ('type: "Softmax" softmax_param { axis: -1 }', lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+        ('type: "Flatten"', lambda x: x.reshape(2, -1)),
+        ('type: "Flatten" flatten_param { axis: 1 end_axis: 2 }', lambda x: x.reshape(2, 12, 2)),
+        ('type: "Split"', lambda x: x),
+    ],
+)
+def test_layers_of_one_formula(tmp_path: Path, options: str, formula: object) -> None:
+    x = numbers(2, 3, 4, 2)
+    assert callable(formula)
+    net = layer_net(tmp_path, options, x=x)
+    shape_before = net.blobs["y"].shape
+    y = run(net, x=x)
+    assert y.shape == shape_before
+    np.testing.assert_allclose(y, formula(x), atol=1e-6)
+
+
+def test_a_layer_in_place_shows_its_result_under_the_bottoms_name(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "r" type: "ReLU" bottom: "x" top: "x" }', x=(2,))
+    net = make_net(tmp_path, text)
+    for _ in range(2):
+        net.blobs["x"].reshape(2)
+        net.blobs["x"].data[...] = np.array([-1, 2])
+        net.forward()
+        assert net.blobs["x"].data.tolist() == [0, 2]
+
+
+def test_dropout_scales_what_it_keeps_in_training_and_does_nothing_in_testing(tmp_path: Path) -> None:
+    x = np.ones((100, 100), np.float32)
+    options = 'type: "Dropout" dropout_param { dropout_ratio: 0.2 }'
+    y = run(layer_net(tmp_path, options, x=x), x=x)
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1.25)}
+    assert abs((y == 0).mean() - 0.2) < 0.02
+    assert (run(layer_net(tmp_path, options, Phase.TEST, x=x), x=x) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        ("", lambda a, b: a + b),
+        ("operation: PROD", lambda a, b: a * b),
+        ("operation: MAX", np.maximum),
+        ("coeff: 2 coeff: -1", lambda a, b: 2 * a - b),
+    ],
+)
+def test_eltwise(tmp_path: Path, options: str, formula: object) -> None:
+    a, b = numbers(2, 3), numbers(2, 3)
+    net = layer_net(tmp_path, f'bottom: "z" type: "Eltwise" eltwise_param {{ {options} }}', x=a, z=b)
+    assert callable(formula)
+    np.testing.assert_allclose(run(net, x=a, z=b), formula(a, b), atol=1e-6)
+
+
+def test_concat_joins_along_its_axis(tmp_path: Path) -> None:
+    a, b = numbers(2, 3, 4), numbers(2, 1, 4)
+    net = layer_net(tmp_path, 'bottom: "z" type: "Concat"', x=a, z=b)
+    assert net.blobs["y"].shape == (2, 4, 4)
+    assert (run(net, x=a, z=b) == np.concatenate([a, b], 1)).all()
+
+
+def test_scale_multiplies_and_adds_for_each_channel(tmp_path: Path) -> None:
+    x = numbers(2, 3, 4, 2)
+    options = 'type: "Scale" scale_param { bias_term: true filler { type: "gaussian" } bias_filler { value: 2 } }'
+    net = layer_net(tmp_path, options, x=x)
+    factor = net.layers["y"].blobs[0].detach().numpy()
+    np.testing.assert_allclose(run(net, x=x), x * factor[:, None, None] + 2, atol=1e-6)
+    assert (run(layer_net(tmp_path, 'type: "Scale"', x=x), x=x) == x).all()
+    assert layer_net(tmp_path, 'type: "Scale" scale_param { axis: 2 num_axes: -1 }', x=x).layers["y"].blobs[
+        0
+    ].shape == (4, 2)
+
+
+def test_batch_norm_uses_the_batch_in_training_and_what_it_remembers_in_testing(tmp_path: Path) -> None:
+    x, z = 3 * numbers(4, 2, 5, 5) + 1, numbers(4, 2, 5, 5)
+    net = layer_net(tmp_path, 'type: "BatchNorm" batch_norm_param { moving_average_fraction: 0.5 }', x=x)
+    axes = (0, 2, 3)
+
+    def normal(array: Floats, mean: Floats, variance: Floats) -> Floats:
+        scaled: Floats = (array - mean[:, None, None]) / np.sqrt(variance[:, None, None] + 1e-5)
+        return scaled
+
+    np.testing.assert_allclose(run(net, x=x), normal(x, x.mean(axes), x.var(axes)), atol=1e-4)
+    run(net, x=z)
+    # Older batches count half as much with each newer one; the third number is what the sums are divided by.
+    mean, variance, weight = (blob.detach().numpy() for blob in net.layers["y"].blobs)
+    np.testing.assert_allclose(weight, [1.5])
+    np.testing.assert_allclose(mean, x.mean(axes) / 2 + z.mean(axes), atol=1e-5)
+    np.testing.assert_allclose(variance, x.var(axes, ddof=1) / 2 + z.var(axes, ddof=1), rtol=1e-5)
+    test = layer_net(tmp_path, 'type: "BatchNorm"', Phase.TEST, x=x)
+    test.share_weights(net)
+    np.testing.assert_allclose(run(test, x=x), normal(x, mean / 1.5, variance / 1.5), atol=1e-4)
+    assert not list(net.learnt())
+
+
+def test_lrn_across_channels(tmp_path: Path) -> None:
+    x = numbers(1, 5, 2, 2)
+    net = layer_net(tmp_path, 'type: "LRN" lrn_param { local_size: 3 alpha: 0.5 beta: 0.6 k: 2 }', x=x)
+    squares = np.pad(x**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    sums = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+    np.testing.assert_allclose(run(net, x=x), x / (2 + 0.5 / 3 * sums) ** 0.6, rtol=1e-4)
+
+
+def test_lrn_within_a_channel(tmp_path: Path) -> None:
+    x = numbers(1, 2, 4, 4)
+    net = layer_net(
+        tmp_path, 'type: "LRN" lrn_param { local_size: 3 alpha: 0.5 beta: 0.6 norm_region: WITHIN_CHANNEL }', x=x
+    )
+    squares = np.pad(x**2, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    sums = sum(squares[:, :, i : i + 4, j : j + 4] for i in range(3) for j in range(3))
+    np.testing.assert_allclose(run(net, x=x), x / (1 + 0.5 / 9 * sums) ** 0.6, rtol=1e-4)
+
+
+def softmax_loss(x: Floats, labels: Floats) -> Floats:
+    """For each place: minus the logarithm of the probability of its label; x: (places, classes)."""
+    logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
+    losses: Floats = -logarithms[np.arange(len(x)), labels.astype(int)]
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("options", "divisor"),
+    [
+        ("", 24),
+        ("ignore_label: 2", None),
+        ("ignore_label: 2 normalization: FULL", 24),
+        ("normalization: BATCH_SIZE", 4),
+        ("normalization: NONE", 1),
+    ],
+)
+def test_softmax_with_loss_is_normalized_as_asked(tmp_path: Path, options: str, divisor: int | None) -> None:
+    x = numbers(4, 3, 2, 3)
+    labels = DRAW.integers(0, 3, (4, 2, 3)).astype(np.float32)
+    net = layer_net(tmp_path, f'bottom: "z" type: "SoftmaxWithLoss" loss_param {{ {options} }}', x=x, z=labels)
+    losses = softmax_loss(x.transpose(0, 2, 3, 1).reshape(-1, 3), labels.reshape(-1))
+    counted = losses[labels.reshape(-1) != 2] if "ignore_label" in options else losses
+    np.testing.assert_allclose(run(net, x=x, z=labels), counted.sum() / (divisor or len(counted)), rtol=1e-5)
+
+
+def test_softmax_with_loss_of_a_batch_that_is_ignored_is_zero(tmp_path: Path) -> None:
+    x, labels = numbers(2, 3), np.full(2, 255, np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" type: "SoftmaxWithLoss" loss_param { ignore_label: 255 }', x=x, z=labels)
+    assert run(net, x=x, z=labels) == 0
+
+
+def test_softmax_with_loss_gives_the_probabilities_as_second_top(tmp_path: Path) -> None:
+    x = numbers(2, 3)
+    net = layer_net(tmp_path, 'bottom: "z" top: "p" type: "SoftmaxWithLoss"', x=x, z=np.zeros((2, 1), np.float32))
+    run(net, x=x)
+    np.testing.assert_allclose(np.array(net.blobs["p"].data), np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, label: int) -> None:
+    net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=numbers(2, 3), z=numbers(2))
+    with pytest.raises(NetError, match=f"label {label} is no class: there are scores for 3 classes, 0 to 2"):
+        run(net, x=numbers(2, 3), z=np.array([0, label], np.float32))
+
+
+def test_euclidean_loss_is_half_the_mean_squared_distance(tmp_path: Path) -> None:
+    a, b = numbers(5, 2, 3), numbers(5, 2, 3)
+    net = layer_net(tmp_path, 'bottom: "z" type: "EuclideanLoss"', x=a, z=b)
+    np.testing.assert_allclose(run(net, x=a, z=b), ((a - b) ** 2).sum() / 5 / 2, rtol=1e-5)
+
+
+def test_euclidean_loss_takes_labels_without_a_second_axis(tmp_path: Path) -> None:
+    a, b = numbers(5, 1), numbers(5)
+    net = layer_net(tmp_path, 'bottom: "z" type: "EuclideanLoss"', x=a, z=b)
+    np.testing.assert_allclose(run(net, x=a, z=b), ((a[:, 0] - b) ** 2).sum() / 5 / 2, rtol=1e-5)
+
+
+def test_accuracy_counts_labels_among_the_best_k(tmp_path: Path) -> None:
+    x = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [3, 2, 1, 0], [0, 1, 2, 3]], np.float32)
+    labels = np.array([0, 1, 2, 0], np.float32)
+    for options, expected in (("", 1 / 4), ("top_k: 2", 2 / 4), ("top_k: 3", 3 / 4), ("ignore_label: 0", 0.0)):
+        net = layer_net(tmp_path, f'bottom: "z" type: "Accuracy" accuracy_param {{ {options} }}', x=x, z=labels)
+        assert run(net, x=x, z=labels) == pytest.approx(expected)
+
+
+def test_a_tie_is_no_right_answer(tmp_path: Path) -> None:
+    x, labels = np.zeros((3, 4), np.float32), np.arange(3, dtype=np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" type: "Accuracy"', x=x, z=labels)
+    assert run(net, x=x, z=labels) == 0
+
+
+def test_the_objective_weighs_tops_by_their_loss_weight(tmp_path: Path) -> None:
+    text = with_inputs(
+        """
+        layer { name: "a" type: "EuclideanLoss" bottom: "x" bottom: "z" top: "a" loss_weight: 0.25 }
+        layer { name: "b" type: "EuclideanLoss" bottom: "x" bottom: "z" top: "b" }
+        layer { name: "c" type: "ReLU" bottom: "x" top: "c" loss_weight: 2 }
+        """,
+        x=(1, 2),
+        z=(1, 2),
+    )
+    net = make_net(tmp_path, text)
+    net.blobs["x"].data[...] = np.array([[3.0, -1.0]])
+    assert float(net.forward()) == pytest.approx(0.25 * 5 + 5 + 2 * 3)
+
+
+def test_the_number_of_rows_may_change_at_every_iteration(tmp_path: Path) -> None:
+    options = 'type: "Convolution" convolution_param { num_output: 2 kernel_size: 1 }'
+    net = layer_net(tmp_path, options, x=numbers(8, 1, 3, 3))
+    for rows in (8, 5, 12, 1):
+        assert run(net, x=numbers(rows, 1, 3, 3)).shape == (rows, 2, 3, 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(1, 4)),
+    norm=st.sampled_from(["FAN_IN", "FAN_OUT", "AVERAGE"]),
+    seed=st.integers(0, 9),
+)
+def test_xavier_stays_within_its_limit_and_msra_is_as_wide_as_it_should_be(
+    tmp_path_factory: pytest.TempPathFactory, shape: tuple[int, int, int], norm: str, seed: int
+) -> None:
+    outputs, inputs, edge = shape
+    fan = {"FAN_IN": inputs * edge**2, "FAN_OUT": outputs * edge**2}
+    fan["AVERAGE"] = (fan["FAN_IN"] + fan["FAN_OUT"]) / 2  # type: ignore[assignment]
+    weights = {}
+    for kind in ("xavier", "msra"):
+        text = f'weight_filler {{ type: "{kind}" variance_norm: {norm} }} num_output: {outputs} kernel_size: {edge}'
+        net = make_net(
+            tmp_path_factory.mktemp("net"),
+            with_inputs(
+                f'layer {{ name: "y" bottom: "x" top: "y" type: "Convolution" convolution_param {{ {text} }} }}',
+                x=(1, inputs, edge, edge),
+            ),
+            seed=seed,
+        )
+        weights[kind] = net.layers["y"].blobs[0].detach().numpy()
+    assert abs(weights["xavier"]).max() <= math.sqrt(3 / fan[norm]) * (1 + 1e-6)
+    spread = math.sqrt((weights["msra"] ** 2).mean() * fan[norm] / 2)
+    assert abs(spread - 1) < 5 / math.sqrt(2 * weights["msra"].size)
+
+
+def test_a_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    text = with_inputs(
+        'layer { name: "y" bottom: "x" top: "y" type: "InnerProduct" '
+        'inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 2 mean: 1 } } }',
+        x=(1, 2),
+    )
+    first, again, other = (make_net(tmp_path, text, seed=seed).layers["y"].blobs[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_weights_begin_as_zeros_where_no_filler_is_given(tmp_path: Path) -> None:
+    net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
+    assert all((blob == 0).all() for blob in net.layers["y"].blobs)

@@ -1,0 +1,259 @@
+"""Layers written in Python meet what Caffe promises them."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blobfeed.trainer.layer_types.python import PythonLayer
+from blobfeed.trainer.net.graph import Net
+from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.schema import Phase
+
+from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+RECORDER = """
+class Recorder:
+    def __init__(self, layer_param):
+        self.calls = ["__init__"]
+        assert layer_param.type == "Python"
+        assert not hasattr(self, "param_str")
+
+    def setup(self, bottom, top):
+        self.calls.append(("setup", self.param_str, self.phase, str(self.base_dir), self.device, len(bottom), len(top)))
+
+    def reshape(self, bottom, top):
+        self.calls.append("reshape")
+        top[0].reshape(3 + self.calls.count("reshape"), 2)
+
+    def forward(self, bottom, top):
+        self.calls.append(("forward", top[0].shape))
+        top[0].data[...] = 1
+
+    def backward(self, top, propagate_down, bottom):
+        self.calls.append("backward")
+
+    def close(self):
+        self.calls.append("close")
+"""
+
+
+def python_layer(layer: str, more: str = "", wiring: str = 'top: "y"') -> str:
+    return f'layer {{ name: "p" type: "Python" {wiring}\npython_param {{ module: "mine" layer: "{layer}" {more} }} }}\n'
+
+
+def user_layer(net: Net, name: str = "p") -> object:
+    layer = net.layers[name]
+    assert isinstance(layer, PythonLayer)
+    return layer.user_layer
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.TEST])
+def test_a_layer_is_called_in_caffes_order(tmp_path: Path, phase: Phase) -> None:
+    (tmp_path / "mine.py").write_text(RECORDER)
+    net = make_net(tmp_path, python_layer("Recorder", 'param_str: "some: text"'), phase)
+    calls = user_layer(net).calls  # type: ignore[attr-defined]
+    assert calls == ["__init__", ("setup", "some: text", int(phase), str(tmp_path), "cpu", 0, 1), "reshape"]
+    assert net.blobs["y"].shape == (4, 2)
+    net.forward()
+    net.forward()
+    assert calls[3:] == ["reshape", ("forward", (5, 2)), "reshape", ("forward", (6, 2))]
+    net.close()
+    assert calls[-1] == "close"
+
+
+def test_param_str_is_empty_where_none_is_given(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECORDER)
+    assert user_layer(make_net(tmp_path, python_layer("Recorder"))).param_str == ""  # type: ignore[attr-defined]
+
+
+def test_a_layer_with_slots_gets_what_it_has_room_for(tmp_path: Path) -> None:
+    hooks = "setup = reshape = forward = backward = lambda self, *blobs: None"
+    (tmp_path / "mine.py").write_text(
+        "class Slim:\n    __slots__ = ('param_str', 'phase')\n    def __init__(self, layer_param): pass\n    " + hooks
+    )
+    net = make_net(tmp_path, python_layer("Slim", wiring=""))
+    assert user_layer(net).phase == 0  # type: ignore[attr-defined]
+
+
+def test_the_memory_of_a_top_stays_over_iterations(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        RECORDER.replace("3 + self.calls.count('reshape')", "4").replace('3 + self.calls.count("reshape")', "4")
+    )
+    # A layer in place shows its result under the same name: the data layer must find its own memory again.
+    text = python_layer("Recorder") + 'layer { name: "r" type: "Sigmoid" bottom: "y" top: "y" }'
+    net = make_net(tmp_path, text)
+    address = net.blobs["y"].data.data_ptr()
+    for _ in range(3):
+        net.forward()
+        assert net.blobs["y"].data.tolist() == [[pytest.approx(0.7310586)] * 2] * 4
+        net.blobs["y"].own()
+        assert net.blobs["y"].data.data_ptr() == address
+
+
+# The loss layer that Caffe's own examples have: half the mean of the squared distance, in NumPy.
+DISTANCE = """
+import numpy as np
+
+class Distance:
+    def __init__(self, layer_param): pass
+
+    def setup(self, bottom, top):
+        if len(bottom) != 2:
+            raise ValueError("needs two bottoms")
+
+    def reshape(self, bottom, top):
+        self.difference = np.zeros(bottom[0].shape, np.float32)
+        top[0].reshape(1)
+
+    def forward(self, bottom, top):
+        self.difference[...] = bottom[0].data - bottom[1].data
+        top[0].data[...] = np.sum(self.difference ** 2) / bottom[0].num / 2
+        self.weight = None
+
+    def backward(self, top, propagate_down, bottom):
+        self.propagated = propagate_down
+        self.weight = float(top[0].diff[0])
+        for i, sign in enumerate((1, -1)):
+            if propagate_down[i]:
+                bottom[i].diff[...] = self.weight * sign * self.difference / bottom[0].num
+"""
+
+TWO_LINEAR = with_inputs(
+    """
+    layer { name: "a" type: "InnerProduct" bottom: "x" top: "a"
+            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    layer { name: "b" type: "InnerProduct" bottom: "x" top: "b"
+            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    """,
+    x=(4, 2),
+)
+
+
+def gradients(net: Net) -> dict[str, torch.Tensor]:
+    net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=(4, 2))
+    torch.autograd.backward(net.forward())
+    found = {name: net.layers[name].blobs[0].grad for name in "ab"}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+def test_a_loss_in_python_trains_as_the_built_in_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    wiring = 'bottom: "a" bottom: "b" top: "loss" loss_weight: 0.5'
+    own = make_net(tmp_path, TWO_LINEAR + python_layer("Distance", wiring=wiring))
+    built_in = make_net(tmp_path, TWO_LINEAR + f'layer {{ name: "p" type: "EuclideanLoss" {wiring} }}')
+    expected, found = gradients(built_in), gradients(own)
+    assert expected.keys() == found.keys() == {"a", "b"}
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+    assert own.blobs["loss"].data.tolist() == [pytest.approx(float(built_in.blobs["loss"].data))]
+    layer = user_layer(own)
+    assert (layer.weight, layer.propagated) == (0.5, [True, True])  # type: ignore[attr-defined]
+
+
+def test_backward_is_asked_only_for_bottoms_that_depend_on_weights(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    text = with_inputs("", z=(4, 3)) + TWO_LINEAR
+    net = make_net(
+        tmp_path, text + python_layer("Distance", wiring='bottom: "z" bottom: "b" top: "loss" loss_weight: 1')
+    )
+    assert gradients(net).keys() == {"b"}
+    assert user_layer(net).propagated == [False, True]  # type: ignore[attr-defined]
+
+
+def test_a_layer_in_the_middle_passes_the_gradient_on(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+class Double:
+    def __init__(self, layer_param): pass
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+    def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
+    def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = 2 * top[0].diff
+"""
+    )
+    tail = 'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{}" bottom: "b" top: "loss" }}'
+    doubled = make_net(tmp_path, TWO_LINEAR + python_layer("Double", wiring='bottom: "a" top: "y"') + tail.format("y"))
+    twice = make_net(
+        tmp_path,
+        TWO_LINEAR + 'layer { name: "y" type: "Eltwise" bottom: "a" bottom: "a" top: "y" }' + tail.format("y"),
+    )
+    for _ in range(2):  # a second time: the memory is written over by then
+        expected, found = gradients(twice), gradients(doubled)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+def test_two_layers_with_one_bottom_add_up_their_gradients(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    losses = [
+        python_layer("Distance", wiring=f'bottom: "a" bottom: "b" top: "l{i}" loss_weight: {i}').replace(
+            '"p"', f'"p{i}"'
+        )
+        for i in (1, 2)
+    ]
+    both = gradients(make_net(tmp_path, TWO_LINEAR + "".join(losses)))
+    one = gradients(make_net(tmp_path, TWO_LINEAR + losses[0]))
+    for name, gradient in one.items():
+        torch.testing.assert_close(both[name], 3 * gradient)
+
+
+@pytest.mark.parametrize("hook", ["__init__", "setup", "reshape", "forward", "backward"])
+def test_an_exception_of_a_layer_arrives_as_it_is_with_a_note_of_the_layer(tmp_path: Path, hook: str) -> None:
+    text = DISTANCE.replace(f"def {hook}(self", f"def {hook}(self, *rest):\n        return 1 / 0\n    def spare(self")
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ZeroDivisionError) as caught:
+        gradients(
+            make_net(
+                tmp_path,
+                TWO_LINEAR + python_layer("Distance", wiring='bottom: "a" bottom: "b" top: "l" loss_weight: 1'),
+            )
+        )
+    assert caught.value.__notes__ == [f"in {hook}, {tmp_path / 'net.prototxt'}:7:5: layer 'p'"]
+    assert "mine.py" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_module_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(PrototxtError, match="cannot import module 'mine': No module named 'mine'") as caught:
+        make_net(tmp_path, python_layer("Recorder"))
+    assert caught.value.line == 2
+
+
+def test_a_module_that_imports_what_is_not_there_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import no_such_library")
+    with pytest.raises(PrototxtError, match="cannot import module 'mine': No module named 'no_such_library'"):
+        make_net(tmp_path, python_layer("Recorder"))
+
+
+def test_a_module_that_fails_says_for_which_layer(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError) as caught:
+        make_net(tmp_path, python_layer("Recorder"))
+    assert caught.value.__notes__ == [f"in the import of 'mine', {tmp_path / 'net.prototxt'}:1:1: layer 'p'"]
+
+
+def test_a_class_that_is_not_in_its_module_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    with pytest.raises(PrototxtError, match="has no class 'Recorder'"):
+        make_net(tmp_path, python_layer("Recorder"))
+
+
+def test_a_module_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "mine.py").write_text(RECORDER)
+    monkeypatch.chdir(tmp_path)
+    assert user_layer(make_net(tmp_path / "nets", python_layer("Recorder"))).phase == 0  # type: ignore[attr-defined]
+
+
+def test_what_is_already_running_is_closed_when_a_later_layer_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECORDER + "        closed.append(self)\nclosed = []\n")
+    with pytest.raises(PrototxtError):
+        make_net(tmp_path, python_layer("Recorder") + 'layer { name: "i" type: "InnerProduct" bottom: "y" top: "z" }')
+    import mine  # type: ignore[import-not-found]
+
+    assert len(mine.closed) == 1

@@ -1,0 +1,246 @@
+"""Which layers make a net, and what is said about those that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blobfeed.trainer.net.graph import Net
+from blobfeed.trainer.prototxt.descriptors import message_class
+from blobfeed.trainer.prototxt.errors import BlobError, NetError, PrototxtError
+from blobfeed.trainer.prototxt.phases import State
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter, NetStateRule, Phase
+
+from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+
+def refusal(folder: Path, text: str, phase: Phase = Phase.TRAIN) -> PrototxtError:
+    with pytest.raises(PrototxtError) as caught:
+        make_net(folder, text, phase)
+    assert f"net.prototxt:{caught.value.line}:" in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("rule", "met"),
+    [
+        ({}, True),
+        ({"phase": Phase.TEST}, False),
+        ({"phase": Phase.TRAIN}, True),
+        ({"min_level": 2}, True),
+        ({"min_level": 3}, False),
+        ({"max_level": 1}, False),
+        ({"stage": ["a"]}, True),
+        ({"stage": ["a", "c"]}, False),
+        ({"not_stage": ["c"]}, True),
+        ({"not_stage": ["c", "b"]}, False),
+    ],
+)
+def test_a_rule_asks_for_phase_level_and_stages(rule: dict[str, object], met: bool) -> None:
+    state = State(Phase.TRAIN, level=2, stages=frozenset({"a", "b"}))
+    assert state.meets(message_class(NetStateRule)(**rule)) == met
+
+
+def names(net: Net) -> list[str]:
+    return list(net.layers)
+
+
+def test_include_takes_any_rule_that_is_met_and_exclude_drops_any(tmp_path: Path) -> None:
+    text = with_inputs(
+        """
+        layer { name: "both" type: "ReLU" bottom: "x" top: "a" include { phase: TRAIN } include { phase: TEST } }
+        layer { name: "train" type: "ReLU" bottom: "x" top: "b" include { phase: TRAIN } }
+        layer { name: "not_train" type: "ReLU" bottom: "x" top: "c" exclude { phase: TRAIN } }
+        """,
+        x=(1,),
+    )
+    assert names(make_net(tmp_path, text)) == ["x", "both", "train"]
+    assert names(make_net(tmp_path, text, Phase.TEST)) == ["x", "both", "not_train"]
+
+
+def test_include_and_exclude_together_are_refused(tmp_path: Path) -> None:
+    text = 'layer {\n name: "a" type: "Input"\n include { phase: TEST }\n exclude { phase: TEST }\n}'
+    assert refusal(tmp_path, text).line == 4
+
+
+def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrototxtError, match="no layer is in the net in phase TRAIN"):
+        make_net(tmp_path, 'layer { name: "a" type: "Input" include { phase: TEST } }')
+
+
+def test_an_unknown_layer_type_is_named_with_its_line_and_the_nearest(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path, with_inputs('layer {\n  name: "c"\n  type: "Convolutoin" bottom: "x" top: "y"\n}', x=(1,))
+    )
+    assert error.line == 4
+    assert "layer 'c': type 'Convolutoin' is not supported (did you mean 'Convolution'?)" in str(error)
+
+
+def test_a_layer_type_that_only_caffe_has_is_refused(tmp_path: Path) -> None:
+    assert "type 'Data' is not supported" in str(refusal(tmp_path, 'layer { name: "d" type: "Data" top: "x" }'))
+
+
+def test_options_of_another_layer_type_are_refused_and_not_ignored(tmp_path: Path) -> None:
+    text = with_inputs('layer {\n name: "r" type: "ReLU" bottom: "x" top: "y"\n dropout_param { }\n}', x=(1,))
+    error = refusal(tmp_path, text)
+    assert error.line == 4
+    assert "a layer of type ReLU does not read 'dropout_param'" in str(error)
+
+
+def test_two_layers_that_make_the_same_top_are_refused(tmp_path: Path) -> None:
+    text = with_inputs('layer {\n name: "r" type: "ReLU" bottom: "x"\n top: "y"\n}', x=(1,), y=(1,))
+    error = refusal(tmp_path, text)
+    assert error.line == 5
+    assert "its top 'y' is already made by layer 'y'" in str(error)
+    assert "net.prototxt:2:1" in str(error)
+
+
+def test_a_bottom_that_nobody_makes_is_refused(tmp_path: Path) -> None:
+    text = with_inputs('layer {\n name: "r" type: "ReLU" top: "y"\n bottom: "dta"\n}', data=(1,))
+    error = refusal(tmp_path, text)
+    assert error.line == 4
+    assert "no layer above makes its bottom 'dta' (did you mean 'data'?)" in str(error)
+
+
+def test_a_bottom_that_is_made_in_another_phase_says_so(tmp_path: Path) -> None:
+    text = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } include { phase: TEST } }\n'
+        'layer { name: "r" type: "ReLU" bottom: "x" top: "y" }'
+    )
+    assert "layer 'x'" in str(refusal(tmp_path, text))
+    assert "not in this phase" in str(refusal(tmp_path, text))
+
+
+def test_two_layers_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "x" type: "ReLU" bottom: "x" top: "y" }', x=(1,))
+    assert "a second layer is called 'x'" in str(refusal(tmp_path, text))
+
+
+def test_a_layer_without_name_or_type_is_refused(tmp_path: Path) -> None:
+    assert "has no 'type'" in str(refusal(tmp_path, 'layer { name: "x" }'))
+    assert "has no 'name'" in str(refusal(tmp_path, 'layer { type: "ReLU" }'))
+
+
+def test_the_wrong_number_of_bottoms_or_tops_is_refused(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "l" type: "EuclideanLoss" bottom: "x" top: "l" }', x=(1,))
+    assert "type EuclideanLoss needs 2 bottom, got 1" in str(refusal(tmp_path, text))
+    text = with_inputs('layer { name: "l" type: "ReLU" bottom: "x" top: "a" top: "b" }', x=(1,))
+    assert "needs 1 top, got 2" in str(refusal(tmp_path, text))
+    text = with_inputs('layer { name: "l" type: "Eltwise" bottom: "x" top: "a" }', x=(1,))
+    assert "needs at least 2 bottom, got 1" in str(refusal(tmp_path, text))
+
+
+def test_working_in_place_is_for_layers_that_can(tmp_path: Path) -> None:
+    text = with_inputs('layer {\n name: "p" type: "Flatten" bottom: "x"\n top: "x"\n}', x=(1, 2))
+    error = refusal(tmp_path, text)
+    assert error.line == 4
+    assert "cannot work in place" in str(error)
+
+
+def test_a_loss_weight_is_needed_for_each_top_or_none(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "r" type: "ReLU" bottom: "x" top: "y"\n loss_weight: 1 loss_weight: 2 }', x=(1,))
+    assert refusal(tmp_path, text).line == 3
+
+
+def test_more_param_than_weights_is_refused(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "r" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }', x=(1,))
+    error = refusal(tmp_path, text)
+    assert error.line == 3
+    assert "has 0 kinds of weights, and `param` is given 1 times" in str(error)
+
+
+def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
+    text = with_inputs(
+        'layer { name: "i" type: "InnerProduct" bottom: "x" top: "y"\n'
+        ' inner_product_param { num_output: 2\n weight_filler { type: "xavir" } } }',
+        x=(1, 2),
+    )
+    error = refusal(tmp_path, text)
+    assert error.line == 4
+    assert "filler type 'xavir' is not supported (did you mean 'xavier'?)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output is needed"),
+        ('type: "Convolution" convolution_param { num_output: 1 }', "kernel_size is needed"),
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 }', "kernel_w is needed as well"),
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 kernel_h: 1 kernel_w: 1 }', "not both"),
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: [1, 2, 3] }', "given 3 times"),
+        (
+            'type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 stride: 0 }',
+            "stride must be at least 1",
+        ),
+        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "divides not both"),
+        ('type: "Pooling" pooling_param { }', "kernel_size is needed"),
+        ('type: "Pooling" pooling_param { kernel_size: 2 stride: 3 }', "larger than the kernel"),
+        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 2 }', "more than half the kernel"),
+        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "no room for"),
+        ('type: "InnerProduct" inner_product_param { }', "num_output is needed"),
+        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "axis 4 is none of a bottom"),
+        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "between 0 and 1"),
+        ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
+        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no k for WITHIN_CHANNEL"),
+        ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
+        ('type: "Scale" scale_param { axis: 2 num_axes: 3 }', "num_axes 3 does not fit"),
+        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "lies behind"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "one coeff for each"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "SUM alone"),
+        ('type: "Python"', "python_param needs 'module'"),
+    ],
+)
+def test_options_that_cannot_be_honoured_are_refused_with_their_line(tmp_path: Path, options: str, what: str) -> None:
+    error = refusal(tmp_path, with_inputs(f'layer {{ name: "l" bottom: "x" top: "y"\n{options} }}', x=(1, 4, 5, 5)))
+    assert what in str(error)
+    assert error.line in (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 9 }', "is larger than the bottom"),
+        ('type: "Pooling" pooling_param { kernel_size: 9 }', "is larger than the bottom"),
+        ('type: "Concat" bottom: "z"', "may differ in axis 1 alone"),
+        ('type: "Eltwise" bottom: "z"', "must have one shape"),
+        ('type: "EuclideanLoss" bottom: "z"', "must have one shape"),
+        ('type: "SoftmaxWithLoss" bottom: "z"', "need 25 labels"),
+    ],
+)
+def test_bottoms_that_do_not_fit_are_named_with_their_layer(tmp_path: Path, options: str, what: str) -> None:
+    text = with_inputs(f'layer {{ name: "l" bottom: "x" {options} top: "y" }}', x=(1, 4, 5, 5), z=(2, 4))
+    with pytest.raises(NetError, match=what) as caught:
+        make_net(tmp_path, text)
+    assert "net.prototxt:3:1: layer 'l'" in str(caught.value)
+
+
+def test_an_input_needs_one_shape_or_one_for_each_top(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path, 'layer { name: "x" type: "Input" top: "a" top: "b" top: "c" input_param { shape {} shape {} } }'
+    )
+    assert "one for each of its 3 tops, got 2" in str(error)
+
+
+def test_a_shape_below_zero_is_refused_where_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text('layer { name: "x" type: "Input" top: "a" input_param { shape { dim: -1 } } }')
+    with pytest.raises(PrototxtError, match="1:69"):
+        read_prototxt(path, NetParameter)
+
+
+def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
+    text = with_inputs(
+        """
+        layer { name: "split" type: "Split" bottom: "x" top: "a" top: "b" top: "c" }
+        layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
+        layer { name: "quiet" type: "Silence" bottom: "b" }
+        """,
+        x=(1,),
+    )
+    net = make_net(tmp_path, text)
+    assert net.output_names == ["c", "a"]
+    with pytest.raises(BlobError):
+        net.blobs["a"].reshape(-1)

@@ -1,0 +1,169 @@
+"""What a prototxt says, where it says it, and what is said about one that cannot be honoured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blobfeed.trainer.prototxt.descriptors import Message, message_class
+from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.places import read_places
+from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
+from blobfeed.trainer.prototxt.schema import LayerParameter, NetParameter, Phase, PoolMethod, SolverParameter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def read(folder: Path, text: str, declared: type[Message] = NetParameter) -> Document[Message]:
+    path = folder / "some.prototxt"
+    path.write_text(text)
+    return read_prototxt(path, declared)
+
+
+def refusal(folder: Path, text: str, declared: type[Message] = NetParameter) -> PrototxtError:
+    with pytest.raises(PrototxtError) as caught:
+        read(folder, text, declared)
+    assert str(caught.value).startswith(f"{folder / 'some.prototxt'}:{caught.value.line}:{caught.value.column}: ")
+    return caught.value
+
+
+def test_fields_have_caffes_names_values_and_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text('name: "n" layer { name: "p" type: "Pooling" pooling_param { pool: AVE kernel_size: 3 } }')
+    layer = read_prototxt(path, NetParameter).message.layer[0]
+    assert (layer.name, layer.type) == ("p", "Pooling")
+    assert layer.pooling_param.pool == PoolMethod.AVE
+    assert (layer.pooling_param.kernel_size, layer.pooling_param.stride) == (3, 1)
+    assert layer.HasField("pooling_param")
+    assert not layer.HasField("relu_param")
+    assert layer.python_param.param_str == ""
+
+
+def test_fields_have_caffes_numbers() -> None:
+    # As caffe.proto has them: a net in protobuf's binary form means the same to both.
+    expected = {
+        ("LayerParameter", "convolution_param"): 106,
+        ("LayerParameter", "include"): 8,
+        ("LayerParameter", "python_param"): 130,
+        ("NetParameter", "layer"): 100,
+        ("PythonParameter", "param_str"): 3,
+        ("PoolingParameter", "global_pooling"): 12,
+        ("ConvolutionParameter", "dilation"): 18,
+        ("NetStateRule", "not_stage"): 5,
+    }
+    pool = message_class(NetParameter).DESCRIPTOR.file
+    found = {key: pool.message_types_by_name[key[0]].fields_by_name[key[1]].number for key in expected}
+    assert found == expected
+    solver = message_class(SolverParameter).DESCRIPTOR.fields_by_name
+    assert (solver["net"].number, solver["iter_size"].number, solver["base_lr"].number) == (24, 36, 5)
+
+
+def test_every_declared_field_becomes_a_field_of_its_message() -> None:
+    for declared in Message.__subclasses__():
+        built = message_class(declared).DESCRIPTOR.fields_by_name
+        assert list(built) == list(declared.__annotations__)
+
+
+def test_binary_form_is_caffes() -> None:
+    # Field 2 (type) of wire type 2: byte 0x12, the length, the text.
+    assert message_class(LayerParameter)(type="ReLU").SerializeToString() == b"\x12\x04ReLU"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ('layer {\n  name: "a"\n', 2, 9),  # never closed
+        ('layer {\n  name: "a\n}', 2, 9),  # a string that does not end
+        ("layer {\n  name: a\n}", 2, 9),  # a bare word where a string belongs
+        ('layer {\n  name "a"\n}', 2, 8),  # no colon
+        ("layer {\n  pooling_param { kernel_size: -2 }\n}", 2, 32),  # a size below zero
+        ('layer { name: "a" }\n}', 2, 1),  # closed twice
+        ('name: "a"\nname: "b"', 2, 7),  # said twice
+    ],
+)
+def test_a_syntax_error_names_line_and_column(tmp_path: Path, text: str, line: int, column: int) -> None:
+    error = refusal(tmp_path, text)
+    assert (error.line, error.column) == (line, column)
+
+
+def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(tmp_path: Path) -> None:
+    error = refusal(tmp_path, 'layer {\n  name: "c"\n  convolution_param { num_ouput: 3 }\n}')
+    assert error.line == 3
+    assert "'num_ouput' is no field of ConvolutionParameter" in str(error)
+    assert "did you mean 'num_output'?" in str(error)
+
+
+def test_a_field_that_caffe_has_and_this_trainer_has_not_is_refused(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "layer {\n  data_param { batch_size: 4 }\n}")
+    assert error.line == 2
+    assert "'data_param' is no field of LayerParameter that this trainer supports" in str(error)
+    assert "Python layers" in str(error)
+
+
+def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "layer {\n  pooling_param { pool: STOCHASTIC }\n}")
+    assert error.line == 2
+    assert "STOCHASTIC" in str(error)
+
+
+def test_a_missing_file_is_an_error_that_says_who_named_it(tmp_path: Path) -> None:
+    with pytest.raises(PrototxtError, match=r"net\.prototxt: no such file \(named at solver:1:1\)"):
+        read_prototxt(tmp_path / "net.prototxt", NetParameter, named_by="solver:1:1")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_bytes(b"\x89HDF\r\n\x1a\n\xff\xfe")
+    with pytest.raises(PrototxtError, match="is not a prototxt"):
+        read_prototxt(tmp_path / "net.prototxt", NetParameter)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrototxtError, match="cannot be read"):
+        read_prototxt(tmp_path, NetParameter)
+
+
+def test_places_survive_comments_strings_and_lists() -> None:
+    root = read_places(
+        'name: "layer { # no"  # layer {\n'
+        'layer { name: \'a\\\'b\' bottom: ["x", "y"] }\n'
+        'layer: [ { name: "b" },\n         { name: "c" type # odd\n: "T" } ]\n'
+        'layer < top: "t" >'
+    )
+    where = {
+        path: (place.line, place.column)
+        for path in (
+            ("layer", 0),
+            ("layer", 0, "bottom", 1),
+            ("layer", 2),
+            ("layer", 2, "type"),
+            ("layer", 3, "top"),
+            ("layer", 3, "missing"),
+        )
+        for place in [root.follow(*path)]
+    }
+    assert where == {
+        ("layer", 0): (2, 1),
+        ("layer", 0, "bottom", 1): (2, 22),
+        ("layer", 2): (4, 10),
+        ("layer", 2, "type"): (4, 22),
+        ("layer", 3, "top"): (6, 9),
+        ("layer", 3, "missing"): (6, 1),
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.sampled_from(["", "# {\n", "\n"])), max_size=8))
+def test_the_place_of_every_layer_is_where_it_was_written(layers: list[tuple[int, int, str]]) -> None:
+    text, expected = "", []
+    for blank_lines, spaces, comment in layers:
+        text += "\n" * blank_lines + " " * spaces
+        before = text.rpartition("\n")
+        expected.append((text.count("\n") + 1, len(before[2]) + 1))
+        text += f'layer {comment}{{ name: "x" include {{ phase: TEST }} }}'
+    root = read_places(text)
+    assert [(place.line, place.column) for place in root.inside] == expected
+    assert all(place.follow("include", "phase").name == "phase" for place in root.inside)
+
+
+def test_phases_are_numbered_as_layers_get_them() -> None:
+    assert (Phase.TRAIN, Phase.TEST) == (0, 1)

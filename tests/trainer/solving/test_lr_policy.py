@@ -1,0 +1,70 @@
+"""Learning-rate policies against the formulas in Caffe's solver documentation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from blobfeed.trainer.prototxt.descriptors import message_class
+from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import SolverParameter
+from blobfeed.trainer.solving.lr_policy import check_policy, learning_rate
+from hypothesis import given
+from hypothesis import strategies as st
+
+BASE, GAMMA, POWER, LAST = 0.5, 0.75, 2.0, 1000
+
+
+def solver(policy: str, **fields: object) -> SolverParameter:
+    message: SolverParameter = message_class(SolverParameter)(
+        lr_policy=policy, base_lr=BASE, gamma=GAMMA, power=POWER, max_iter=LAST, **fields
+    )
+    return message
+
+
+@pytest.mark.parametrize(
+    ("policy", "formula"),
+    [
+        ("fixed", lambda i: BASE),
+        ("step", lambda i: BASE * GAMMA ** (i // 7)),
+        ("exp", lambda i: BASE * GAMMA**i),
+        ("inv", lambda i: BASE * (1 + GAMMA * i) ** -POWER),
+        ("multistep", lambda i: BASE * GAMMA ** sum(i >= value for value in (10, 20, 500))),
+        ("poly", lambda i: BASE * (1 - i / LAST) ** POWER),
+        ("sigmoid", lambda i: BASE / (1 + math.exp(-GAMMA * (i - 7)))),
+    ],
+)
+@given(iteration=st.integers(0, LAST))
+def test_rate_follows_the_formula(policy: str, formula: object, iteration: int) -> None:
+    assert callable(formula)
+    message = solver(policy, stepsize=7, stepvalue=[10, 20, 500])
+    assert learning_rate(message, iteration) == pytest.approx(formula(iteration), rel=1e-12)
+
+
+def refusal(folder: Path, text: str) -> str:
+    (folder / "solver.prototxt").write_text("base_lr: 1\n" + text)
+    with pytest.raises(PrototxtError) as caught:
+        check_policy(read_prototxt(folder / "solver.prototxt", SolverParameter))
+    assert caught.value.line == 2
+    return str(caught.value)
+
+
+def test_an_unknown_policy_is_named_with_the_nearest(tmp_path: Path) -> None:
+    assert "lr_policy 'stepp' is not supported (did you mean 'step'?)" in refusal(tmp_path, 'lr_policy: "stepp"')
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ('lr_policy: "step" gamma: 0.1', "needs stepsize"),
+        ('lr_policy: "inv"', "needs gamma and power"),
+        ('lr_policy: "multistep" gamma: 0.1', "needs stepvalue"),
+        ('lr_policy: "poly"', "needs power"),
+        ('lr_policy: "step" gamma: 1 stepsize: 0', "stepsize must be at least 1"),
+        ('lr_policy: "multistep" gamma: 1 stepvalue: [5, 3]', "stepvalue must rise"),
+    ],
+)
+def test_what_a_policy_needs_is_asked_for(tmp_path: Path, text: str, missing: str) -> None:
+    assert missing in refusal(tmp_path, text)

@@ -1,0 +1,122 @@
+"""What somebody watching is told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from blobfeed.trainer.solving.progress import BarReporter, LineReporter, Meter, make_reporter
+from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.threads import choose_threads
+from blobfeed.trainer.solving.training import StopRequest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+WITH_STATISTICS = (
+    BATCHES
+    + """
+    def statistics(self):
+        return Statistics(0.25 * self.at)
+
+
+class Statistics:
+    def __init__(self, stall_s):
+        self.stall_s = stall_s
+"""
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 1000), st.floats(0, 1)), min_size=1, max_size=10))
+def test_a_meter_measures_between_two_readings(steps: list[tuple[float, int, float]]) -> None:
+    meter, time_s, samples, stall_s = Meter(100.0), 100.0, 0, 0.0
+    for passed, more, share in steps:
+        time_s, samples, stall_s = time_s + passed, samples + more, stall_s + share * passed
+        speed, stalled = meter.read(time_s, samples, stall_s)
+        assert speed == pytest.approx(more / passed, rel=1e-6)
+        assert stalled == pytest.approx(share, rel=1e-4, abs=1e-6)
+
+
+def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 2")
+    (tmp_path / "batches.py").write_text(WITH_STATISTICS)
+    with Solver.from_file(path) as solver:
+        reporter = LineReporter(solver)
+        for _ in range(3):
+            loss = float(solver.step())
+            reporter.stepped(solver)
+            if solver.iteration == 2:
+                shown = loss
+        reporter.close()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"iteration 2/30: loss {shown:.6g}, rate 0.1, ")
+    assert "samples/s, stall 4.00 s (" in line
+
+
+def test_a_terminal_gets_a_bar_and_the_rest_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        assert isinstance(make_reporter(solver), LineReporter)
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("COLUMNS", "140")
+        monkeypatch.setenv("TERM", "xterm")
+        reporter = make_reporter(solver)
+        assert isinstance(reporter, BarReporter)
+        for _ in range(30):
+            solver.step()
+            reporter.stepped(solver)
+        reporter.close()
+    shown = terminal.getvalue()
+    assert "30/30" in shown
+    assert f"loss {solver.loss():.4g}" in shown
+    assert "samples/s" in shown
+    assert "stall" in shown
+
+
+def test_what_is_said_beside_the_bar_goes_where_output_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with contextlib.closing(BarReporter(solver)) as reporter:
+            reporter.say("kept in a file [not markup]")
+        assert capsys.readouterr().out == "kept in a file [not markup]\n"
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with contextlib.closing(BarReporter(solver)) as reporter:
+            reporter.say("kept on the screen [not markup]")
+    assert "kept on the screen [not markup]" in terminal.getvalue()
+    assert "kept in a file" not in terminal.getvalue()
+
+
+def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
+    assert choose_threads(None, 8, {}) == 7
+    assert choose_threads(None, 1, {}) == 1
+    assert choose_threads(3, 8, {"OMP_NUM_THREADS": "2"}) == 3
+    assert choose_threads(None, 8, {"OMP_NUM_THREADS": "2"}) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_wish_and_the_second_an_interrupt(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert not stop()
+        os.kill(os.getpid(), number)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before

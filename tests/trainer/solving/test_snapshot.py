@@ -1,0 +1,175 @@
+"""A snapshot is whole or not there, holds all that training goes on from, and cannot execute anything."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from blobfeed.trainer.prototxt.errors import SnapshotError
+from blobfeed.trainer.solving import snapshot as snapshots
+from blobfeed.trainer.solving.scoring import score_net
+from blobfeed.trainer.solving.solver import Solver
+
+from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+# Batches of 8 of 50 rows, dropout, a step in the rate, momentum, tests of their own stand: all of it must go on.
+TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10 average_loss: 3 iter_size: 2\n"
+
+
+def trained(path: Path, steps: int) -> list[object]:
+    """What a run of `steps` from the start shows: losses, and tests after 10 and 20 steps."""
+    with Solver.from_file(path) as solver:
+        return go_on(solver, steps)
+
+
+def go_on(solver: Solver, steps: int) -> list[object]:
+    shown: list[object] = []
+    for _ in range(steps):
+        if solver.test_is_due:
+            shown.append(solver.test())
+        shown.append((float(solver.step()), solver.loss()))
+    return shown
+
+
+@pytest.mark.parametrize("at", [1, 9, 10, 13])
+def test_training_goes_on_to_the_bit(tmp_path: Path, at: int) -> None:
+    path = write_project(tmp_path, solver=TESTED)
+    whole = trained(path, 22)
+    with Solver.from_file(path) as first:
+        shown = go_on(first, at)
+        saved = first.save()
+    with Solver.from_file(path) as second:
+        second.restore(saved)
+        assert second.iteration == at
+        shown += go_on(second, 22 - at)
+    assert shown == whole
+
+
+def test_a_snapshot_has_the_permissions_of_any_other_file(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+    assert saved.stat().st_mode == path.stat().st_mode
+
+
+def test_a_failing_write_leaves_the_old_snapshot_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path)
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+        before = saved.read_bytes()
+        files = sorted(tmp_path.iterdir())
+
+        def full(descriptor: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(SnapshotError, match="cannot be written: No space left on device"):
+            solver.save()
+    assert saved.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_the_prefix_is_taken_from_the_working_directory_and_its_folder_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + 'snapshot_prefix: "runs/deep/small"')
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with Solver.from_file(path) as solver:
+        solver.check_snapshots()
+        assert solver.save() == Path("runs/deep/small_iter_0.pt")
+    assert (tmp_path / "elsewhere/runs/deep/small_iter_0.pt").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_at_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SnapshotError, match="snapshots cannot be written to"):
+        snapshots.check_writable(str(tmp_path / "file" / "small"))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {os.environ['EVIL_FILE']}",)
+
+
+def test_a_snapshot_cannot_execute_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVIL_FILE", str(tmp_path / "executed"))
+    torch.save({"format": Evil()}, tmp_path / "evil.pt")
+    (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil()))
+    for name in ("evil.pt", "evil.pickle"):
+        with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+            snapshots.load(tmp_path / name)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half", b"net: 1", b"\x89HDF\r\n\x1a\n"])
+def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "some.pt").write_bytes(content)
+    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+        snapshots.load(tmp_path / "some.pt")
+
+
+def test_a_half_written_snapshot_is_refused(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        saved = solver.save()
+    saved.write_bytes(saved.read_bytes()[:-100])
+    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+        snapshots.load(saved)
+
+
+def test_weights_of_somebody_else_are_refused(tmp_path: Path) -> None:
+    torch.save({"ip1.weight": torch.zeros(1)}, tmp_path / "other.pt")
+    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+        snapshots.load(tmp_path / "other.pt")
+
+
+def test_a_missing_snapshot_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"none\.pt cannot be read: No such file"):
+        snapshots.load(tmp_path / "none.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("num_output: 12", "num_output: 13"), r"layer 'ip1': its weights have the shapes \[\(13, 4\), \(13,\)\]"),
+        (('"ip2"', '"ip3"'), "has no weights for .* layer 'ip3'"),
+        (("lr_mult: 2", "lr_mult: 0"), "lr_mult may have changed"),
+    ],
+)
+def test_a_snapshot_of_another_net_is_refused(tmp_path: Path, change: tuple[str, str], what: str) -> None:
+    path = write_project(tmp_path)
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+    (tmp_path / "net.prototxt").write_text(SMALL_NET.replace(*change))
+    with Solver.from_file(path) as solver, pytest.raises(SnapshotError, match=what):
+        solver.restore(saved)
+
+
+def test_a_test_net_whose_weights_have_other_shapes_is_refused(tmp_path: Path) -> None:
+    solver = SMALL_SOLVER.replace(
+        'net: "net', 'test_iter: 1 test_interval: 1 test_net: "test.prototxt" train_net: "net'
+    )
+    path = write_project(tmp_path, solver=solver)
+    (tmp_path / "test.prototxt").write_text(SMALL_NET.replace("num_output: 12", "num_output: 13"))
+    with pytest.raises(SnapshotError, match="those in the net of"):
+        Solver.from_file(path)
+
+
+def test_scoring_a_snapshot_gives_what_testing_in_training_gave(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path, solver=TESTED)) as solver:
+        go_on(solver, 10)
+        saved = solver.save()
+        scores = solver.test()[0]
+    fresh = score_net(tmp_path / "net.prototxt", saved, 3, "cpu")
+    assert fresh.keys() == scores.keys()
+    # The test net went on through its data: the first test of the run read the first batches, as scoring does.
+    with Solver.from_file(tmp_path / "solver.prototxt") as again:
+        again.train_net.load_weights(snapshots.load(saved).weights, "the snapshot")
+        assert again.test()[0] == fresh

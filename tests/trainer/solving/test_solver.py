@@ -1,0 +1,283 @@
+"""Training: what a solver prototxt asks for, to the bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from blobfeed.trainer.layer_types.python import PythonLayer
+from blobfeed.trainer.prototxt.errors import PrototxtError, SolverError
+from blobfeed.trainer.solving.progress import LineReporter
+from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.training import StopRequest, train
+
+from tests.support.trainer_nets import (
+    BATCHES,
+    DATA_LAYER,
+    SMALL_NET,
+    SMALL_SOLVER,
+    importing_leaves_no_trace,
+    one_thread,
+    write_project,
+)
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10\n"
+
+ENDING = "from blobfeed.workers.base.errors import EndOfData\n" + BATCHES.replace(
+    "        rows =", '        if self.at >= 32:\n            raise EndOfData("all was given")\n        rows ='
+)
+
+
+def losses(solver: Solver, steps: int) -> list[float]:
+    return [float(solver.step()) for _ in range(steps)]
+
+
+class Quiet(LineReporter):
+    """Keeps what is said."""
+
+    def __init__(self, solver: Solver) -> None:
+        super().__init__(solver)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def run(solver: Solver) -> list[str]:
+    reporter = Quiet(solver)
+    with StopRequest() as stop:
+        train(solver, reporter, stop)
+    return reporter.said
+
+
+def test_a_small_net_learns(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        curve = losses(solver, 30)
+    assert curve[0] > 0.9
+    assert sum(curve[-5:]) / 5 < 0.3
+
+
+def test_training_again_gives_the_same_losses_to_the_bit(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    curves = []
+    for _ in range(2):
+        with Solver.from_file(path) as solver:
+            curves.append(losses(solver, 20))
+    assert curves[0] == curves[1]
+
+
+def test_another_seed_gives_other_losses_and_no_seed_a_new_one_each_time(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
+    firsts = set()
+    for _ in range(3):
+        with Solver.from_file(path) as solver:
+            firsts.add(float(solver.step()))
+    assert len(firsts) == 3
+
+
+def test_iter_size_adds_up_batches_as_one_larger_batch(tmp_path: Path) -> None:
+    net = SMALL_NET.replace(
+        'layer { name: "drop1" type: "Dropout" bottom: "ip1" top: "ip1" dropout_param { dropout_ratio: 0.25 } }', ""
+    )
+    weights = []
+    for rows, iter_size in ((8, 2), (16, 1)):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        path = write_project(
+            folder,
+            net=net.replace("batch_size: 8", f"batch_size: {rows}"),
+            solver=SMALL_SOLVER + f"iter_size: {iter_size}",
+        )
+        with Solver.from_file(path) as solver:
+            losses(solver, 5)
+            assert solver.samples_per_step == 16
+            weights.append(solver.train_net.weights())
+    for name in ("ip1", "ip2"):
+        torch.testing.assert_close(weights[0][name], weights[1][name])
+
+
+def test_weights_with_an_lr_mult_of_zero_stay_as_they_are(tmp_path: Path) -> None:
+    path = write_project(tmp_path, net=SMALL_NET.replace("lr_mult: 1 }", "lr_mult: 0 }"))
+    with Solver.from_file(path) as solver:
+        before = solver.train_net.weights()
+        losses(solver, 3)
+        after = solver.train_net.weights()
+    assert torch.equal(before["ip1"][0], after["ip1"][0])
+    assert not torch.equal(before["ip1"][1], after["ip1"][1])
+
+
+def test_the_test_net_uses_the_weights_that_are_being_trained(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path, solver=TESTED)) as solver:
+        (before,) = solver.test()
+        losses(solver, 30)
+        (after,) = solver.test()
+    assert before.keys() == after.keys() == {"loss", "accuracy"}
+    assert after["loss"] < before["loss"]
+    assert after["accuracy"] > 0.8
+
+
+def test_tests_happen_at_their_interval_and_a_snapshot_at_the_end(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=TESTED + "snapshot: 20 display: 15")
+    with Solver.from_file(path) as solver:
+        said = run(solver)
+    assert [line.split(":")[0] for line in said] == [
+        "iteration 0",
+        "iteration 10",
+        "iteration 15/30",
+        "snapshot",
+        "iteration 20",
+        "iteration 30/30",
+        "snapshot",
+        "iteration 30",
+    ]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["solver_iter_20.pt", "solver_iter_30.pt"]
+
+
+def test_what_the_solver_declines_does_not_happen(tmp_path: Path) -> None:
+    solver_text = TESTED + "test_initialization: false snapshot_after_train: false"
+    with Solver.from_file(write_project(tmp_path, solver=solver_text)) as solver:
+        said = run(solver)
+    assert [line.split(":")[0] for line in said] == ["iteration 10", "iteration 20", "iteration 30"]
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_the_displayed_loss_is_the_mean_of_the_last_ones(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER + "average_loss: 4")) as solver:
+        curve = losses(solver, 10)
+        assert solver.loss() == pytest.approx(sum(curve[-4:]) / 4)
+
+
+def test_layers_are_set_up_train_first_and_tested_first(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=TESTED)
+    logged = BATCHES.replace("import h5py", "import h5py\n\nLOG = []", 1)
+    for hook in ("setup", "forward"):
+        head = f"def {hook}(self, bottom, top):"
+        logged = logged.replace(head, f'{head}\n        LOG.append(("{hook}", self.phase))')
+    (tmp_path / "batches.py").write_text(logged)
+    with Solver.from_file(path) as solver:
+        run(solver)
+    import batches  # type: ignore[import-not-found]
+
+    assert batches.LOG[:6] == [("setup", 0), ("setup", 1)] + [("forward", 1)] * 3 + [("forward", 0)]
+
+
+def test_layers_are_closed_whatever_happens(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=TESTED)
+    closing = BATCHES + "\n    def close(self):\n        self.closed = True\n"
+    (tmp_path / "batches.py").write_text(closing)
+    with pytest.raises(ZeroDivisionError), Solver.from_file(path) as solver:
+        raise ZeroDivisionError
+    for net in (solver.train_net, *solver.test_nets):
+        layer = net.layers["data"]
+        assert isinstance(layer, PythonLayer)
+        assert layer.user_layer.closed  # type: ignore[attr-defined]
+
+
+def test_training_ends_where_the_data_ends(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(ENDING)
+    with Solver.from_file(path) as solver:
+        said = run(solver)
+    assert said == ["the data ended after iteration 4: all was given", f"snapshot: {tmp_path / 'solver_iter_4.pt'}"]
+
+
+def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 4 test_interval: 10")
+    with Solver.from_file(path) as solver:
+        expected = solver.test()
+    (tmp_path / "solver.prototxt").write_text(SMALL_SOLVER + "test_iter: 100 test_interval: 10")
+    (tmp_path / "batches.py").write_text(ENDING)
+    del sys.modules["batches"]
+    with Solver.from_file(path) as solver:
+        assert solver.test() == expected
+
+
+def test_nets_can_stand_in_files_of_their_own(tmp_path: Path) -> None:
+    solver = SMALL_SOLVER.replace('net: "net.prototxt"', 'train_net: "net.prototxt" test_net: "test.prototxt"')
+    path = write_project(tmp_path, solver=solver + "test_iter: 2 test_interval: 5")
+    (tmp_path / "test.prototxt").write_text(SMALL_NET)
+    with Solver.from_file(path) as made:
+        assert [net.document.path.name for net in made.test_nets] == ["test.prototxt"]
+        assert "accuracy" in made.test_nets[0].layers
+
+
+def test_several_test_nets_differ_by_their_stages(tmp_path: Path) -> None:
+    net = SMALL_NET.replace("include { phase: TEST }", 'include { phase: TEST stage: "scored" }')
+    path = write_project(
+        tmp_path,
+        net=net,
+        solver=SMALL_SOLVER + 'test_iter: [1, 2] test_interval: 5 test_state { stage: "scored" } test_state { }',
+    )
+    with Solver.from_file(path) as solver:
+        assert [scores.keys() for scores in solver.test()] == [{"loss", "accuracy"}, {"loss"}]
+
+
+def test_a_net_is_found_beside_the_solver_and_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "solvers").mkdir()
+    moved = path.rename(tmp_path / "solvers" / "solver.prototxt")
+    monkeypatch.chdir(tmp_path)
+    with Solver.from_file(moved) as solver:
+        assert solver.train_net.document.path == Path("net.prototxt")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("base_lr: 0.1", ""), "base_lr is needed"),
+        (("max_iter: 30", ""), "max_iter is needed"),
+        (('lr_policy: "step"', ""), "lr_policy is needed"),
+        (('net: "net.prototxt"', ""), "exactly one of net and train_net"),
+        (('net: "net.prototxt"', 'net: "net.prototxt" train_net: "net.prototxt"'), "exactly one of net and train_net"),
+        (
+            ('net: "net.prototxt"', 'net: "nte.prototxt"'),
+            r"nte\.prototxt: no such file \(named at .*solver\.prototxt:2:1",
+        ),
+        (("max_iter: 30", 'max_iter: 30 type: "Adam"'), "solver type 'Adam' is not supported"),
+        (("max_iter: 30", "max_iter: 30 rms_decay: 0.5"), "'rms_decay' is no field of SolverParameter"),
+        (("max_iter: 30", "max_iter: 30 debug_info: true"), "'debug_info' is no field of SolverParameter"),
+        (("max_iter: 30", 'max_iter: 30 regularization_type: "L3"'), "must be L1 or L2"),
+        (("max_iter: 30", "max_iter: 30 iter_size: 0"), "iter_size must be at least 1"),
+        (("max_iter: 30", "max_iter: 30 average_loss: 0"), "average_loss must be at least 1"),
+        (("max_iter: 30", "max_iter: 30 test_iter: 4"), "needs a test_interval"),
+        (("max_iter: 30", "max_iter: 30 test_interval: 4"), "test_interval needs test_iter"),
+        (("max_iter: 30", "max_iter: 30 test_interval: 4 test_iter: 0"), "test_iter must be at least 1"),
+        (("max_iter: 30", 'max_iter: 30 test_net: "net.prototxt"'), "test_iter is given 0 times, for 1 test nets"),
+        (("max_iter: 30", "max_iter: 30 test_interval: 4 test_iter: 1 test_state {} test_state {}"), "given 2 times"),
+    ],
+)
+def test_a_solver_that_cannot_be_honoured_is_refused(tmp_path: Path, change: tuple[str, str], what: str) -> None:
+    with pytest.raises(PrototxtError, match=what):
+        Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER.replace(*change)))
+
+
+def test_a_net_without_a_loss_is_refused(tmp_path: Path) -> None:
+    path = write_project(tmp_path, net=DATA_LAYER)
+    with Solver.from_file(path) as solver, pytest.raises(SolverError, match="no loss depends on weights"):
+        solver.step()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_asking_for_cuda_where_there_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SolverError, match="finds no CUDA device"):
+        Solver.from_file(write_project(tmp_path), device="cuda")
+
+
+@pytest.mark.cuda
+def test_on_cuda_the_whole_net_lives_there_and_learns_as_on_the_cpu(tmp_path: Path) -> None:
+    net = SMALL_NET.replace("dropout_ratio: 0.25", "dropout_ratio: 0.001")
+    path = write_project(tmp_path, net=net, solver=TESTED)
+    with Solver.from_file(path, device="cpu") as on_cpu:
+        expected = losses(on_cpu, 10)
+    with Solver.from_file(path, device="cuda") as on_cuda:
+        found = losses(on_cuda, 10)
+        assert on_cuda.test()[0].keys() == {"loss", "accuracy"}
+        assert {blob.data.device.type for blob in on_cuda.train_net.blobs.values()} == {"cuda"}
+        assert {each.weights.device.type for each in on_cuda.train_net.learnt()} == {"cuda"}
+    assert found == pytest.approx(expected, rel=0.05)

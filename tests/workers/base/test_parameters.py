@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from blobfeed.workers.base.checks import check_options, known_names
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.param_str import parse_param_str
+from blobfeed.workers.base.parameters import Parameters, check_parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+_LEAST = {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}
+
+
+def _message(**values: object) -> str:
+    with pytest.raises(ParameterError) as caught:
+        check_parameters({**_LEAST, **values}, "param_str")
+    return str(caught.value)
+
+
+def test_the_least_that_is_needed_gives_every_default() -> None:
+    parameters = check_parameters(_LEAST)
+    assert (parameters.batch_size, parameters.shuffle, parameters.last_batch) == (4, False, "wrap")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"batch_size": "4"}, "'batch_size' is '4': expected a whole number >= 1"),
+        ({"batch_size": True}, "'batch_size' is True: expected a whole number >= 1"),
+        ({"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
+        ({"num_loaders": "many"}, "'num_loaders' is 'many': expected a whole number >= 1 or 'auto'"),
+        ({"shuffle": "chunks"}, "'shuffle' is 'chunks': expected true or false or 'chunk'"),
+        ({"last_batch": "keep"}, "'last_batch' is 'keep': expected 'drop' or 'partial' or 'wrap'"),
+        ({"timeout_s": 0}, "'timeout_s' is 0: expected a number > 0"),
+        ({"in_order": "yes"}, "'in_order' is 'yes': expected true or false"),
+        ({"tops": 3}, "'tops' is 3: expected a list, each item text"),
+        ({"source": 3}, "'source' is 3: expected a mapping of names to values"),
+        ({"transform": {"scale": "x"}}, "'transform.scale' is 'x': expected a number"),
+        ({"transform": {"mean_value": [1, "x"]}}, "'transform.mean_value[1]' is 'x': expected a number"),
+        ({"max_shapes": {"data": [3, "x"]}}, "'max_shapes' is {'data': [3, 'x']}: expected a mapping of names"),
+        ({"cache": {"path": "c"}}, "'cache.size_limit' is missing: expected a whole number >= 1"),
+        ({"pad": 3}, "'pad' is 3: expected a mapping with keys among value, to_multiple_of"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values: dict[str, Any], expected: str) -> None:
+    message = _message(**values)
+    assert expected in message
+    assert message.startswith("param_str: ")
+
+
+def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> None:
+    message = _message(batchsize=3)
+    assert "unknown parameter 'batchsize' (did you mean 'batch_size'?)" in message
+    assert all(name in message for name in known_names(Parameters))
+
+
+def test_an_unknown_key_inside_a_parameter_is_named_with_its_place() -> None:
+    assert "transform: unknown parameter 'mirrored' (did you mean 'mirror'?)" in _message(transform={"mirrored": 1})
+
+
+def test_a_missing_batch_size_says_what_is_expected() -> None:
+    with pytest.raises(ParameterError, match="'batch_size' is missing: expected a whole number >= 1"):
+        check_parameters({"source": {"hdf5": {"path": "x"}}})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rank": 0},
+        {"world_size": 2},
+        {"rank": 2, "world_size": 2},
+        {"mix": [{"hdf5": {"path": "x"}}]},
+        {"source": None},
+        {"transform": {"mean_value": [1], "mean_file": "mean.npy"}},
+        {"transform": {"force_color": True, "force_gray": True}},
+        {3: 4},
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(values: dict[Any, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"^here: "):
+        check_parameters({**_LEAST, **values}, "here")
+
+
+def test_one_top_and_one_mean_need_no_list_around_them() -> None:
+    parameters = check_parameters({**_LEAST, "tops": "data", "transform": {"mean_value": 128}})
+    assert parameters.tops == ("data",)
+    assert parameters.transform.mean_value == (128.0,)
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(ParameterError, match="expected a mapping of names to values, got 3"):
+        check_parameters(3)  # type: ignore[arg-type]
+
+
+class _Nested(msgspec.Struct, forbid_unknown_fields=True):
+    places: dict[str, tuple[int, ...]] | tuple[int, ...] = ()
+
+
+def test_a_wrong_value_below_a_key_of_the_users_own_is_shown_with_the_mapping_it_is_in() -> None:
+    with pytest.raises(ParameterError, match=r"source x: parameter 'places' is \{'data': \['h'\]\}"):
+        check_options({"places": {"data": ["h"]}}, _Nested, "source x")
+
+
+_PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-1e6, 1e6) | st.text("abcN: ', 10", max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1), inner, max_size=3),
+    max_leaves=6,
+)
+_MAPPINGS = st.dictionaries(st.text("abcdef", min_size=1), _PLAIN, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_MAPPINGS)
+def test_yaml_json_and_a_python_dict_say_the_same(values: dict[str, object]) -> None:
+    assert parse_param_str(json.dumps(values)) == values
+    assert parse_param_str(repr(values)) == values
+    assert parse_param_str(yaml.safe_dump(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: 1e-3}", 1e-3),
+        ("a: 1e-3", 1e-3),
+        ("a: .5E+2", 50.0),
+        ("a: None", None),
+        ("{'a': (1, 2)}", (1, 2)),
+        ("{'a': True}", True),
+        ('{"a": true}', True),
+        ("a: 1e", "1e"),
+        ("a: Nonesuch", "Nonesuch"),
+    ],
+)
+def test_plain_values_are_read_as_their_writer_meant_them(text: str, value: object) -> None:
+    assert parse_param_str(text) == {"a": value}
+
+
+@pytest.mark.parametrize("text", ["", "3", "- a\n- b", "batch_size", "[1, 2]"])
+def test_a_param_str_that_is_no_mapping_is_shown_with_an_example(text: str) -> None:
+    with pytest.raises(ParameterError, match="expected a mapping such as"):
+        parse_param_str(text)
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t", "!!python/object/apply:os.getcwd []", "{a: *b}"])
+def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"(?s)^param_str is not valid YAML: .*it reads"):
+        parse_param_str(text)
+
+
+def test_a_bare_path_is_an_hdf5_source_as_caffes_own_layer_takes_it() -> None:
+    assert check_parameters({"source": "train.txt", "batch_size": 1}).source == {"hdf5": {"path": "train.txt"}}

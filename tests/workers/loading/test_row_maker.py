@@ -1,0 +1,277 @@
+"""From a raw sample to the tops' rows: what a decode hook may return, what is learnt from it, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SampleTooLargeError
+from blobfeed.workers.base.hooks import DecodeHook, Hooks, Sample, by_name
+from blobfeed.workers.base.parameters import Transform
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, allocate_rows
+from blobfeed.workers.loading.row_maker import RowMaker
+from blobfeed.workers.loading.transform import CropMirror
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+RAW = {"data": ArraySpec((3, 4, 6), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))}
+CROP = CropMirror(Transform(crop_size=2), train=False)
+
+
+def sample(index: int = 0, epoch: int = 0) -> Sample:
+    data = np.arange(72, dtype=np.uint8).reshape(3, 4, 6) + np.uint8(index)
+    return Sample({"data": data, "label": np.array(index)}, index, epoch)
+
+
+def maker(
+    decode: DecodeHook | None = None,
+    *,
+    tops: tuple[str, ...] | None = None,
+    transform: CropMirror | None = None,
+    max_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
+) -> RowMaker:
+    return RowMaker(
+        Hooks(decode=decode), RAW, sample, tops=tops, seed=seed, transform=transform, max_shapes=max_shapes or {}
+    )
+
+
+def row_of(made: RowMaker, raw: Sample) -> dict[str, AnyArray]:
+    """What `put` makes of one sample, in the middle one of three rows; the others must stay as they were."""
+    out = allocate_rows(made.specs, 3)
+    made.put(raw, out, 1)
+    found = {}
+    for name, rows in out.items():
+        if isinstance(rows, RaggedRows):
+            assert not rows.memory[0].any()
+            assert not rows.memory[2].any()
+            found[name] = rows.get(1)
+        else:
+            assert not rows[0].any()
+            assert not rows[2].any()
+            found[name] = rows[1]
+    return found
+
+
+# ---- what a hook may return
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (np.ones(3), np.zeros(2)),
+        [np.ones(3), np.zeros(2)],
+        {"one": np.ones(3), "two": np.zeros(2)},
+        {"two": np.zeros(2), "one": np.ones(3)},
+    ],
+    ids=["tuple", "list", "mapping", "mapping in another order"],
+)
+def test_a_result_is_brought_into_the_tops_order(result: object) -> None:
+    arrays = by_name(result, ("one", "two"), "decode returned")
+    assert list(arrays) == ["one", "two"]
+    assert np.array_equal(arrays["one"], np.ones(3))
+    assert np.array_equal(arrays["two"], np.zeros(2))
+
+
+def test_one_array_is_enough_for_one_top() -> None:
+    array = np.arange(4)
+    assert by_name(array, ("only",), "decode returned")["only"] is array
+
+
+@settings(deadline=None, max_examples=60)
+@given(names=st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True), data=st.data())
+def test_arrays_go_through_as_they_are(names: list[str], data: st.DataObject) -> None:
+    arrays = {name: np.zeros(number + 1) for number, name in enumerate(names)}
+    result: object = data.draw(st.sampled_from([arrays, tuple(arrays.values()), list(arrays.values())]))
+    found = by_name(result, tuple(names), "it was")
+    assert all(found[name] is arrays[name] for name in names)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0.5, np.float32),
+        (7, np.int64),
+        (True, np.bool_),
+        (np.float64(0.5), np.float64),
+        (np.uint8(7), np.uint8),
+        (np.ones(2, np.float16), np.float16),
+    ],
+)
+def test_a_python_float_becomes_the_type_of_blobs_and_others_keep_theirs(value: object, dtype: type) -> None:
+    assert by_name(value, ("top",), "decode returned")["top"].dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        ((1, 2, 3), "decode returned a tuple of 3, expected one array for each of one, two"),
+        ([1], "decode returned a list of 1, expected one array for each of one, two"),
+        ((), "decode returned a tuple of 0, expected"),
+        ({"one": 1}, "decode returned a dict with one, expected one array for each of one, two"),
+        ({"one": 1, "two": 2, "three": 3}, "decode returned a dict with one, two, three, expected"),
+        ({1: 1, 2: 2}, "decode returned a dict with 1, 2, expected"),
+        (np.ones(2), "decode returned a ndarray, expected one array for each of one, two"),
+        (None, "decode returned a NoneType, expected one array for each of one, two"),
+    ],
+)
+def test_a_result_that_is_not_one_array_for_each_top_is_described(result: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        by_name(result, ("one", "two"), "decode returned")
+
+
+# ---- what the tops are
+
+
+def test_without_a_hook_the_tops_are_the_sources_arrays() -> None:
+    assert maker().specs == RAW
+    assert maker().changes_nothing
+
+
+def test_tops_may_be_some_of_the_sources_arrays_in_another_order() -> None:
+    assert list(maker(tops=("label", "data")).specs) == ["label", "data"]
+    assert maker(tops=("label",)).specs == {"label": RAW["label"]}
+    assert not maker(tops=("label",)).changes_nothing
+    assert row_of(maker(tops=("label",)), sample(9)) == {"label": 9}
+
+
+def test_a_top_that_the_source_has_not_is_named() -> None:
+    with pytest.raises(ParameterError, match="tops: the source has data, label, but not depth"):
+        maker(tops=("data", "depth"))
+
+
+def test_specs_are_learnt_from_what_the_hook_makes() -> None:
+    made = maker(lambda s, _: (np.divide(s["data"][:, ::2, ::2], np.float32(2)), 0.5), tops=("small", "weight"))
+    assert made.specs == {
+        "small": ArraySpec((3, 2, 3), np.dtype(np.float32)),
+        "weight": ArraySpec((), np.dtype(np.float32)),
+    }
+    assert not made.changes_nothing
+
+
+def test_what_the_hook_raises_on_the_first_sample_comes_through() -> None:
+    def decode(*_: object) -> None:
+        raise ZeroDivisionError("on the first sample")
+
+    with pytest.raises(ZeroDivisionError, match="on the first sample"):
+        maker(decode)
+
+
+def test_the_hook_is_given_sample_and_generator() -> None:
+    def decode(raw: Sample, rng: np.random.Generator) -> Mapping[str, Any]:
+        assert list(raw) == ["data", "label"]
+        return {"data": raw["data"], "label": (raw.index, raw.epoch, rng.integers(1 << 40))}
+
+    first, again = (row_of(maker(decode, seed=3), sample(5, 2))["label"].tolist() for _ in range(2))
+    assert first == again
+    assert first[:2] == [5, 2]
+    others = {row_of(maker(decode, seed=seed), sample(index, epoch))["label"].tolist()[2]
+              for seed, index, epoch in [(3, 5, 2), (4, 5, 2), (3, 6, 2), (3, 5, 3)]}  # fmt: skip
+    assert len(others) == 4
+
+
+# ---- what is put into the rows
+
+
+def test_a_sample_fills_its_own_row_and_no_other() -> None:
+    row = row_of(maker(), sample(7))
+    assert np.array_equal(row["data"], sample(7)["data"])
+    assert row["label"] == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "described"),
+    [
+        (lambda data: data[:-1], r"shape \(2, 4, 6\) and type uint8"),
+        (lambda data: data[..., None], r"shape \(3, 4, 6, 1\) and type uint8"),
+        (lambda data: data[:1, :1, :1], r"shape \(1, 1, 1\) and type uint8"),  # would fill the row by broadcasting
+        (lambda data: data.astype(np.float32), r"shape \(3, 4, 6\) and type float32"),
+        (lambda data: data.astype(np.int8), r"shape \(3, 4, 6\) and type int8"),
+        (lambda _: 5, r"shape \(\) and type int64"),
+        (lambda _: "text", r"shape \(\) and type <U4"),
+        (lambda _: None, r"shape \(\) and type object"),
+    ],
+)
+def test_a_later_sample_of_another_shape_or_type_is_refused(wrong: Any, described: str) -> None:
+    made = maker(lambda s, _: (s["data"] if s.index == 0 else wrong(s["data"]), s["label"]))
+    with pytest.raises(ValueError, match=rf"top 'data' got an array of {described}, expected \(3, 4, 6\) uint8"):
+        row_of(made, sample(1))
+    assert row_of(made, sample(0))["label"] == 0
+
+
+def test_a_hook_that_forgets_a_top_later_is_refused() -> None:
+    made = maker(lambda s, _: (s["data"], s["label"]) if s.index == 0 else s["data"])
+    with pytest.raises(ValueError, match="decode returned a ndarray, expected one array for each of data, label"):
+        row_of(made, sample(1))
+
+
+# ---- shapes that vary
+
+
+def test_a_top_may_vary_up_to_its_declared_maximum() -> None:
+    made = maker(lambda s, _: (s["data"][:, : s.index], s["label"]), max_shapes={"data": (3, 4, 6)})
+    assert made.specs["data"] == ArraySpec((3, 4, 6), np.dtype(np.uint8), varies=True)
+    for rows in range(5):
+        assert np.array_equal(row_of(made, sample(rows))["data"], sample(rows)["data"][:, :rows])
+
+
+def test_a_sample_above_the_declared_maximum_is_refused() -> None:
+    made = maker(lambda s, _: (s["data"][:, : 1 + s.index], s["label"]), max_shapes={"data": (3, 2, 6)})
+    with pytest.raises(SampleTooLargeError, match=r"\(3, 3, 6\) does not fit the declared maximum \(3, 2, 6\)"):
+        row_of(made, sample(2))
+
+
+def test_varying_samples_keep_their_type() -> None:
+    made = maker(
+        lambda s, _: (s["data"] if s.index == 0 else np.divide(s["data"], 2), s["label"]),
+        max_shapes={"data": (3, 4, 6)},
+    )
+    with pytest.raises(ValueError, match="type float64, expected up to"):
+        row_of(made, sample(1))
+
+
+def test_a_maximum_for_a_top_that_is_not_there_is_named() -> None:
+    with pytest.raises(ParameterError, match="max_shapes names depth, but the tops are data, label"):
+        maker(max_shapes={"depth": (1,)})
+
+
+# ---- crop and mirror
+
+
+def test_only_the_first_top_is_cropped() -> None:
+    made = maker(transform=CROP)
+    assert made.specs == {"data": replace(RAW["data"], shape=(3, 2, 2)), "label": RAW["label"]}
+    assert not made.changes_nothing
+    row = row_of(made, sample(3))
+    assert np.array_equal(row["data"], sample(3)["data"][:, 1:3, 2:4])
+    assert row["label"] == 3
+
+
+def test_what_the_hook_made_is_cropped() -> None:
+    made = maker(lambda s, _: (np.multiply(s["data"], np.float32(0.5)), s["label"]), transform=CROP)
+    assert made.specs["data"] == ArraySpec((3, 2, 2), np.dtype(np.float32))
+    assert np.array_equal(row_of(made, sample())["data"], np.multiply(sample()["data"][:, 1:3, 2:4], np.float32(0.5)))
+
+
+def test_samples_of_several_shapes_are_cropped_to_one() -> None:
+    made = maker(lambda s, _: (s["data"][:, : 4 - s.index], s["label"]), transform=CROP, max_shapes={"data": (3, 4, 6)})
+    assert made.specs["data"] == ArraySpec((3, 2, 2), np.dtype(np.uint8))
+    assert np.array_equal(row_of(made, sample(2))["data"], sample(2)["data"][:, :2, 2:4])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda data: data[:1],  # one channel would go to all three by broadcasting
+        lambda data: data[0],
+        lambda data: data.astype(np.float64) + 0.5,  # would be cut to whole numbers
+    ],
+    ids=["channels", "axes", "type"],
+)
+def test_a_later_sample_of_another_shape_or_type_is_refused_before_it_is_cropped(wrong: Any) -> None:
+    made = maker(lambda s, _: (s["data"] if s.index == 0 else wrong(s["data"]), s["label"]), transform=CROP)
+    with pytest.raises(ValueError, match="top 'data' got an array of shape"):
+        row_of(made, sample(1))

@@ -1,0 +1,210 @@
+"""Crop, mirror and colour against the same done pixel by pixel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SampleError, SampleTooLargeError
+from blobfeed.workers.base.parameters import Transform
+from blobfeed.workers.base.specs import ArraySpec, RaggedRows
+from blobfeed.workers.loading import transform
+from blobfeed.workers.loading.transform import Crop, CropMirror
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+DTYPES = ["uint8", "int16", "uint16", "int64", "float32", "float64"]
+
+
+def image(channels: int, height: int, width: int, dtype: str = "uint8", seed: int = 0) -> NDArray[Any]:
+    return np.random.default_rng(seed).integers(0, 256, (channels, height, width)).astype(dtype)
+
+
+def transformed(crop_mirror: CropMirror, sample: NDArray[Any], seed: int = 0) -> NDArray[Any]:
+    out = np.zeros(crop_mirror.output_shape(sample.shape), sample.dtype)
+    crop_mirror.apply(sample, out, np.random.default_rng(seed))
+    return out
+
+
+def gray_of(pixel: list[float], dtype: np.dtype[Any]) -> float:
+    blue, green, red = pixel
+    if dtype == np.uint8:
+        return int(cv2.cvtColor(np.array([[[blue, green, red]]], np.uint8), cv2.COLOR_BGR2GRAY).reshape(()))
+    # In single precision as soon as the type leaves that open: a half that is missed there is rounded the other way.
+    real = np.result_type(dtype, np.float32).type
+    gray = float(real(0.114) * real(blue) + real(0.587) * real(green) + real(0.299) * real(red))
+    return gray if dtype.kind == "f" else round(gray)
+
+
+def naive(sample: NDArray[Any], options: Transform, crop: Crop) -> NDArray[Any]:
+    """The transform, one pixel after the other: first the colour, then crop and mirror."""
+    channels, height, width = sample.shape
+    colored = sample
+    if options.force_color and channels == 1:
+        colored = np.concatenate([sample] * 3)
+    elif options.force_gray and channels == 3:
+        pixels = sample.reshape(3, -1).T.tolist()
+        colored = np.array([gray_of(pixel, sample.dtype) for pixel in pixels]).reshape(1, height, width)
+    size = (options.crop_size or height, options.crop_size or width)
+    out = np.zeros((len(colored), *size), sample.dtype)
+    for c, y, x in np.ndindex(out.shape):
+        out[c, y, size[1] - 1 - x if crop.mirrored else x] = colored[c, crop.top + y, crop.left + x]
+    return out
+
+
+options_of = st.builds(
+    Transform,
+    crop_size=st.integers(0, 8),
+    mirror=st.booleans(),
+    force_color=st.booleans(),
+    force_gray=st.booleans(),
+).filter(lambda options: not (options.force_color and options.force_gray))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    options=options_of,
+    train=st.booleans(),
+    channels=st.sampled_from([1, 3]),
+    height=st.integers(8, 12),
+    width=st.integers(8, 12),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 2**32),
+    has_opencv=st.booleans(),
+)
+def test_every_transform_equals_the_same_pixel_by_pixel(
+    options: Transform, train: bool, channels: int, height: int, width: int, dtype: str, seed: int, has_opencv: bool
+) -> None:
+    sample = image(channels, height, width, dtype, seed)
+    crop_mirror = CropMirror(options, train=train)
+    crop = crop_mirror.draw(sample.shape, np.random.default_rng(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_opencv:
+            patch.setattr(transform, "_opencv", lambda: None)
+        result = transformed(crop_mirror, sample, seed)
+    np.testing.assert_allclose(result, naive(sample, options, crop), rtol=1e-6 if result.dtype.kind == "f" else 0)
+    spec = crop_mirror.output_spec(ArraySpec(sample.shape, sample.dtype))
+    assert spec == ArraySpec(result.shape, result.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("has_opencv", [True, False])
+def test_mirroring_turns_every_channel_of_every_type(
+    dtype: str, channels: int, has_opencv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_opencv:
+        monkeypatch.setattr(transform, "_opencv", lambda: None)
+    sample = image(channels, 9, 11, dtype)
+    crop_mirror = CropMirror(Transform(crop_size=7, mirror=True), train=True)
+    out = np.zeros((channels, 7, 7), dtype)
+    crop_mirror.copy(sample, out, Crop(1, 3, mirrored=True))
+    np.testing.assert_array_equal(out, sample[:, 1:8, 3:10][:, :, ::-1])
+
+
+@given(st.integers(1, 9), st.integers(9, 20), st.integers(9, 20), st.booleans(), st.integers(0, 2**32))
+def test_a_test_crop_is_centred_and_never_mirrored(size: int, height: int, width: int, mirror: bool, seed: int) -> None:
+    crop_mirror = CropMirror(Transform(crop_size=size, mirror=mirror), train=False)
+    rng = np.random.default_rng(seed)
+    before = rng.bit_generator.state
+    assert crop_mirror.draw((3, height, width), rng) == Crop((height - size) // 2, (width - size) // 2, mirrored=False)
+    assert rng.bit_generator.state == before, "nothing is drawn in TEST"
+
+
+def test_train_crops_reach_every_place_alike_and_mirror_half_of_them() -> None:
+    crop_mirror = CropMirror(Transform(crop_size=8, mirror=True), train=True)
+    rng = np.random.default_rng(0)
+    drawn = [crop_mirror.draw((3, 10, 11), rng) for _ in range(12_000)]
+    counts = np.zeros((3, 4, 2), int)
+    for crop in drawn:
+        counts[crop.top, crop.left, int(crop.mirrored)] += 1
+    assert abs(counts - 500).max() < 110, "24 kinds of crop, 500 of each: five standard deviations"
+
+
+def test_a_sample_is_cropped_in_the_same_place_with_mirroring_and_without() -> None:
+    plain = CropMirror(Transform(crop_size=8), train=True)
+    mirrored = CropMirror(Transform(crop_size=8, mirror=True), train=True)
+    for seed in range(50):
+        one, other = (both.draw((3, 20, 30), np.random.default_rng(seed)) for both in (plain, mirrored))
+        assert (one.top, one.left) == (other.top, other.left)
+
+
+def test_the_same_generator_gives_the_same_pixels() -> None:
+    crop_mirror = CropMirror(Transform(crop_size=8, mirror=True), train=True)
+    sample = image(3, 30, 40)
+    first, again, other = (transformed(crop_mirror, sample, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_gray_is_opencvs_gray_for_every_byte() -> None:
+    values = np.arange(256, dtype=np.uint8)
+    colors = np.array(np.meshgrid(values, values[::15], values[::5], indexing="ij")).reshape(3, 256, -1)
+    expected = cv2.cvtColor(np.ascontiguousarray(colors.transpose(1, 2, 0)), cv2.COLOR_BGR2GRAY)
+    gray = transformed(CropMirror(Transform(force_gray=True), train=False), colors)
+    np.testing.assert_array_equal(gray[0], expected)
+
+
+def test_images_of_varying_size_take_the_room_of_what_they_become() -> None:
+    rows = RaggedRows.empty(ArraySpec((3, 10, 20), np.dtype("uint8"), varies=True), 2)
+    crop_mirror = CropMirror(Transform(mirror=True, force_color=True), train=True)
+    sample = image(1, 7, 13)
+    crop_mirror.put(sample, rows, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(rows.get(1), transformed(crop_mirror, sample))
+    with pytest.raises(SampleTooLargeError):
+        crop_mirror.put(image(1, 11, 13), rows, 0, np.random.default_rng(0))
+
+
+def test_a_crop_makes_images_of_varying_size_equal() -> None:
+    spec = ArraySpec((3, 100, 200), np.dtype("uint8"), varies=True)
+    crop_mirror = CropMirror(Transform(crop_size=50), train=True)
+    assert crop_mirror.output_spec(spec) == ArraySpec((3, 50, 50), np.dtype("uint8"))
+    rows = np.zeros((1, 3, 50, 50), np.uint8)
+    sample = image(3, 50, 77)
+    crop_mirror.put(sample, rows, 0, np.random.default_rng(3))
+    np.testing.assert_array_equal(rows[0], transformed(crop_mirror, sample, 3))
+    with pytest.raises(SampleError, match="an image of 49×77 is smaller than crop_size 50"):
+        crop_mirror.put(image(3, 49, 77), rows, 0, np.random.default_rng(3))
+    assert CropMirror(Transform(mirror=True), train=True).output_spec(spec) == spec
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        (
+            Transform(crop_size=33),
+            (3, 32, 64),
+            r"crop_size is 33: expected at most the size of the image, \(3, 32, 64\) uint8",
+        ),
+        (Transform(crop_size=8), (32, 64), r"need images of shape \(channels, height, width\), .* \(32, 64\) uint8"),
+        (Transform(force_gray=True), (4, 8, 8), r"force_gray needs images of 1 or 3 channels, .* \(4, 8, 8\) uint8"),
+        (Transform(force_color=True), (2, 8, 8), "force_color needs images of 1 or 3 channels"),
+    ],
+)
+def test_images_that_do_not_suit_the_options_are_an_error(
+    options: Transform, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        CropMirror(options, train=True).output_spec(ArraySpec(shape, np.dtype("uint8")))
+
+
+def test_both_colours_at_once_are_an_error() -> None:
+    with pytest.raises(ParameterError, match="force_color and force_gray exclude each other"):
+        CropMirror(Transform(force_color=True, force_gray=True), train=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "in_train", "in_test"),
+    [
+        (Transform(scale=0.5, mean_value=(1.0,)), False, False),
+        (Transform(mirror=True), True, False),
+        (Transform(crop_size=5), True, True),
+        (Transform(force_gray=True), True, True),
+    ],
+)
+def test_it_is_active_only_where_it_changes_something(options: Transform, in_train: bool, in_test: bool) -> None:
+    assert CropMirror(options, train=True).active == in_train
+    assert CropMirror(options, train=False).active == in_test

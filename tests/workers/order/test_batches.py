@@ -1,0 +1,224 @@
+"""Batch plans: the ranks together take every epoch once, all the same number of batches, from any start."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+
+import pytest
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.order.batches import BatchPlan, BatchRange, LastBatch, rand_skip_of, resume_position
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+SAMPLES = st.integers(1, 70)
+BATCH_SIZE = st.integers(1, 20)
+RANKS = st.integers(1, 5)
+EPOCHS = st.integers(1, 4)
+EVERY_MODE: tuple[LastBatch, ...] = ("wrap", "drop", "partial")
+MODES = st.sampled_from(EVERY_MODE)
+
+
+def _plans(
+    samples: int, batch_size: int, mode: LastBatch, epochs: int | None, ranks: int, start: int = 0
+) -> list[BatchPlan]:
+    """One plan for each rank; a combination that is refused does not count as an example."""
+    try:
+        return [BatchPlan(samples, batch_size, mode, epochs, rank, ranks, start) for rank in range(ranks)]
+    except ParameterError:
+        assume(False)
+        raise
+
+
+def _total(plans: list[BatchPlan]) -> int:
+    totals = {plan.total for plan in plans}
+    assert len(totals) == 1
+    total = totals.pop()
+    assert total is not None
+    return total
+
+
+def _positions(batch: BatchRange) -> range:
+    return range(batch.start, batch.start + batch.rows)
+
+
+def _taken(plans: list[BatchPlan], rounds: range) -> list[int]:
+    return [*chain.from_iterable(_positions(plan.batch(k)) for k in rounds for plan in plans)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 200))
+def test_the_ranks_together_take_each_position_once_in_order(
+    samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int
+) -> None:
+    plans = _plans(samples, batch_size, mode, epochs, ranks, start)
+    taken = _taken(plans, range(_total(plans)))
+    round_rows = batch_size * ranks
+    everything = range(start, epochs * samples)
+    if mode == "partial":
+        expected = [*everything]
+    elif mode == "wrap":
+        expected = [*range(start, start + -(-len(everything) // round_rows) * round_rows)]
+    else:
+        ends = [epoch * samples for epoch in range(start // samples, epochs + 1)]
+        borders = [start, *ends[1:]]
+        expected = []
+        for first, end in pairwise(borders):
+            expected += range(first, first + (end - first) // round_rows * round_rows)
+    assert taken == expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS)
+def test_batches_are_full_but_for_the_last_round_of_a_partial_epoch(
+    samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int
+) -> None:
+    plans = _plans(samples, batch_size, mode, epochs, ranks)
+    for k in range(_total(plans)):
+        rows = [plan.batch(k).rows for plan in plans]
+        if mode != "partial" or not plans[0].ends_epoch(k):
+            assert rows == [batch_size] * ranks
+        assert 1 <= max(rows) <= min(rows) + 1 <= batch_size + 1
+        assert min(rows) >= 1
+        assert rows == sorted(rows, reverse=True)
+
+
+@settings(deadline=None, max_examples=100)
+@given(SAMPLES, BATCH_SIZE, st.sampled_from(("drop", "partial")), RANKS, st.integers(0, 5))
+def test_batches_per_epoch_counts_the_batches_of_an_epoch(
+    samples: int, batch_size: int, mode: LastBatch, ranks: int, epoch: int
+) -> None:
+    plan = _plans(samples, batch_size, mode, None, ranks)[0]
+    first = plan.batches_per_epoch * epoch
+    epochs = [plan.batch(k).start // samples for k in range(first, first + plan.batches_per_epoch)]
+    assert set(epochs) == {epoch}
+    assert [plan.ends_epoch(first + k) for k in range(plan.batches_per_epoch)][:-1] == [False] * (
+        plan.batches_per_epoch - 1
+    )
+    assert plan.ends_epoch(first + plan.batches_per_epoch - 1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(SAMPLES, BATCH_SIZE, RANKS, st.integers(0, 30))
+def test_an_epoch_ends_in_the_round_that_holds_its_last_sample(
+    samples: int, batch_size: int, ranks: int, k: int
+) -> None:
+    plans = _plans(samples, batch_size, "wrap", None, ranks)
+    held = any(position % samples == samples - 1 for position in _taken(plans, range(k, k + 1)))
+    assert [plan.ends_epoch(k) for plan in plans] == [held] * ranks
+
+
+@settings(deadline=None, max_examples=200)
+@given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 100), st.data())
+def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
+    samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int, data: st.DataObject
+) -> None:
+    plans = _plans(samples, batch_size, mode, epochs, ranks, start)
+    total = _total(plans)
+    taken = data.draw(st.integers(0, total))
+    resumed = _plans(samples, batch_size, mode, epochs, ranks, plans[0].round_start(taken))
+    assert _total(resumed) == total - taken
+    for before, after in zip(plans, resumed, strict=True):
+        assert [after.batch(k) for k in range(total - taken)] == [before.batch(k) for k in range(taken, total)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(SAMPLES, BATCH_SIZE, st.sampled_from(("wrap", "partial")), RANKS, RANKS, st.data())
+def test_another_number_of_ranks_takes_exactly_what_is_left(
+    samples: int, batch_size: int, mode: LastBatch, before: int, after: int, data: st.DataObject
+) -> None:
+    epochs = 3
+    plans = _plans(samples, batch_size, mode, epochs, before)
+    k = data.draw(st.integers(0, _total(plans)))
+    position = resume_position(plans[0], [k] * before)
+    resumed = _plans(samples, batch_size, mode, epochs, after, position)
+    taken = _taken(plans, range(k)) + _taken(resumed, range(_total(resumed)))
+    assert taken[: epochs * samples] == [*range(epochs * samples)]
+    assert mode == "wrap" or len(taken) == epochs * samples
+
+
+def test_ranks_that_took_different_numbers_of_batches_cannot_be_resumed_as_others() -> None:
+    plan = BatchPlan(100, 10, rank=0, world_size=2)
+    with pytest.raises(ParameterError, match=r"different numbers of batches, \[3, 4\].*where all have taken the same"):
+        resume_position(plan, [3, 4])
+    with pytest.raises(ParameterError, match="states of 2 ranks are needed to resume, got 1"):
+        resume_position(plan, [3])
+
+
+def test_a_wrapped_batch_holds_the_end_of_one_epoch_and_the_start_of_the_next() -> None:
+    plan = BatchPlan(10, 4, "wrap", epochs=1)
+    assert [plan.batch(k) for k in range(3)] == [BatchRange(0, 4), BatchRange(4, 4), BatchRange(8, 4)]
+    assert plan.total == plan.batches_per_epoch == 3
+
+
+def test_a_partial_round_is_dealt_nearly_equally() -> None:
+    batches = [BatchPlan(21, 4, "partial", 2, rank, 3).batch(1) for rank in range(3)]
+    assert batches == [BatchRange(12, 3), BatchRange(15, 3), BatchRange(18, 3)]
+    batches = [BatchPlan(19, 4, "partial", 2, rank, 3).batch(3) for rank in range(3)]
+    assert batches == [BatchRange(31, 3), BatchRange(34, 2), BatchRange(36, 2)]
+
+
+def test_a_batch_far_away_costs_what_the_first_does() -> None:
+    # Anything that walked there would never come back.
+    for mode in EVERY_MODE:
+        plan = BatchPlan(10**12 + 7, 64, mode, None, 1, 4)
+        rounds = plan.batches_per_epoch * 10**6 if mode != "wrap" else 10**15
+        assert plan.batch(rounds).start == (10**6 * plan.samples if mode != "wrap" else 10**15 * 256) + 64
+
+
+def test_there_is_no_batch_behind_the_last_one() -> None:
+    plan = BatchPlan(10, 5, "drop", epochs=2)
+    assert plan.total == 4
+    assert plan.batch(3) == BatchRange(15, 5)
+    with pytest.raises(IndexError, match="batch 4 of a plan of 4 batches"):
+        plan.batch(4)
+    with pytest.raises(IndexError, match="batch -1"):
+        plan.batch(-1)
+    assert BatchPlan(10, 5).total is None
+
+
+def test_a_start_behind_the_last_epoch_leaves_nothing() -> None:
+    for mode in EVERY_MODE:
+        assert BatchPlan(10, 5, mode, epochs=2, start=20).total == 0
+
+
+def test_too_few_samples_for_a_full_round_are_named() -> None:
+    with pytest.raises(ParameterError, match=r"'drop'.*samples=30, batch_size=16, world_size=2.*32 samples.*'wrap'"):
+        BatchPlan(30, 16, "drop", world_size=2)
+    with pytest.raises(ParameterError, match=r"'partial'.*an epoch has 1 samples for 2 ranks.*samples=33.*'drop'"):
+        BatchPlan(33, 16, "partial", world_size=2)
+    with pytest.raises(ParameterError, match=r"'partial'.*from position 31 on has 1 samples for 2 ranks"):
+        BatchPlan(32, 16, "partial", world_size=2, start=31)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"samples": 0}, "samples is 0: expected at least 1"),
+        ({"batch_size": 0}, "batch_size is 0: expected at least 1"),
+        ({"epochs": 0}, "epochs is 0: expected at least 1"),
+        ({"start": -1}, "start is -1: expected at least 0"),
+        ({"world_size": 0}, "world_size is 0: expected at least 1"),
+        ({"rank": -1}, "rank is -1: expected at least 0"),
+        ({"rank": 2, "world_size": 2}, "rank is 2: expected a number below world_size=2"),
+        ({"last_batch": "keep"}, "last_batch is 'keep': expected 'wrap', 'drop' or 'partial'"),
+    ],
+)
+def test_impossible_arguments_are_named(changed: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"samples": 10, "batch_size": 2} | changed
+    with pytest.raises(ParameterError, match=message):
+        BatchPlan(**arguments)  # type: ignore[arg-type]  # wrong ones on purpose
+
+
+@given(st.integers(0, 2**70), st.integers(0, 10**12))
+def test_rand_skip_is_below_its_bound(seed: int, rand_skip: int) -> None:
+    skipped = rand_skip_of(seed, rand_skip)
+    assert 0 <= skipped < max(1, rand_skip)
+    assert skipped == rand_skip_of(seed, rand_skip)
+
+
+def test_rand_skip_takes_every_value_and_skips_once() -> None:
+    assert {rand_skip_of(seed, 5) for seed in range(100)} == set(range(5))
+    skipped = rand_skip_of(3, 10)
+    plan = BatchPlan(10, 4, epochs=2, start=skipped)
+    assert plan.batch(0).start == skipped
+    assert plan.batch(1).start == skipped + 4

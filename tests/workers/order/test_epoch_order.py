@@ -1,0 +1,152 @@
+"""Epoch orders: every sample once in each epoch, as a function of seed and position, however it is asked for."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder
+from blobfeed.workers.order.make_order import Shuffle, make_order
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SHUFFLES = st.sampled_from((False, True, "chunk"))
+
+
+def _order(samples: int, shuffle: Shuffle, seed: int = 3) -> EpochOrder:
+    return make_order(samples, shuffle=shuffle, seed=seed, chunk_samples=7, window_chunks=3)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50)),
+    shuffle=SHUFFLES,
+    seed=st.integers(0, 2**70),
+    epoch=st.integers(0, 10**6),
+)
+def test_every_sample_comes_once_in_each_epoch(samples: int, shuffle: Shuffle, seed: int, epoch: int) -> None:
+    epochs = _order(samples, shuffle, seed).indices(epoch * samples, 3 * samples).reshape(3, samples)
+    assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(samples), (3, 1)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50), st.just(10**9)),
+    shuffle=SHUFFLES,
+    asked=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=6),
+)
+def test_the_answer_does_not_depend_on_what_was_asked_before(
+    samples: int, shuffle: Shuffle, asked: list[tuple[int, int]]
+) -> None:
+    whole = _order(samples, shuffle).indices(0, 10_300)
+    order = _order(samples, shuffle)
+    for start, count in asked:
+        assert np.array_equal(order.indices(start, count), whole[start : start + count])
+        order = pickle.loads(pickle.dumps(order))
+
+
+def test_what_is_handed_out_is_the_caller_s_own() -> None:
+    for shuffle in (False, True, "chunk"):
+        order = _order(100, shuffle)
+        first = order.indices(0, 10)
+        kept = first.copy()
+        first[:] = -1
+        assert np.array_equal(order.indices(0, 10), kept)
+
+
+@pytest.mark.parametrize("samples", [50, 20_000])
+@pytest.mark.parametrize("shuffle", [True, "chunk"])
+def test_epochs_and_seeds_have_orders_of_their_own(samples: int, shuffle: Shuffle) -> None:
+    epochs = [_order(samples, shuffle, seed).indices(epoch * samples, 50) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 4
+
+
+def test_sequential_is_sequential_across_epochs() -> None:
+    assert _order(5, False).indices(3, 9).tolist() == [3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+# A snapshot of one release must be resumed by the next: these numbers never change.
+@pytest.mark.parametrize(
+    ("samples", "shuffle", "expected"),
+    [
+        (10, True, [5, 2, 3, 4, 9, 5, 4, 9, 6, 1]),
+        (
+            10**9,
+            True,
+            [
+                615887447,
+                987160162,
+                194587370,
+                449034291,
+                289723060,
+                179698202,
+                201828637,
+                231705900,
+                546914210,
+                973046462,
+            ],
+        ),
+        (30, "chunk", [14, 18, 23, 24, 16, 18, 28, 20, 13, 19]),
+        (
+            10**9,
+            "chunk",
+            [
+                386311046,
+                386311049,
+                386311044,
+                386311045,
+                386311050,
+                795591803,
+                33113360,
+                882951889,
+                795591798,
+                882951891,
+            ],
+        ),
+    ],
+)
+def test_an_order_once_published_stays(samples: int, shuffle: Shuffle, expected: list[int]) -> None:
+    assert _order(samples, shuffle, seed=1).indices(2 * samples - 5, 10).tolist() == expected
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "chunk"])
+def test_memory_does_not_grow_with_the_samples(shuffle: Shuffle) -> None:
+    def peak(samples: int) -> int:
+        tracemalloc.start()
+        order = _order(samples, shuffle)
+        for position in (0, samples // 2, 10**15):
+            order.indices(position, 256)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert peak(10**12) < 2 * peak(10**5) < 4 * 2**20
+
+
+def test_a_pickled_order_is_small_even_after_use() -> None:
+    for shuffle in (False, True, "chunk"):
+        order = _order(10**6, shuffle)
+        order.indices(0, 5000)
+        assert len(pickle.dumps(order)) < 1000
+
+
+def test_a_source_without_chunks_can_be_shuffled_by_chunk_too() -> None:
+    order = make_order(1000, shuffle="chunk", seed=0, chunk_samples=None, window_chunks=2)
+    assert sorted(order.indices(0, 1000).tolist()) == list(range(1000))
+    assert order.window_at(500) is None  # any loader may read any sample: none is decoded with its neighbours
+
+
+def test_only_chunked_orders_have_windows() -> None:
+    assert [_order(100, shuffle).window_at(99) for shuffle in (False, True, "chunk")] == [None, None, 4]
+
+
+def test_impossible_sizes_are_named() -> None:
+    with pytest.raises(ParameterError, match="the number of samples is 0"):
+        make_order(0, shuffle=True, seed=0)
+    with pytest.raises(ParameterError, match="chunk_samples is -2: expected at least 1"):
+        make_order(10, shuffle="chunk", seed=0, chunk_samples=-2)
+    with pytest.raises(ParameterError, match="window_chunks is 0: expected at least 1"):
+        make_order(10, shuffle="chunk", seed=0, chunk_samples=2, window_chunks=0)

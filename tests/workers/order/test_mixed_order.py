@@ -1,0 +1,137 @@
+"""Weighted mixes: exact shares, every source through its own epochs, any position at once."""
+
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.order.make_order import Shuffle
+from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern, even_pattern
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.uniformity import deviation
+
+WEIGHTS = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)
+
+
+def _sources(order: MixedOrder, indices: IndexArray) -> IndexArray:
+    return np.searchsorted(order.offsets, indices, side="right") - 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(weights=WEIGHTS)
+def test_shares_are_whole_draws_next_to_the_exact_ones(weights: list[float]) -> None:
+    draws = draws_per_pattern(weights)
+    for count, weight in zip(draws, weights, strict=True):
+        assert abs(count - weight / sum(weights) * sum(draws)) < 1 + 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(weights=st.lists(st.integers(1, 100), min_size=1, max_size=6))
+def test_shares_of_small_whole_weights_are_exact(weights: list[int]) -> None:
+    draws = draws_per_pattern(weights)
+    assert all(Fraction(n, sum(draws)) == Fraction(w, sum(weights)) for n, w in zip(draws, weights, strict=True))
+
+
+def test_decimal_weights_are_taken_as_written() -> None:
+    assert draws_per_pattern([0.7, 0.3]) == (700, 300)
+    assert draws_per_pattern([0.7, 0.25, 0.05]) == (700, 250, 50)
+
+
+@settings(deadline=None, max_examples=60)
+@given(draws=st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_an_even_pattern_is_near_the_shares_after_every_draw(draws: list[int]) -> None:
+    pattern = even_pattern(draws)
+    for source, count in enumerate(draws):
+        due = np.arange(1, len(pattern) + 1) * (count / len(pattern))
+        assert np.abs(np.cumsum(pattern == source) - due).max() <= len(draws)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    shuffle=st.sampled_from((False, True, "chunk")),
+    data=st.data(),
+)
+def test_each_source_goes_through_its_own_epochs(sizes: list[int], shuffle: Shuffle, data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.floats(0.1, 3), min_size=len(sizes), max_size=len(sizes)))
+    order = MixedOrder(sizes, weights, shuffle=shuffle, seed=7, chunk_samples=[5] * len(sizes), window_chunks=3)
+    drawn = order.indices(0, 30_000)
+    sources = _sources(order, drawn)
+    for source, (size, offset) in enumerate(zip(sizes, order.offsets, strict=True)):
+        samples = drawn[sources == source] - offset
+        whole = samples[: len(samples) // size * size].reshape(-1, size)
+        assert np.array_equal(np.sort(whole, axis=1), np.tile(np.arange(size), (len(whole), 1)))
+        rest = samples[whole.size :]
+        assert len(np.unique(rest)) == len(rest)
+
+
+@settings(deadline=None, max_examples=40)
+@given(start=st.integers(0, 30_000), count=st.integers(0, 300), shuffle=st.booleans())
+def test_any_position_can_be_resumed(start: int, count: int, shuffle: bool) -> None:
+    def fresh() -> MixedOrder:
+        return MixedOrder([100, 9000, 31], [0.5, 0.2, 0.3], shuffle=shuffle, seed=1)
+
+    whole = fresh().indices(0, 30_300)
+    assert np.array_equal(fresh().indices(start, count), whole[start : start + count])
+    used = fresh()
+    used.indices(17, 60)
+    assert np.array_equal(pickle.loads(pickle.dumps(used)).indices(start, count), whole[start : start + count])
+
+
+def test_a_far_position_costs_what_a_near_one_does() -> None:
+    # Counting from the start, this would take hours.
+    order = MixedOrder([10**9, 10**6], [1, 2], shuffle=True, seed=1)
+    drawn = order.indices(10**14, 3003)
+    assert drawn.min() >= 0
+    assert drawn.max() < order.samples == 10**9 + 10**6
+    assert (drawn >= 10**9).mean() == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_every_pattern_has_the_exact_shares_in_an_order_of_its_own() -> None:
+    order = MixedOrder([10, 10], [0.7, 0.3], shuffle=True, seed=1)
+    patterns = _sources(order, order.indices(0, 20_000)).reshape(20, 1000)
+    assert (patterns.sum(axis=1) == 300).all()
+    assert len({tuple(pattern.tolist()) for pattern in patterns}) == 20
+    assert deviation(patterns.sum(axis=0).reshape(20, 50).sum(axis=1)) < 4
+
+
+def test_sequential_sources_are_interleaved_evenly() -> None:
+    order = MixedOrder([4, 100], [1, 1], shuffle=False, seed=99)
+    assert order.indices(0, 12).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 0, 8, 1, 9]
+
+
+def test_two_mixes_of_different_seeds_differ() -> None:
+    one, two = (MixedOrder([50, 50], [1, 1], shuffle=True, seed=seed).indices(0, 100) for seed in (1, 2))
+    assert not np.array_equal(one, two)
+
+
+def test_an_order_once_published_stays() -> None:
+    order = MixedOrder([10**6, 1000], [0.7, 0.3], shuffle=True, seed=1)
+    assert order.indices(10**7, 6).tolist() == [74566, 884131, 467408, 1000040, 29520, 379977]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 0], "a weight is 0, of"),
+        ([1, -0.5], "a weight is -0.5, of"),
+        ([float("nan"), 1], "a weight is nan, of"),
+        ([float("inf"), 1], "a weight is inf, of"),
+        ([1, 1e-6], "expected at least 1/8192"),
+        ([], "expected at least one source"),
+    ],
+)
+def test_impossible_weights_are_named(weights: list[float], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        MixedOrder([5] * len(weights) or [1], weights, shuffle=True, seed=0)
+
+
+def test_an_empty_source_is_refused() -> None:
+    with pytest.raises(ParameterError, match="the number of samples is 0"):
+        MixedOrder([5, 0], [1, 1], shuffle=True, seed=0)

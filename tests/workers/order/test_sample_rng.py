@@ -1,0 +1,89 @@
+"""Randomness by sample: one stream for each (seed, epoch, index), whoever asks and whenever."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.uniformity import deviation, joint_counts
+
+NUMBERS = st.integers(0, 2**62)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**80), epoch=NUMBERS, index=NUMBERS, others=st.lists(st.tuples(NUMBERS, NUMBERS)))
+def test_a_stream_does_not_depend_on_what_was_drawn_before(
+    seed: int, epoch: int, index: int, others: list[tuple[int, int]]
+) -> None:
+    expected = SampleRng(seed).generator(epoch, index).random(10)
+    rng = SampleRng(seed)
+    for other in others:
+        generator = rng.generator(*other)
+        generator.random(3)
+        generator.integers(0, 100, dtype=np.int32)  # leaves half a word behind
+        generator.normal()
+    assert np.array_equal(rng.generator(epoch, index).random(10), expected)
+
+
+def test_a_stream_is_philox_at_the_sample_s_own_counter() -> None:
+    # NumPy's own way to put a generator there: slower, and the same numbers.
+    rng = SampleRng(12)
+    key = rng.generator(0, 0).bit_generator.state["state"]["key"]
+    fresh = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 77, 3]))
+    assert np.array_equal(rng.generator(3, 77).integers(0, 2**63, 20), fresh.integers(0, 2**63, 20))
+
+
+def test_seeds_epochs_and_samples_have_streams_of_their_own() -> None:
+    streams = [
+        tuple(SampleRng(seed).generator(epoch, index).integers(0, 2**62, 3).tolist())
+        for seed, epoch, index in itertools.product((0, 1), (0, 1, 5), (0, 1, 5))
+    ]
+    assert len(set(streams)) == len(streams)
+
+
+def test_streams_of_neighbouring_samples_and_epochs_are_unrelated() -> None:
+    rng = SampleRng(1)
+    draws = np.array([[rng.generator(epoch, index).random() for index in range(2000)] for epoch in range(3)])
+    assert deviation(joint_counts(draws[:, :-1].ravel(), draws[:, 1:].ravel(), 1)) < 4
+    assert deviation(joint_counts(draws[:-1].ravel(), draws[1:].ravel(), 1)) < 4
+
+
+def test_a_stream_once_published_stays() -> None:
+    assert SampleRng(1).generator(2, 3).bit_generator.random_raw(3).tolist() == [
+        7768644567375115105,
+        847841026170924368,
+        3301647638006654310,
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 100), samples=st.integers(2, 60), data=st.data())
+def test_replacements_go_through_all_other_samples(seed: int, epoch: int, samples: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, samples - 1))
+    others = [replacement_index(seed, epoch, index, attempt, samples) for attempt in range(samples - 1)]
+    assert sorted(others) == [sample for sample in range(samples) if sample != index]
+    assert replacement_index(seed, epoch, index, samples - 1, samples) == others[0]
+
+
+def test_replacements_of_a_billion_samples_are_never_the_sample_itself() -> None:
+    chosen = [replacement_index(0, 1, 10**8 + 7, attempt, 10**9) for attempt in range(50)]
+    assert len(set(chosen)) == 50
+    assert 10**8 + 7 not in chosen
+    assert all(0 <= sample < 10**9 for sample in chosen)
+
+
+@pytest.mark.parametrize("index", [0, 4, 9])
+def test_every_other_sample_replaces_equally_often(index: int) -> None:
+    chosen = [replacement_index(seed, 0, index, 0, 10) for seed in range(2000)]
+    counts = np.bincount(chosen, minlength=10)
+    assert counts[index] == 0
+    assert deviation(np.delete(counts, index)) < 4
+
+
+def test_a_single_sample_can_only_be_replaced_by_itself() -> None:
+    assert replacement_index(0, 0, 0, 0, 1) == 0

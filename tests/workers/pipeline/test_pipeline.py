@@ -1,0 +1,469 @@
+"""The pipeline as a whole, with real processes: what it promises is what it delivers, and bad samples are told."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+from blobfeed.workers.base.errors import (
+    EndOfData,
+    LoaderDied,
+    PipelineClosed,
+    PipelineStalled,
+    SampleError,
+    TooManyBadSamples,
+)
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.specs import AnyArray, IndexArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport.board import Activity
+
+from tests.support import leftovers
+from tests.support.pipelines import (
+    LARGE,
+    SAMPLES,
+    Delivered,
+    Fault,
+    Harm,
+    Numbered,
+    Place,
+    Promise,
+    Trap,
+    deliver,
+    deliver_all,
+    parameters,
+    trapped_pipeline,
+)
+from tests.support.waiting import wait_until
+
+SMALL = 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_batch_outlives_its_test() -> Iterator[None]:
+    """An exception that a test has caught leads to the test's frame, and so to the batches held there, and back."""
+    yield
+    gc.collect()
+
+
+# ---- what is promised
+
+
+@pytest.mark.parametrize(
+    ("num_loaders", "items"), [(1, SMALL), (1, LARGE), (2, SMALL), (5, SMALL), (5, LARGE), ("auto", LARGE)]
+)
+def test_what_is_delivered_does_not_depend_on_the_number_of_loaders(num_loaders: int | str, items: int) -> None:
+    given = parameters(num_loaders=num_loaders)
+    assert deliver_all(Pipeline(given, source=Numbered(items=items))) == Promise(given, items=items).batches()
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_epochs_that_are_no_multiple_of_a_batch_end_as_asked_for(last_batch: str) -> None:
+    given = parameters(last_batch=last_batch, batch_size=7, epochs=3)
+    assert deliver_all(Pipeline(given, source=Numbered(items=SMALL))) == Promise(given, items=SMALL).batches()
+
+
+def test_augmentation_is_the_same_for_any_loader() -> None:
+    for num_loaders in (1, 3):
+        pipeline = trapped_pipeline(Trap(Fault.EXCEPTION, Place.DECODE), num_loaders=num_loaders)
+        assert deliver_all(pipeline) == Promise(parameters(), noise=True).batches()
+
+
+def test_out_of_order_every_batch_comes_once_and_as_promised() -> None:
+    given = parameters(in_order=False, num_loaders=3)
+    delivered = deliver_all(Pipeline(given, source=Numbered()))
+    assert sorted(delivered, key=lambda batch: batch.number) == Promise(given).batches()
+
+
+def test_a_batch_that_is_held_is_not_written_to() -> None:
+    with Pipeline(parameters(epochs=4), source=Numbered()) as pipeline:
+        held = pipeline.take()
+        as_it_was = Delivered.copy_of(held)
+        for _ in range(30):
+            pipeline.release(pipeline.take())
+        assert Delivered.copy_of(held) == as_it_was
+        pipeline.release(held)
+
+
+def test_batches_may_be_released_in_any_order() -> None:
+    given = parameters(epochs=4)
+    delivered: list[Delivered] = []
+    with Pipeline(given, source=Numbered()) as pipeline:
+        for _ in range((pipeline.total_batches or 0) // 4):
+            held = [pipeline.take() for _ in range(4)]
+            delivered.extend(map(Delivered.copy_of, held))
+            for batch in reversed(held):
+                pipeline.release(batch)
+    assert delivered == Promise(given).batches()
+
+
+def test_a_peek_takes_nothing() -> None:
+    with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
+        first = pipeline.peek()
+        assert pipeline.peek() is first
+        assert pipeline.take() is first
+        assert pipeline.peek().number == 1
+        assert pipeline.statistics().batches == 1
+
+
+def test_looking_ahead_counts_as_no_batch_taken_and_leaves_the_state_where_it_is() -> None:
+    with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
+        pipeline.look_ahead()  # nothing has been started yet, and is not by this
+        assert pipeline.statistics().batches == 0
+        pipeline.release(pipeline.take())
+        state = pipeline.state_dict()
+        wait_until(pipeline.is_ready, "the next batch is there")
+        pipeline.look_ahead()
+        assert pipeline.state_dict() == state
+        assert (pipeline.take().number, pipeline.statistics().batches) == (1, 2)
+
+
+def test_an_error_that_is_met_by_looking_ahead_waits_until_its_batch_is_asked_for() -> None:
+    given = parameters(shuffle=False)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(given.batch_size)}))
+    with trapped_pipeline(trap, shuffle=False) as pipeline:
+        pipeline.release(pipeline.take())
+        wait_until(pipeline.is_ready, "the error is there")
+        pipeline.look_ahead()
+        with pytest.raises(SampleError, match="Harm"):
+            pipeline.take()
+
+
+def test_the_end_of_the_data_is_told_each_time() -> None:
+    with Pipeline(parameters(epochs=1), source=Numbered(items=SMALL)) as pipeline:
+        assert len(list(deliver(pipeline))) == SAMPLES // 4
+        for _ in range(2):
+            with pytest.raises(EndOfData, match="epochs=1"):
+                pipeline.peek()
+
+
+def test_a_run_goes_on_from_its_state_with_the_batch_that_would_have_come() -> None:
+    given = parameters()
+    with Pipeline(given, source=Numbered(items=SMALL)) as pipeline:
+        begun = [Delivered.copy_of(pipeline.take()) for _ in range(7)]
+        state = pipeline.state_dict()
+    with Pipeline(given, source=Numbered(items=SMALL)) as pipeline:
+        pipeline.load_state_dict(state)
+        assert begun + list(deliver(pipeline)) == Promise(given, items=SMALL).batches()
+
+
+# ---- wrong use
+
+
+def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
+    with (
+        Pipeline(parameters(), source=Numbered()) as pipeline,
+        Pipeline(parameters(), source=Numbered()) as another,
+    ):
+        batch = pipeline.take()
+        with pytest.raises(ValueError, match="is not held"):
+            another.release(batch)
+        pipeline.release(batch)
+        with pytest.raises(ValueError, match="is not held"):
+            pipeline.release(batch)
+
+
+def test_a_closed_pipeline_says_so_and_keeps_its_counts() -> None:
+    pipeline = Pipeline(parameters(), source=Numbered())
+    batch = pipeline.take()
+    pipeline.close()
+    pipeline.close()
+    for use in (pipeline.start, pipeline.peek, pipeline.take, lambda: pipeline.release(batch)):
+        with pytest.raises(PipelineClosed):
+            use()
+    assert pipeline.statistics().batches == 1
+
+
+def test_to_hold_all_slots_and_wait_for_one_more_is_an_error_at_once() -> None:
+    with Pipeline(parameters(prefetch_batches=2), source=Numbered()) as pipeline:
+        held = [pipeline.take() for _ in range(3)]
+        with pytest.raises(PipelineStalled, match="all 3 slots"):
+            pipeline.take()
+        pipeline.release(held[0])
+        assert pipeline.take().number == 3
+
+
+def test_a_hook_that_cannot_be_sent_is_an_error_that_leaves_nothing() -> None:
+    lock = threading.Lock()
+    before = leftovers.descriptors()
+    pipeline = Pipeline(
+        parameters(tops=("label",)), Hooks(decode=lambda sample, _: (lock, sample["label"])[1]), source=Numbered()
+    )
+    with pytest.raises(TypeError, match="pickle"):
+        pipeline.start()
+    assert not leftovers.opened_since(before)
+    pipeline.close()
+
+
+# ---- bad samples
+
+
+def hooks_that(act: Callable[[int], object]) -> dict[str, Any]:
+    """A pipeline's arguments whose decode calls `act` with each sample's index, in loaders."""
+
+    def decode(sample: Sample, _: np.random.Generator) -> AnyArray:
+        if os.environ.get("BLOBFEED_ROLE") == "loader":
+            act(sample.index)
+        return sample["label"]
+
+    return {"hooks": Hooks(decode=decode), "source": Numbered(items=SMALL)}
+
+
+def test_the_loaders_exception_arrives_with_its_type_though_it_was_defined_in_a_function() -> None:
+    class Mine(Exception):
+        pass
+
+    def act(index: int) -> None:
+        if index == 9:
+            raise Mine("about", index)
+
+    with (
+        Pipeline(parameters(tops=("label",)), **hooks_that(act)) as pipeline,
+        pytest.raises(SampleError, match="sample 9 of epoch 0") as caught,
+    ):
+        list(deliver(pipeline))
+    cause = caught.value.__cause__
+    assert isinstance(cause, Mine)
+    assert cause.args == ("about", 9)
+    assert "in act" in "".join(cause.__notes__)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("bytes that are no text: \udcff\udc80", id="no Unicode"),
+        pytest.param("endless " * 9_000_000, id="endless"),
+        pytest.param("two\nlines", id="lines"),
+        pytest.param("", id="empty"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+def test_any_text_can_be_in_an_exception(text: str, on_error: str) -> None:
+    def act(index: int) -> None:
+        if index == 9:
+            raise ValueError(text)
+
+    with Pipeline(parameters(tops=("label",), on_error=on_error), **hooks_that(act)) as pipeline:
+        if on_error == "replace":
+            assert len(list(deliver(pipeline))) == pipeline.total_batches
+            return
+        with pytest.raises(SampleError, match="sample 9 of epoch 0") as caught:
+            list(deliver(pipeline))
+    assert len(str(caught.value)) < 1000
+
+
+def test_more_bad_samples_than_allowed_end_the_run_with_the_list() -> None:
+    bad = {3, 4, 5, 8, 11, 30}
+
+    def act(index: int) -> None:
+        if index in bad:
+            raise Harm(index)
+
+    given = parameters(tops=("label",), on_error="replace", max_bad_samples=3, num_loaders=1)
+    with (
+        Pipeline(given, **hooks_that(act)) as pipeline,
+        pytest.raises(TooManyBadSamples, match=r"more than max_bad_samples=3: .*shelf/.*Harm") as caught,
+    ):
+        list(deliver(pipeline))
+    assert len(caught.value.indices) == 4
+    assert set(caught.value.indices) <= bad
+
+
+def test_a_bad_sample_is_one_bad_sample_though_it_is_met_in_every_epoch() -> None:
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({7}))
+    given = parameters(epochs=6, on_error="replace", max_bad_samples=1)
+    with trapped_pipeline(trap, items=SMALL, epochs=6, on_error="replace", max_bad_samples=1) as pipeline:
+        assert list(deliver(pipeline)) == Promise(given, items=SMALL, bad=frozenset({7})).batches()
+        assert pipeline.statistics().replaced == 6
+
+
+def test_a_replacement_that_is_bad_is_replaced_too() -> None:
+    bad = frozenset(range(0, SAMPLES, 2))
+    trap = Trap(Fault.EXCEPTION, Place.READ, bad)
+    given = parameters(on_error="replace")
+    with trapped_pipeline(trap, items=SMALL, on_error="replace") as pipeline:
+        assert list(deliver(pipeline)) == Promise(given, items=SMALL, bad=bad).batches()
+
+
+def test_where_all_are_bad_the_sample_is_named_and_not_replaced_for_ever() -> None:
+    def act(index: int) -> None:
+        raise Harm(index)
+
+    with (
+        Pipeline(parameters(tops=("label",), on_error="replace"), **hooks_that(act)) as pipeline,
+        pytest.raises(SampleError, match="Harm") as caught,
+    ):
+        list(deliver(pipeline))
+    assert isinstance(caught.value.__cause__, Harm)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+def test_good_batches_before_a_bad_sample_are_delivered_though_they_share_its_slot(on_error: str) -> None:
+    given = parameters(on_error=on_error)
+    victim = Promise(given).sample_at(30)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({victim}))
+    with trapped_pipeline(trap, items=SMALL, on_error=on_error) as pipeline:
+        assert pipeline._plan.batches_per_unit > 1
+        delivered: list[Delivered] = []
+        if on_error == "raise":
+            with pytest.raises(SampleError):
+                delivered.extend(deliver(pipeline))
+            assert delivered == Promise(given, items=SMALL).batches()[:7]
+        else:
+            delivered.extend(deliver(pipeline))
+            assert delivered == Promise(given, items=SMALL, bad=frozenset({victim})).batches()
+
+
+class Awkward(Numbered):
+    """Cannot say where its samples are, and fails when told of them ahead."""
+
+    def where(self, index: int) -> str:
+        raise LookupError(f"no place for {index}")
+
+    def will_need(self, indices: IndexArray) -> None:
+        raise OSError("the disk does not listen")
+
+
+def test_a_source_that_cannot_say_where_a_sample_is_does_not_hide_what_was_wrong_with_it() -> None:
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({11}))
+    with (
+        Pipeline(parameters(), source=Awkward(trap=trap)) as pipeline,
+        pytest.raises(SampleError, match=r"sample 11 of epoch 0 .*no place for 11.*Harm"),
+    ):
+        list(deliver(pipeline))
+    with Pipeline(parameters(), source=Awkward()) as pipeline:
+        assert list(deliver(pipeline)) == Promise(parameters()).batches()
+        assert pipeline.statistics().loader_deaths == 0
+
+
+# ---- whole batches
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Adds a thousand to the labels in place, twice as surely as it should if it is run twice; `act` may spoil it."""
+
+    act: Callable[[int], object] = lambda _: None
+
+    def __call__(self, batch: dict[str, AnyArray]) -> None:
+        label: Any = batch["label"]
+        label += 500
+        self.act(int(label[0]) - 500)
+        label += 500
+
+
+def shifted(batches: list[Delivered]) -> list[Delivered]:
+    return [
+        replace(batch, tops=batch.tops | {"label": (np.array(batch.indices) + 1000).tobytes()}) for batch in batches
+    ]
+
+
+@pytest.mark.parametrize("items", [SMALL, LARGE])
+def test_postprocess_sees_every_batch_once(items: int) -> None:
+    hooks = Hooks(postprocess=Shift())
+    given = parameters()
+    delivered = deliver_all(Pipeline(given, hooks, source=Numbered(items=items)))
+    assert delivered == shifted(Promise(given, items=items).batches())
+
+
+@pytest.mark.parametrize("items", [SMALL, LARGE])
+def test_a_loader_that_dies_in_postprocess_does_not_make_it_run_twice(items: int, tmp_path: Path) -> None:
+    trap = Trap(Fault.KILLED, Place.READ, frozenset(range(SAMPLES)), tmp_path / "struck")
+    given = parameters()
+    hooks = Hooks(postprocess=Shift(lambda first: trap.meet(Place.READ, first)))
+    with Pipeline(given, hooks, source=Numbered(items=items)) as pipeline:
+        assert list(deliver(pipeline)) == shifted(Promise(given, items=items).batches())
+        assert pipeline.statistics().loader_deaths == 1
+
+
+@pytest.mark.parametrize("items", [SMALL, LARGE])
+@pytest.mark.parametrize("fault", [Fault.EXCEPTION, Fault.SEGMENTATION_FAULT])
+def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: int, fault: Fault) -> None:
+    given = parameters()
+    victim = Promise(given).sample_at(12)
+    trap = Trap(fault, Place.READ, frozenset({victim}))
+    hooks = Hooks(postprocess=Shift(lambda first: trap.meet(Place.READ, first)))
+    delivered: list[Delivered] = []
+    with (
+        Pipeline(given, hooks, source=Numbered(items=items)) as pipeline,
+        pytest.raises(SampleError, match="postprocess") as caught,
+    ):
+        delivered.extend(deliver(pipeline))
+    if fault is Fault.EXCEPTION:
+        assert isinstance(caught.value.__cause__, Harm)
+        assert delivered == shifted(Promise(given, items=items).batches())[:3]
+        assert caught.value.index == victim
+    else:
+        assert "killed by SIGSEGV" in str(caught.value)
+
+
+def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
+    given = parameters()
+    victim = Promise(given).sample_at(30)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({victim}))
+
+    def complain(first: int) -> None:
+        if first == Promise(given).sample_at(28):
+            raise RuntimeError("postprocess was given a batch with a bad sample")
+
+    delivered: list[Delivered] = []
+    with (
+        Pipeline(given, Hooks(postprocess=Shift(complain)), source=Numbered(items=SMALL, trap=trap)) as pipeline,
+        pytest.raises(SampleError, match=f"sample {victim} .*Harm"),
+    ):
+        delivered.extend(deliver(pipeline))
+    assert delivered == shifted(Promise(given, items=SMALL).batches())[:7]
+
+
+# ---- deaths that are nobody's fault
+
+
+def take_for_ever(pipeline: Pipeline) -> NoReturn:
+    while True:
+        pipeline.release(pipeline.take())
+
+
+def loaders_of(pipeline: Pipeline) -> list[int]:
+    """The loaders' process numbers, as the board has them."""
+    feed = pipeline._feed
+    return [] if feed is None else [state.pid for state in feed.shared.board.states() if state.pid]
+
+
+def idle_loaders_of(pipeline: Pipeline) -> list[int]:
+    feed = pipeline._feed
+    states = [] if feed is None else feed.shared.board.states()
+    return [state.pid for state in states if state.activity is Activity.WAITING]
+
+
+def test_loaders_that_are_killed_while_there_is_nothing_to_do_are_replaced_for_ever() -> None:
+    with Pipeline(parameters(), source=Numbered()) as pipeline:
+        held = pipeline.take()
+        for deaths in range(30):
+
+            def all_are_idle(deaths: int = deaths) -> bool:
+                return pipeline.statistics().loader_deaths == deaths and len(idle_loaders_of(pipeline)) == 2
+
+            wait_until(all_are_idle, "all loaders are there and idle")
+            os.kill(idle_loaders_of(pipeline)[deaths % 2], signal.SIGKILL)
+        first = Delivered.copy_of(held)
+        pipeline.release(held)
+        rest = [Delivered.copy_of(pipeline.take()) for _ in range(3)]
+        assert [first, *rest] == Promise(parameters()).batches()[:4]
+
+
+def test_the_death_of_the_nursery_is_an_error_that_names_the_signal() -> None:
+    with Pipeline(parameters(epochs=None), source=Numbered()) as pipeline:
+        pipeline.take()
+        os.kill(psutil.Process(loaders_of(pipeline)[0]).ppid(), signal.SIGKILL)
+        with pytest.raises(LoaderDied, match="killed by SIGKILL") as caught:
+            take_for_ever(pipeline)
+        assert caught.value.exits == ("killed by SIGKILL",)

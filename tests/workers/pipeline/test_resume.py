@@ -1,0 +1,237 @@
+"""Readers stopped in any way go on with exactly the batch that would have come next."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.loading.recipe import Sample
+from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.face_data import write_hdf5
+
+SAMPLES, BATCH, EPOCHS = 63, 4, 3
+SETTINGS: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": 3, "epochs": EPOCHS}
+
+# A trainer that notes of every batch what it was and where to go on after it, until it is killed.
+TRAINER = """
+import hashlib, json, sys
+import numpy as np
+from blobfeed.readers.batch_reader import BatchReader
+decode = lambda s, rng: (np.add(s["data"], rng.random(), dtype=np.float64), s["label"])
+settings = json.loads(sys.argv[1])
+with BatchReader(settings.pop("source"), decode=decode, **settings) as r:
+    for batch in r:
+        digest = hashlib.sha256(batch["data"].tobytes() + batch["label"].tobytes()).hexdigest()
+        print(json.dumps([digest, r.state_dict()]), flush=True)
+"""
+
+
+def decode(sample: Sample, rng: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+    return np.add(sample["data"], rng.random(), dtype=np.float64), sample["label"]
+
+
+def digests(reader: BatchReader) -> list[str]:
+    return [hashlib.sha256(batch["data"].tobytes() + batch["label"].tobytes()).hexdigest() for batch in reader]
+
+
+def lines_until_killed(settings: Mapping[str, Any], batches: int) -> list[Any]:
+    """What a trainer wrote down before it was killed, at its batch number `batches` or a little later."""
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, json.dumps(settings)], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    lines = []
+    for line in trainer.stdout:
+        lines.append(line)
+        if len(lines) == batches:
+            trainer.send_signal(signal.SIGKILL)
+    trainer.stdout.close()
+    assert trainer.wait(timeout=30) == -signal.SIGKILL
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.parametrize("loaders", [1, 2, 3])
+@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+def test_a_killed_trainer_goes_on_where_it_was(tmp_path: Path, loaders: int, last_batch: str) -> None:
+    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    settings = {**SETTINGS, "last_batch": last_batch, "num_loaders": loaders}
+    with BatchReader(source, decode=decode, **settings) as whole:
+        expected = digests(whole)
+    moment = random.randrange(1, len(expected) - 12)
+    written = lines_until_killed({"source": source, **settings}, moment)
+    assert [digest for digest, _ in written] == expected[: len(written)]
+    # Another number of loaders, and any of the batches that it had: not only the last.
+    taken = random.randrange(1, len(written) + 1)
+    with BatchReader(source, decode=decode, **{**settings, "num_loaders": 1 + loaders % 3}) as resumed:
+        resumed.load_state_dict(written[taken - 1][1])
+        assert digests(resumed) == expected[taken:], f"resumed after {taken} of {len(written)} batches"
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_a_state_at_the_end_of_a_loop_begins_the_next_one(tmp_path: Path, last_batch: str) -> None:
+    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    settings = {**SETTINGS, "epochs": 1, "last_batch": last_batch, "num_loaders": 1}
+    with BatchReader(source, **settings) as reader:
+        digests(reader)
+        state = json.loads(json.dumps(reader.state_dict()))
+        second = digests(reader)
+    with BatchReader(source, **settings) as resumed:
+        resumed.load_state_dict(state)
+        assert digests(resumed) == second
+
+
+def test_a_state_can_be_loaded_in_the_middle_of_a_loop(tmp_path: Path) -> None:
+    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    with BatchReader(source, **SETTINGS, num_loaders=1) as reader:
+        start = reader.state_dict()
+        expected = digests(reader)
+        loop = iter(reader)
+        next(loop)
+        reader.load_state_dict(start)
+        with pytest.raises(Exception, match="a state was loaded"):
+            next(loop)
+        assert digests(reader) == expected
+
+
+def test_the_number_of_shards_may_change_where_an_epoch_ends(tmp_path: Path) -> None:
+    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    settings = {**SETTINGS, "epochs": 1, "last_batch": "partial", "num_loaders": 1}
+
+    def read(rank: int, size: int, state: Mapping[str, object] | None) -> tuple[list[int], Mapping[str, object]]:
+        with BatchReader(source, rank=rank, world_size=size, **settings) as reader:
+            if state is not None:
+                reader.load_state_dict(state)
+            return [int(label) for batch in reader for label in batch["label"]], reader.state_dict()
+
+    state: Mapping[str, object] | None = None
+    for size in (2, 3, 1):
+        parts = [read(rank, size, state) for rank in range(size)]
+        assert sorted(label for labels, _ in parts for label in labels) == list(range(SAMPLES))
+        state = parts[0][1]
+
+
+def test_ranks_have_as_many_batches_and_together_every_sample(tmp_path: Path) -> None:
+    source = write_hdf5(tmp_path / "train.h5", 64)
+    settings = {**SETTINGS, "epochs": 1, "world_size": 3, "num_loaders": 1}
+    for last_batch, batches in (("drop", 5), ("partial", 6)):
+        labels = []
+        for rank in range(3):
+            with BatchReader(source, **settings, last_batch=last_batch, rank=rank) as part:
+                own = [batch["label"].tolist() for batch in part]
+            assert len(own) == len(part) == batches
+            labels += [label for batch in own for label in batch]
+        assert len(set(labels)) == len(labels) == (60 if last_batch == "drop" else 64)
+
+
+# ---- streams
+
+
+def numbers(shard: int, shards: int) -> Iterator[tuple[AnyArray, int]]:
+    for number in range(shard, 37, shards):
+        yield np.full(3, number, np.float32), number
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_streams_have_loops_and_states_too(last_batch: str) -> None:
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": last_batch, "num_loaders": 2, "seed": 1}
+
+    def reader() -> BatchReader:
+        return BatchReader(StreamSource(numbers, names=("data", "label"), shards=2, capacity=9), **settings)
+
+    with reader() as whole:
+        first, second = digests(whole), digests(whole)
+        after = whole.state_dict()
+        third = digests(whole)
+    assert len(first) == {"wrap": 10, "drop": 8, "partial": 10}[last_batch]
+    assert len({tuple(first), tuple(second), tuple(third)}) == 3
+    with reader() as stopped:
+        loop = iter(stopped)
+        for _ in range(3):
+            next(loop)
+        state = stopped.state_dict()
+    with reader() as resumed:
+        resumed.load_state_dict(state)
+        assert [digests(resumed), digests(resumed)] == [first[3:], second]
+        resumed.load_state_dict(after)
+        assert digests(resumed) == third
+
+
+def test_a_streams_reader_that_was_left_early_begins_the_next_epoch() -> None:
+    source = StreamSource(numbers, names=("data", "label"), shards=1)
+    with BatchReader(source, batch_size=BATCH, epochs=1, last_batch="partial", num_loaders=1) as reader:
+        assert next(iter(reader)).epoch == 0
+        assert {batch.epoch for batch in reader} == {1}
+        with pytest.raises(TypeError, match="of a stream has no length"):
+            len(reader)
+
+
+# ---- size
+
+
+def test_resuming_far_away_takes_no_longer_than_beginning() -> None:
+    class Endless(Source):
+        """A thousand million samples, each of which is its own number."""
+
+        kind = "endless"
+        specs: Mapping[str, ArraySpec] = {"data": ArraySpec((), np.dtype(np.int64))}
+
+        def __len__(self) -> int:
+            return 10**9
+
+        def read(self, indices: IndexArray, out: NamedRows) -> None:
+            rows = out["data"]
+            assert isinstance(rows, np.ndarray)
+            rows[...] = indices
+
+    def time_to_first_batch(position: int) -> float:
+        with BatchReader(Endless(), batch_size=64, shuffle=True, num_loaders=1) as reader:
+            begun = time.perf_counter()
+            reader.load_state_dict({**reader.state_dict(), "position": position})
+            batch = next(iter(reader))
+            taken = time.perf_counter() - begun
+        assert (batch["data"] == batch.indices).all()
+        assert batch.epoch * 10**9 + batch.position == position
+        return taken
+
+    near, far = (min(time_to_first_batch(position) for _ in range(3)) for position in (0, 10**12 + 10**9 - 64))
+    assert far < near + 0.25
+
+
+# ---- states that do not fit
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seed": 4}, "seed=4, this pipeline has seed=3"),
+        ({"samples": 60}, "samples=60, this pipeline has samples=63"),
+        ({"shuffle": "False"}, "shuffle='False'"),
+        ({"position": -1}, "position is -1"),
+        ({"position": "0"}, "position is '0'"),
+        ({"version": 99}, "no state of such a pipeline"),
+        ({"colour": 1}, "no state of such a pipeline"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
+    tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    with BatchReader(source, **SETTINGS, num_loaders=1) as reader:
+        loop = iter(reader)
+        before = next(loop)
+        with pytest.raises(ParameterError, match=says):
+            reader.load_state_dict({**reader.state_dict(), **change})
+        assert next(loop).number == before.number + 1

@@ -1,0 +1,365 @@
+"""Every wait has an end: what is told of a stall, how soon the assembler's death is seen, that Ctrl-C gets through."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+from blobfeed.workers.base.errors import AssemblerDied, PipelineStalled, SampleError
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline import feed
+from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.pipeline.pipeline import Pipeline
+
+from tests.support.pipelines import (
+    Delivered,
+    Fault,
+    Numbered,
+    Place,
+    Promise,
+    Trap,
+    deliver,
+    parameters,
+    trapped_pipeline,
+)
+from tests.support.waiting import is_gone, wait_until
+
+SEEN_S = 1.0
+"""Within this time the death of the assembler is noticed."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_batch_outlives_its_test() -> Iterator[None]:
+    """An exception that a test has caught leads to the test's frame, and so to the batches held there, and back."""
+    yield
+    gc.collect()
+
+
+def assembler_of(pipeline: Pipeline) -> psutil.Process:
+    running = pipeline._feed
+    assert running is not None
+    assert running._assembler is not None
+    return psutil.Process(running._assembler.pid)
+
+
+def assert_gone_soon(family: list[psutil.Process]) -> None:
+    wait_until(lambda: all(is_gone(process.pid) for process in family), "all its processes are gone", SEEN_S)
+
+
+def slow_pipeline(gate: Path, **values: float) -> Pipeline:
+    """Sample 9 is not made before the file `gate` is there."""
+
+    def decode(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+        while sample.index == 9 and os.environ.get("BLOBFEED_ROLE") == "loader" and not gate.exists():
+            time.sleep(0.005)
+        return sample["data"], sample["label"]
+
+    pipeline = Pipeline(parameters(shuffle=False, epochs=1, **values), Hooks(decode), source=Numbered())
+    return started(pipeline)
+
+
+def started(pipeline: Pipeline) -> Pipeline:
+    """Its loaders have started and made a batch, however long that takes."""
+    pipeline.start()
+    wait_until(pipeline.is_ready, "the first batch is there")
+    return pipeline
+
+
+# ---- slow loaders
+
+
+def test_a_stall_is_logged_with_what_every_loader_is_doing_and_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(feed, "_STALL_LOG_S", 0.15)
+    gate = tmp_path / "gate"
+
+    class OpensTheGate(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "decoding sample 9" in record.getMessage():
+                gate.touch()
+
+    handler = OpensTheGate()
+    logging.getLogger("blobfeed").addHandler(handler)
+    try:
+        with slow_pipeline(gate) as pipeline:
+            labels = [np.array(pipeline.take().tops["label"]) for _ in range(3)]
+            assert np.concatenate(labels).tolist() == list(range(12))
+    finally:
+        logging.getLogger("blobfeed").removeHandler(handler)
+    told = caplog.records[-1].getMessage()
+    assert "no batch for" in told
+    assert "decoding sample 9" in told
+    assert told.count("loader ") == 2
+
+
+def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wait_may_succeed(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with slow_pipeline(gate, timeout_s=0.7) as pipeline:
+        held = [pipeline.take(), pipeline.take()]
+        begun = time.monotonic()
+        with pytest.raises(PipelineStalled, match=r"timeout_s=0.7 s.*pid \d+\): decoding sample 9 for \d"):
+            pipeline.take()
+        assert 0.7 <= time.monotonic() - begun < 0.7 + SEEN_S
+        gate.touch()
+        third = pipeline.take()
+        assert [batch.number for batch in (*held, third)] == [0, 1, 2]
+        assert np.array(third.tops["label"]).tolist() == [8, 9, 10, 11]
+
+
+# ---- the assembler stands still
+
+
+def test_an_assembler_that_stands_still_is_told_of_and_goes_on_where_it_was() -> None:
+    given = parameters(timeout_s=0.5)
+    with started(Pipeline(given, source=Numbered())) as pipeline:
+        delivered = list(islice(deliver(pipeline), 1))
+        assembler = assembler_of(pipeline)
+        assembler.suspend()
+        wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
+        with pytest.raises(PipelineStalled, match=rf"the assembler \(pid {assembler.pid}\) stands still"):
+            delivered.extend(deliver(pipeline))
+        assembler.resume()
+        delivered.extend(islice(deliver(pipeline), (pipeline.total_batches or 0) - len(delivered)))
+        assert delivered == Promise(given).batches()
+
+
+def test_a_pipeline_whose_assembler_stands_still_closes_at_once() -> None:
+    with Pipeline(parameters(), source=Numbered()) as pipeline:
+        pipeline.take()
+        assembler = assembler_of(pipeline)
+        family = [assembler, *assembler.children(recursive=True)]
+        assembler.suspend()
+        wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
+        begun = time.monotonic()
+    assert time.monotonic() - begun < SEEN_S
+    assert_gone_soon(family)
+
+
+# ---- the assembler dies
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < SEEN_S
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_the_death_of_the_assembler_is_seen_within_a_second_and_named(number: signal.Signals, tmp_path: Path) -> None:
+    with slow_pipeline(tmp_path / "gate") as pipeline:
+        held = [pipeline.take(), pipeline.take()]
+        assembler = assembler_of(pipeline)
+        family = assembler.children(recursive=True)
+        assembler.send_signal(number)
+        with soon(), pytest.raises(AssemblerDied, match=f"killed by {number.name}"):
+            pipeline.take()
+        with pytest.raises(AssemblerDied, match=f"killed by {number.name}"):
+            pipeline.peek()
+        assert_gone_soon(family)
+        assert np.array(held[1].tops["label"]).tolist() == [4, 5, 6, 7]
+        with soon():
+            for batch in held:
+                pipeline.release(batch)
+
+
+def test_a_batch_can_be_released_though_the_assembler_has_died_and_nobody_knows(tmp_path: Path) -> None:
+    with slow_pipeline(tmp_path / "gate") as pipeline:
+        batch = pipeline.take()
+        assembler = assembler_of(pipeline)
+        assembler.kill()
+        wait_until(lambda: assembler.status() == psutil.STATUS_ZOMBIE, "it is dead")
+        with soon():
+            pipeline.release(batch)
+
+
+def test_the_death_of_the_assembler_while_it_starts_is_seen() -> None:
+    with Pipeline(parameters(), source=Numbered()) as pipeline:
+        pipeline.start()
+        assembler_of(pipeline).kill()
+        with soon(), pytest.raises(AssemblerDied, match="killed by SIGKILL"):
+            pipeline.peek()
+
+
+# ---- Ctrl-C
+
+
+def test_ctrl_c_gets_through_to_who_waits_and_no_batch_is_lost(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with slow_pipeline(gate) as pipeline:
+        taken = [pipeline.take(), pipeline.take()]
+        for _ in range(3):
+            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                pipeline.take()
+            timer.join()
+        gate.touch()
+        for batch in taken:
+            pipeline.release(batch)
+        rest = [pipeline.take() for _ in range(3)]
+        assert [batch.number for batch in rest] == [2, 3, 4]
+
+
+class Interrupted(Exception):
+    """What the alarm raises, wherever the program is."""
+
+
+class Alarm:
+    """Raises Interrupted once at a random moment, if it is armed then; not in what the garbage collector calls."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(9)
+        self._armed = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGALRM, self._ring)
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _ring(self, *_: object) -> None:
+        if self._armed:
+            self._armed = False
+            raise Interrupted
+
+    def disturb(self, action: Callable[[], object]) -> int:
+        """Do it until it is not interrupted; returns how often it was."""
+        interrupts = 0
+        while True:
+            try:
+                self._armed = True
+                # From 3 µs to 3 ms, each order of magnitude as likely: a batch that lies ready is soon had.
+                signal.setitimer(signal.ITIMER_REAL, 3e-6 * 1000 ** self._random.random())
+                action()
+                self._armed = False
+                return interrupts
+            except Interrupted:
+                interrupts += 1
+
+
+@pytest.mark.parametrize("items", [8, 2000])
+def test_interrupts_at_any_moment_of_a_wait_lose_no_batch_and_repeat_none(items: int) -> None:
+    given = parameters(epochs=100)
+    alarm = Alarm()
+    delivered: list[Delivered] = []
+    interrupts = 0
+    with Pipeline(given, source=Numbered(items=items)) as pipeline, alarm.installed():
+        pipeline.peek()
+        for _ in range(pipeline.total_batches or 0):
+            interrupts += alarm.disturb(pipeline.peek)
+            batch = pipeline.take()
+            delivered.append(Delivered.copy_of(batch))
+            pipeline.release(batch)
+    assert delivered == Promise(given, items=items).batches()
+    assert interrupts > 10
+
+
+class _Torn:
+    """A link on which the exception of a signal handler falls on some messages, before or after their way."""
+
+    def __init__(self, link: Any, falls_before: bool) -> None:
+        self._link, self._falls_before = link, falls_before
+        self._random = random.Random(4)
+        self.torn = 0
+
+    def recv(self, flags: int) -> bytes:
+        frame: bytes = self._link.recv(flags)
+        self._tear()  # what pyzmq has taken off the link is lost
+        return frame
+
+    def send(self, frame: bytes) -> None:
+        if self._falls_before:
+            self._tear()
+        self._link.send(frame)
+        if not self._falls_before:
+            self._tear()
+
+    def _tear(self) -> None:
+        # Far more often than anybody presses Ctrl-C, and seldom enough for what is sent again to come through whole.
+        if self._random.random() < 0.1:
+            self.torn += 1
+            raise Interrupted
+
+
+def _repeated(action: Callable[[], Batch]) -> Batch:
+    while True:
+        with suppress(Interrupted):
+            return action()
+
+
+def _all_though_torn(pipeline: Pipeline, falls_before: bool) -> Iterator[Delivered]:
+    """All batches; who is interrupted when waiting waits again, who is interrupted at a release goes on."""
+    pipeline.peek()
+    running: Any = pipeline._feed
+    whole = running._batch_link, running._release_link
+    running._batch_link, running._release_link = torn = tuple(_Torn(link, falls_before) for link in whole)
+    try:
+        for _ in range(pipeline.total_batches or 0):
+            batch = _repeated(pipeline.take)
+            yield Delivered.copy_of(batch)
+            with suppress(Interrupted):
+                pipeline.release(batch)
+    finally:
+        running._batch_link, running._release_link = whole
+    assert min(link.torn for link in torn) > 2
+
+
+@pytest.mark.parametrize("falls_before", [True, False])
+@pytest.mark.parametrize("items", [8, 2000])
+def test_a_message_that_an_interrupt_takes_along_is_sent_again(items: int, falls_before: bool) -> None:
+    given = parameters(epochs=80, prefetch_batches=1)
+    with Pipeline(given, source=Numbered(items=items)) as pipeline:
+        assert list(_all_though_torn(pipeline, falls_before)) == Promise(given, items=items).batches()
+
+
+def test_out_of_order_too_every_batch_comes_once_though_messages_are_lost() -> None:
+    given = parameters(epochs=80, in_order=False, prefetch_batches=1)
+    with Pipeline(given, source=Numbered(items=2000)) as pipeline:
+        delivered = sorted(_all_though_torn(pipeline, falls_before=False), key=lambda batch: batch.number)
+    assert delivered == Promise(given, items=2000).batches()
+
+
+def test_an_error_that_an_interrupt_takes_along_is_told_again() -> None:
+    given = parameters(epochs=40)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(30)}))
+    with trapped_pipeline(trap, epochs=40, prefetch_batches=1) as pipeline, pytest.raises(SampleError, match="Harm"):
+        list(_all_though_torn(pipeline, falls_before=True))
+
+
+def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind() -> None:
+    pipeline = started(Pipeline(parameters(), source=Numbered()))
+    assembler = assembler_of(pipeline)
+    family = [assembler, *assembler.children(recursive=True)]
+    running: Any = pipeline._feed
+    send = running._sealer.seal
+
+    def interrupted(message: object) -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        sealed: bytes = send(message)
+        return sealed
+
+    running._sealer.seal = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.close()
+    assert_gone_soon(family)

@@ -1,0 +1,50 @@
+"""The table of crashes: no sample is lost, repeated or out of order, whatever happens to it or to its loader.
+
+A part of the table with every fault in it runs always; the rest is `slow`, and all of it runs in `make faults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.support.crash_table import (
+    Case,
+    accidents,
+    check_accident,
+    check_poison,
+    check_start_up,
+    poisons,
+    start_ups,
+)
+from tests.support.pipelines import DEADLY, Fault
+
+
+def _rotated(cases: Iterable[Case]) -> list[ParameterSet]:
+    """Of each four cases one runs always, another one from fault to fault; the rest is slow."""
+    marks = ((), pytest.mark.slow)
+    return [pytest.param(case, id=str(case), marks=marks[(n + n // 4) % 4 > 0]) for n, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize("case", _rotated(accidents()))
+def test_what_happens_once_leaves_no_trace(case: Case, tmp_path: Path) -> None:
+    check_accident(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", _rotated(poisons()))
+def test_a_bad_sample_is_named_or_replaced(case: Case, tmp_path: Path) -> None:
+    check_poison(case, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=str(fault), marks=pytest.mark.slow if fault in DEADLY[1:] else ())
+        for fault in start_ups()
+    ],
+)
+def test_loaders_that_cannot_start_are_an_error_that_says_how_they_ended(fault: Fault) -> None:
+    check_start_up(fault)

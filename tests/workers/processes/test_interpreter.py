@@ -1,0 +1,187 @@
+"""Which Python runs the children: the trainer's own version, however little `sys.executable` can be trusted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from blobfeed.workers.base.errors import InterpreterError
+from blobfeed.workers.processes import interpreter
+from blobfeed.workers.processes.interpreter import child_environment, find_interpreter
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+MakeProgram = Callable[[str, str], str]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BLOBFEED_PYTHON", raising=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> MakeProgram:
+    """Makes a shell script under a name; it may play a Python."""
+
+    def make(name: str, body: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def no_prefixes(monkeypatch: pytest.MonkeyPatch, prefix: Path) -> None:
+    """No Python but `sys.executable` is to be found."""
+    monkeypatch.setattr(sys, "exec_prefix", str(prefix))
+    monkeypatch.setattr(sys, "base_exec_prefix", str(prefix))
+
+
+def version_of(python: str) -> str:
+    return subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
+
+
+# ---- sys.executable
+
+
+def test_the_trainers_own_program_is_taken_without_asking_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started to ask for the version")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    assert find_interpreter() == sys.executable
+
+
+def test_another_program_of_the_same_version_is_taken(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
+    wrapper = program("python", f'exec {sys.executable} "$@"')
+    monkeypatch.setattr(sys, "executable", wrapper)
+    assert find_interpreter() == wrapper
+
+
+@pytest.mark.parametrize("answer", ["echo 2.7", "echo 3.999", "exit 3", "echo", "kill -9 $$"])
+def test_where_sys_executable_is_another_python_its_prefix_is_searched(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, answer: str
+) -> None:
+    # As in the `caffe train` binary, where it is the first python3 on PATH.
+    monkeypatch.setattr(sys, "executable", program("python3", answer))
+    found = find_interpreter()
+    assert Path(found).parent in (Path(sys.exec_prefix, "bin"), Path(sys.base_exec_prefix, "bin"))
+    assert version_of(found) == VERSION
+
+
+def test_where_sys_executable_is_empty_its_prefix_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    assert version_of(find_interpreter()) == VERSION
+
+
+def test_the_base_prefix_is_searched_after_the_prefix(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    program(f"environment/bin/python{VERSION}", "echo 1.5")
+    base = program(f"base/bin/python{VERSION}", f"echo {VERSION}")
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path / "environment"))
+    monkeypatch.setattr(sys, "base_exec_prefix", str(tmp_path / "base"))
+    assert find_interpreter() == base
+
+
+def test_the_error_names_every_candidate_and_what_is_wrong_with_it(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
+) -> None:
+    other = program("python3", "echo 2.7")
+    broken = program(f"bin/python{VERSION}", "exit 3")
+    monkeypatch.setattr(sys, "executable", other)
+    no_prefixes(monkeypatch, tmp_path)
+    with pytest.raises(InterpreterError) as caught:
+        find_interpreter()
+    text = str(caught.value)
+    assert f"no Python {VERSION} found" in text
+    assert f"{other} (2.7)" in text
+    assert f"{broken} (does not run: " in text
+    assert "exit status 3" in text
+    assert f"set the environment variable BLOBFEED_PYTHON to the path of a Python {VERSION}" in text
+
+
+def test_the_error_says_when_there_was_nothing_to_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    no_prefixes(monkeypatch, tmp_path)
+    with pytest.raises(InterpreterError, match="tried nothing, none is known; set the environment variable"):
+        find_interpreter()
+
+
+def test_a_program_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(interpreter, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(sys, "executable", program("python3", "exec sleep 1000"))
+    no_prefixes(monkeypatch, tmp_path)
+    with pytest.raises(InterpreterError, match="timed out"):
+        find_interpreter()
+
+
+# ---- BLOBFEED_PYTHON
+
+
+def test_what_the_user_chose_comes_first(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
+    chosen = program("my-python", f"echo {VERSION}")
+    monkeypatch.setenv("BLOBFEED_PYTHON", chosen)
+    assert find_interpreter() == chosen
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), [("echo 2.7", "2.7"), ("exit 3", "does not run: "), (None, "does not run: .*No such file")]
+)
+def test_a_wrong_choice_is_an_error_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path, body: str | None, reason: str
+) -> None:
+    chosen = str(tmp_path / "missing") if body is None else program("my-python", body)
+    monkeypatch.setenv("BLOBFEED_PYTHON", chosen)
+    with pytest.raises(InterpreterError, match=rf"tried {chosen} \({reason}"):
+        find_interpreter()
+
+
+def test_an_empty_choice_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_PYTHON", "")
+    assert find_interpreter() == sys.executable
+
+
+# ---- the children's environment
+
+
+def test_a_child_finds_the_package_from_anywhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", "import blobfeed.workers.processes.interpreter as i; print(i.__file__)"]
+    child = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == interpreter.__file__
+
+
+def test_the_users_own_search_path_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/one:/two")
+    assert child_environment()["PYTHONPATH"].endswith("/one:/two")
+
+
+def test_the_trainers_environment_is_handed_on_and_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_SETTING", "seven")
+    before = dict(os.environ)
+    environment = child_environment()
+    assert environment["SOME_SETTING"] == "seven"
+    assert dict(os.environ) == before
+    assert environment.keys() >= before.keys()
+
+
+def test_numeric_libraries_keep_to_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
+    environment = child_environment()
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["OPENBLAS_NUM_THREADS"] == "4"
+
+
+def test_a_child_can_tell_what_it_is() -> None:
+    assert child_environment()["BLOBFEED_ROLE"] == "assembler"

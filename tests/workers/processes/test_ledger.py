@@ -1,0 +1,303 @@
+"""The ledger against every interleaving of results, deaths, hangs, duplicates and releases."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+from blobfeed.workers.processes.ledger import MAX_OWED, Ledger, Task, Weight
+from hypothesis import HealthCheck, given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Plays assembler, loaders and trainer in any order that can occur, and checks what always holds."""
+
+    @initialize(
+        slots=st.integers(1, 4),
+        units=st.integers(1, 6),
+        rows=st.integers(1, 5),
+        in_order=st.booleans(),
+        postprocess=st.booleans(),
+    )
+    def begin(self, slots: int, units: int, rows: int, in_order: bool, postprocess: bool) -> None:
+        self.rows, self.units, self.in_order, self.postprocess = rows, units, in_order, postprocess
+        self.ledger = Ledger(
+            slots=slots,
+            rows_of=lambda _: rows,
+            has=lambda unit: unit < units,
+            in_order=in_order,
+            postprocess=postprocess,
+        )
+        self.now = 0.0
+        self.next_loader = 1
+        self.working: dict[int, list[Task]] = {}
+        self.written: dict[int, Counter[int]] = {}
+        self.postprocessed: Counter[int] = Counter()
+        self.announced: list[int] = []
+        self.held: dict[int, int] = {}
+        self.poisoned: list[Task] = []
+
+    # ---- what happens
+
+    @rule()
+    def a_loader_starts(self) -> None:
+        if len(self.working) < 3:
+            self.ledger.add_loader(self.next_loader)
+            self.working[self.next_loader] = []
+            self.next_loader += 1
+
+    @rule(size=st.integers(1, 6))
+    def tasks_are_given_out(self, size: int) -> None:
+        self.ledger.rows_per_task = size
+        self.ledger.open_units()
+        for loader, task in self.ledger.assign(self.now):
+            assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
+            self.working[loader].append(task)
+
+    @precondition(lambda self: any(self.working.values()))
+    @rule(data=st.data())
+    def a_loader_finishes_its_oldest_task(self, data: st.DataObject) -> None:
+        loader = data.draw(st.sampled_from([loader for loader, tasks in self.working.items() if tasks]))
+        task = self.working[loader].pop(0)
+        self.now += 1
+        assert self.ledger.done(loader, task.id, self.now) is task
+        assert self.ledger.done(loader, task.id, self.now) is None, "a repeated report was taken"
+        if task.is_postprocess:
+            assert self._complete(task.unit), "postprocess ran on a unit whose rows were not all there"
+            self.postprocessed[task.unit] += 1
+        else:
+            rows = range(task.first_row, task.first_row + task.rows)
+            self.written.setdefault(task.unit, Counter()).update(rows)
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data(), begun=st.booleans(), weight=st.sampled_from(Weight))
+    def a_loader_dies(self, data: st.DataObject, begun: bool, weight: Weight) -> None:
+        loader = data.draw(st.sampled_from(sorted(self.working)))
+        tasks = self.working.pop(loader)
+        suspect = tasks[0] if tasks and begun else None
+        for task in tasks:
+            if task.is_postprocess:
+                self.written[task.unit].clear()  # the half-changed unit is made anew
+        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, weight)
+        if poisoned is not None:
+            assert poisoned is suspect
+            assert poisoned.rows <= 1, "a task of many rows was called poisoned before it was cut down"
+            self.poisoned.append(poisoned)
+        assert self.ledger.done(loader, tasks[0].id if tasks else 1, self.now) is None, "the dead was believed"
+
+    @precondition(lambda self: self.poisoned)
+    @rule(give_up=st.booleans())
+    def a_poisoned_row_is_decided(self, give_up: bool) -> None:
+        task = self.poisoned.pop()
+        if task.is_postprocess or give_up:
+            self.ledger.write_off(task)
+            if task.is_postprocess:
+                self.written.setdefault(task.unit, Counter()).update(range(self.rows))
+                self.postprocessed[task.unit] += 1
+            else:
+                self.written.setdefault(task.unit, Counter())[task.first_row] += 1
+        else:
+            self.ledger.retry(task)
+
+    @rule()
+    def what_is_complete_is_announced(self) -> None:
+        for unit, slot in self.ledger.announcements():
+            assert unit not in self.announced, "announced twice"
+            assert self._complete(unit), "announced with rows missing"
+            assert not self.postprocess or self.postprocessed[unit] >= 1
+            assert slot not in self.held.values(), "one slot in two hands"
+            if self.in_order:
+                assert unit == len(self.announced)
+            self.announced.append(unit)
+            self.held[unit] = slot
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def the_trainer_releases(self, data: st.DataObject) -> None:
+        unit = data.draw(st.sampled_from(sorted(self.held)))
+        assert self.ledger.release(unit)
+        del self.held[unit]
+        assert not self.ledger.release(unit), "a repeated release was taken"
+
+    @rule(unit=st.integers(-2, 50))
+    def a_foreign_release_arrives(self, unit: int) -> None:
+        if unit not in self.held:
+            assert not self.ledger.release(unit)
+
+    # ---- what always holds
+
+    def _complete(self, unit: int) -> bool:
+        return self.written.get(unit, Counter()) == Counter(range(self.rows))
+
+    @invariant()
+    def no_row_is_owed_twice_or_made_twice(self) -> None:
+        owed: Counter[tuple[int, int]] = Counter()
+        for tasks in getattr(self, "working", {}).values():
+            assert len(tasks) <= MAX_OWED
+            for task in tasks:
+                owed.update((task.unit, row) for row in range(task.first_row, task.first_row + task.rows))
+        for unit, rows in getattr(self, "written", {}).items():
+            owed.update({(unit, row): count for row, count in rows.items() if unit not in self.announced})
+        assert all(count == 1 for count in owed.values()), owed
+
+    def teardown(self) -> None:
+        """Whatever has happened: with one loader that lives, everything is delivered, each unit once."""
+        if not hasattr(self, "ledger"):
+            return
+        for _ in range(self.units * (self.rows + 2) * 3 + 10):
+            for _ in list(self.poisoned):
+                self.a_poisoned_row_is_decided(give_up=False)
+            if not self.working:
+                self.a_loader_starts()
+            self.tasks_are_given_out(2)
+            for loader, tasks in self.working.items():
+                while tasks:
+                    task = tasks.pop(0)
+                    self.ledger.done(loader, task.id, self.now)
+                    if task.is_postprocess:
+                        self.postprocessed[task.unit] += 1
+                    else:
+                        rows = range(task.first_row, task.first_row + task.rows)
+                        self.written.setdefault(task.unit, Counter()).update(rows)
+            self.what_is_complete_is_announced()
+            for unit in list(self.held):
+                self.ledger.release(unit)
+                del self.held[unit]
+        assert sorted(self.announced) == list(range(self.units))
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestLedgerMachine = LedgerMachine.TestCase
+
+
+def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
+    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, in_order=in_order)
+
+
+def test_no_loader_is_given_more_than_two_tasks_and_the_one_that_owes_least_comes_first() -> None:
+    ledger = make_ledger(rows=8)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_units()
+    assert [loader for loader, _ in ledger.assign(0.0)] == [1, 2, 1, 2]
+    assert list(ledger.assign(0.0)) == []
+
+
+def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queued() -> None:
+    ledger = make_ledger()
+    ledger.rows_per_task = 2
+    ledger.add_loader(1)
+    ledger.open_units()
+    first, _ = [task for _, task in ledger.assign(0.0)]
+    assert ledger.overdue(9.0, 10.0) == []
+    assert ledger.next_deadline(10.0) == 10.0
+    assert ledger.overdue(11.0, 10.0) == [1]
+    ledger.done(1, first.id, 9.0)
+    assert ledger.overdue(11.0, 10.0) == []
+
+
+@pytest.mark.parametrize(("weight", "enough"), [(Weight.HUNG, 3), (Weight.CRASHED, 4), (Weight.KILLED_FROM_OUTSIDE, 7)])
+def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: Weight, enough: int) -> None:
+    ledger = make_ledger(rows=3, slots=1)
+    deadly_row = 1
+    deaths = 0
+    for loader in range(1, 20):
+        ledger.add_loader(loader)
+        ledger.open_units()
+        while tasks := [task for _, task in ledger.assign(0.0)] or ledger.owed(loader):
+            task = tasks[0]
+            if task.first_row <= deadly_row < task.first_row + task.rows:
+                break
+            ledger.done(loader, task.id, 0.0)
+        deaths += 1
+        if poisoned := ledger.remove_loader(loader, task.id, weight):
+            break
+    assert poisoned is not None
+    assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
+    assert deaths == enough
+
+
+def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
+    ledger = make_ledger(rows=2, slots=1)
+    ledger.rows_per_task = 1
+    for loader in range(1, 10):
+        ledger.add_loader(loader)
+        ledger.open_units()
+        assert len(list(ledger.assign(0.0))) == 2
+        assert ledger.remove_loader(loader, working_on=0) is None
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_batch_completed_early_waits_for_its_turn_only_when_order_matters(in_order: bool) -> None:
+    ledger = make_ledger(in_order=in_order)
+    ledger.add_loader(1)
+    ledger.open_units()
+    first, second = [task for _, task in ledger.assign(0.0)]
+    ledger.done(1, second.id, 0.0)
+    assert [unit for unit, _ in ledger.announcements()] == ([] if in_order else [1])
+    ledger.done(1, first.id, 0.0)
+    assert [unit for unit, _ in ledger.announcements()] == ([0, 1] if in_order else [0])
+
+
+def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
+    ledger = make_ledger()
+    ledger.rows_per_task = 2
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_units()
+    given = list(ledger.assign(0.0))
+    ledger.dismiss_one()
+    assert ledger.dismissed_and_free() == []
+    (dismissed,) = {1, 2} - {loader for loader, _ in _finish_all_and_assign(ledger, given)}
+    assert ledger.dismissed_and_free() == [dismissed]
+
+
+def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
+    for loader, task in given:
+        ledger.done(loader, task.id, 0.0)
+    for unit, _ in list(ledger.announcements()):
+        ledger.release(unit)
+    ledger.open_units()
+    return list(ledger.assign(0.0))
+
+
+def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
+    ledger = Ledger(slots=4, rows_of=lambda _: 1, has=lambda _: True, kin_of=lambda unit, _: unit // 2)
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_units()
+    given = [(loader, task.unit) for loader, task in ledger.assign(0.0)]
+    assert given == [(1, 0), (1, 1), (2, 2), (2, 3)]
+    ledger.remove_loader(1)
+    for _, task in [(2, task) for task in ledger.owed(2)]:
+        ledger.done(2, task.id, 0.0)
+    assert [(loader, task.unit) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
+
+
+@given(
+    rows=st.integers(1, 200),
+    size=st.integers(1, 80),
+    borders=st.lists(st.integers(1, 199), max_size=6),
+)
+def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[int]) -> None:
+    def window(_unit: int, row: int) -> int:
+        return sum(row >= border for border in borders)
+
+    ledger = Ledger(slots=1, rows_of=lambda _: rows, has=lambda unit: unit == 0, kin_of=window)
+    ledger.rows_per_task = size
+    ledger.add_loader(1)
+    ledger.open_units()
+    made: list[int] = []
+    while given := [task for _, task in ledger.assign(0.0)]:
+        for task in given:
+            mine = range(task.first_row, task.first_row + task.rows)
+            assert len({window(0, row) for row in mine}) == 1
+            assert len(mine) <= size
+            made += mine
+            ledger.done(1, task.id, 0.0)
+    assert made == list(range(rows))

@@ -1,0 +1,87 @@
+"""The detector of leftovers finds them: a test suite that trusts it must know that it can fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import pytest
+
+from tests.support import leftovers
+
+_SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+_ORPHANER = f"import subprocess as s; print(s.Popen({_SLEEPER!r}, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
+
+
+def _added(before: leftovers.Belongings) -> list[str]:
+    return leftovers.Belongings.now(Path(tempfile.gettempdir())).added_since(before)
+
+
+@pytest.fixture
+def before() -> leftovers.Belongings:
+    return leftovers.Belongings.now(Path(tempfile.gettempdir()))
+
+
+def test_a_living_child_is_found_and_named(before: leftovers.Belongings) -> None:
+    with subprocess.Popen(_SLEEPER) as child:
+        leftovers.wait_until_none(lambda: [] if "sleep(60)" in leftovers.describe(child.pid) else ["no exec yet"], 2.0)
+        (left,) = _added(before)
+        child.kill()
+    assert left.startswith(f"process {child.pid}: ")
+    assert "time.sleep(60)" in left
+    assert _added(before) == []
+
+
+def test_a_child_that_nobody_waited_for_is_found(before: leftovers.Belongings) -> None:
+    child = subprocess.Popen(_SLEEPER)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    (left,) = _added(before)
+    child.wait()
+    assert "zombie" in left
+
+
+def test_a_shared_memory_segment_is_found(before: leftovers.Belongings) -> None:
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        assert _added(before) == [f"/dev/shm/{segment.name}"]
+    finally:
+        segment.close()
+        segment.unlink()
+    assert _added(before) == []
+
+
+def test_a_directory_in_the_temporary_directory_is_found(before: leftovers.Belongings) -> None:
+    with tempfile.TemporaryDirectory(prefix="blobfeed-") as directory:
+        assert _added(before) == [f"temporary file {Path(directory).name}"]
+    assert _added(before) == []
+
+
+def test_an_open_descriptor_is_found(tmp_path: Path) -> None:
+    before = leftovers.descriptors()
+    with (tmp_path / "open").open("w"):
+        (left,) = leftovers.opened_since(before)
+    assert str(tmp_path / "open") in left
+    assert leftovers.opened_since(before) == []
+
+
+def test_an_orphan_is_found_though_it_is_no_child() -> None:
+    pid = int(
+        subprocess.run([sys.executable, "-S", "-c", _ORPHANER], capture_output=True, check=True, text=True).stdout
+    )
+    try:
+        assert leftovers.orphans() == [pid]
+    finally:
+        leftovers.kill([pid])
+    assert leftovers.wait_until_none(lambda: [str(orphan) for orphan in leftovers.orphans()], 2.0) == []
+
+
+def test_waiting_ends_at_the_deadline_with_what_is_left() -> None:
+    start = time.monotonic()
+    assert leftovers.wait_until_none(lambda: ["something"], 0.05) == ["something"]
+    assert 0.05 <= time.monotonic() - start < 1.0

@@ -1,0 +1,225 @@
+"""The process from which loaders are forked: it tells how each ended, and nothing outlives it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from blobfeed.workers.processes.nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery, NurseryDied
+
+from tests.support.waiting import is_gone, readable, wait_until
+
+Event = LoaderStarted | LoaderExited | ForkFailed
+
+
+@contextmanager
+def nursery_of(
+    main: Callable[[int, int], None], modules: tuple[str, ...] = (), keep: tuple[int, ...] = ()
+) -> Iterator[Nursery]:
+    nursery = Nursery(main, modules, keep)
+    try:
+        yield nursery
+    finally:
+        nursery.close()
+
+
+def next_event(nursery: Nursery) -> Event:
+    assert readable(nursery.fileno())
+    event = nursery.receive()
+    if isinstance(event, LoaderStarted):
+        os.close(event.handle)
+    return event
+
+
+def how_it_ends(main: Callable[[int, int], None]) -> Event:
+    with nursery_of(main) as nursery:
+        nursery.spawn(7, 0)
+        assert isinstance(next_event(nursery), LoaderStarted)
+        return next_event(nursery)
+
+
+def wait_for_a_signal(*_: int) -> None:
+    while True:
+        signal.pause()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _without_streams(*_: int) -> None:
+    sys.stdout = sys.stderr = None
+    raise ValueError("with nowhere to print it")
+
+
+ENDS: dict[str, tuple[Callable[[int, int], object], int]] = {
+    "it comes back": (lambda *_: None, 0),
+    "sys.exit(3)": (lambda *_: sys.exit(3), 3),
+    "sys.exit(-1)": (lambda *_: sys.exit(-1), 255),
+    "sys.exit with a text": (lambda *_: sys.exit("enough"), 1),
+    "os._exit": (lambda *_: os._exit(4), 4),
+    "an exception": (lambda *_: _raise(ValueError("in a loader")), 1),
+    "an exception with no stream to print it to": (_without_streams, 1),
+    "KeyboardInterrupt": (lambda *_: _raise(KeyboardInterrupt()), 1),
+    "SIGKILL": (lambda *_: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL),
+    "SIGTERM": (lambda *_: os.kill(os.getpid(), signal.SIGTERM), -signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_the_end_of_a_loader_is_told_with_its_code(way: str) -> None:
+    way_to_end, code = ENDS[way]
+
+    def main(loader: int, seat: int) -> None:
+        way_to_end(loader, seat)
+
+    assert how_it_ends(main) == LoaderExited(7, code)
+
+
+def test_a_loader_learns_its_number_and_its_seat() -> None:
+    assert how_it_ends(lambda loader, seat: os._exit(10 * loader + seat)) == LoaderExited(7, 70)
+
+
+def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descriptor() -> None:
+    ours, theirs = os.pipe()
+
+    def main(*_: int) -> None:
+        names = [entry.name for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2]
+        os.write(theirs, f"{' '.join(names)}\n".encode())
+
+    with nursery_of(main, keep=(theirs,)) as nursery:
+        nursery.spawn(1, 0)
+        nursery.spawn(2, 1)
+        while not isinstance(next_event(nursery), LoaderExited):
+            pass
+        names = set(map(int, os.read(ours, 1000).split()))
+    os.close(ours)
+    os.close(theirs)
+    assert theirs in names
+    assert len(names) <= 2, "the other one is the directory that was being listed"
+
+
+@pytest.mark.parametrize("blocker", [signal.SIGSTOP, signal.SIGCONT])
+def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals) -> None:
+    nursery = Nursery(wait_for_a_signal, (), ())
+    handles = []
+    for loader in range(3):
+        nursery.spawn(loader, loader)
+        assert readable(nursery.fileno())
+        event = nursery.receive()
+        assert isinstance(event, LoaderStarted)
+        signal.pidfd_send_signal(event.handle, blocker)
+        handles.append(event.handle)
+    nursery.close()
+    for handle in handles:
+        assert readable(handle, 0.0), "a loader is alive after close"
+        os.close(handle)
+    assert is_gone(nursery.pid)
+
+
+def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() -> None:
+    with nursery_of(wait_for_a_signal) as nursery:
+        nursery.spawn(1, 0)
+        assert readable(nursery.fileno())
+        event = nursery.receive()
+        assert isinstance(event, LoaderStarted)
+        os.kill(nursery.pid, signal.SIGKILL)
+        assert readable(nursery.fileno())
+        with pytest.raises(NurseryDied, match="killed by SIGKILL"):
+            nursery.receive()
+        with pytest.raises(NurseryDied, match="killed by SIGKILL") as caught:
+            nursery.spawn(2, 0)
+        assert caught.value.exits == ("killed by SIGKILL",)
+        assert readable(event.handle, 1.0), "the loader outlived the nursery"
+        os.close(event.handle)
+
+
+def test_a_nursery_that_died_with_a_request_unread_is_told_from_one_that_answers() -> None:
+    with nursery_of(wait_for_a_signal) as nursery:
+        os.kill(nursery.pid, signal.SIGSTOP)
+        with suppress(NurseryDied):
+            nursery.spawn(1, 0)
+        os.kill(nursery.pid, signal.SIGKILL)
+        assert readable(nursery.fileno())
+        with pytest.raises(NurseryDied):
+            nursery.receive()
+
+
+def test_an_import_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "hangs_on_import.py").write_text(f"open({str(started)!r}, 'w')\nimport signal\nsignal.pause()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    nursery = Nursery(wait_for_a_signal, ("hangs_on_import",), ())
+    wait_until(started.exists, "the module is being imported")
+    begun = time.monotonic()
+    nursery.close()
+    assert time.monotonic() - begun < 1.0
+    assert is_gone(nursery.pid)
+
+
+PARENT_OF_A_NURSERY_THAT_HANGS = """
+import signal, sys
+from pathlib import Path
+from blobfeed.workers.processes.nursery import Nursery
+
+sys.path.insert(0, {folder!r})
+nursery = Nursery(lambda *_: None, ("hangs_on_import",), ())
+print(nursery.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_nursery_that_hangs_dies_with_its_parent(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "hangs_on_import.py").write_text(f"open({str(started)!r}, 'w')\nimport signal\nsignal.pause()\n")
+    code = PARENT_OF_A_NURSERY_THAT_HANGS.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        nursery = int(parent.stdout.readline())
+        wait_until(started.exists, "the module is being imported")
+        assert not is_gone(nursery)
+        parent.kill()
+        wait_until(lambda: is_gone(nursery), "the nursery is gone", 1.0)
+
+
+def test_what_is_imported_ahead_is_there_in_every_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_ahead.py").write_text("number = 33\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with nursery_of(lambda *_: os._exit(sys.modules["imported_ahead"].number), ("imported_ahead",)) as nursery:
+        nursery.spawn(1, 0)
+        next_event(nursery)
+        assert next_event(nursery) == LoaderExited(1, 33)
+
+
+def test_a_module_that_cannot_be_imported_is_left_to_the_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises_on_import.py").write_text("raise RuntimeError('not today')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with nursery_of(lambda *_: None, ("raises_on_import", "no_such_module_at_all")) as nursery:
+        nursery.spawn(1, 0)
+        next_event(nursery)
+        assert next_event(nursery) == LoaderExited(1, 0)
+
+
+def test_a_loader_that_cannot_be_watched_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "few_descriptors.py").write_text(
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with nursery_of(wait_for_a_signal, ("few_descriptors",)) as nursery:
+        events = []
+        for loader in range(4):
+            nursery.spawn(loader, loader)
+            events.append(next_event(nursery))
+        assert ForkFailed(3, errno.EMFILE) in events
+        assert isinstance(events[0], LoaderStarted)

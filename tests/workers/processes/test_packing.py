@@ -1,0 +1,65 @@
+"""What a recipe refers to is known before the loaders are forked, so that they share it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.processes.packing import pack
+
+from tests.support.pipelines import Numbered
+
+_NOTE = """
+import os
+from pathlib import Path
+with Path({path!r}).open("a") as file:
+    print(os.getpid(), file=file)
+
+def decode(sample, rng):
+    return {{"data": sample["data"], "label": sample["label"]}}
+"""
+
+
+def of_this_module(sample: Sample, rng: np.random.Generator) -> tuple[AnyArray, ...]:
+    return sample["data"], sample["label"]
+
+
+def test_classes_functions_and_modules_are_named() -> None:
+    def by_value(_: object) -> str:
+        return json.dumps("x")
+
+    by_value.__module__ = "__main__"
+    packed, modules = pack((Numbered(), functools.partial(of_this_module), by_value))
+    assert {"tests.support.pipelines", __name__, "json"} <= set(modules)
+    assert "__main__" not in modules
+    source, bound, function = cloudpickle.loads(packed)
+    assert (len(source), bound.func, function(None)) == (len(Numbered()), of_this_module, '"x"')
+
+
+def test_plain_data_name_nothing() -> None:
+    assert pack({"a": [1, 2.0, "x", None], "b": (b"y",)})[1] == ()
+
+
+def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = tmp_path / "imports"
+    (tmp_path / "told_when_imported.py").write_text(_NOTE.format(path=str(imports)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from told_when_imported import decode  # type: ignore[import-not-found]
+
+    try:
+        given = Parameters(source={}, batch_size=4, num_loaders=3, epochs=3)
+        with Pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
+            for _ in range(pipeline.total_batches or 0):
+                pipeline.release(pipeline.take())
+    finally:
+        del sys.modules["told_when_imported"]
+    assert len(imports.read_text().split()) == 2, "here, and in the nursery"

@@ -1,0 +1,172 @@
+"""Facts about processes, each taken from a real one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blobfeed.workers.base.errors import DescriptorLimitError
+from blobfeed.workers.processes.process import (
+    exit_in_words,
+    is_stopped,
+    require_descriptors,
+    send_signal,
+    wait_for_exit,
+)
+
+from tests.support.trainers import trainer
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def sleeper() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process that does nothing, and its handle."""
+    process = subprocess.Popen(["sleep", "1000"])
+    handle = os.pidfd_open(process.pid)
+    yield process, handle
+    process.kill()
+    process.wait()
+    os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (-signal.SIGKILL, "killed by SIGKILL"),
+        (-signal.SIGBUS, "killed by SIGBUS"),
+        (-(signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
+    ],
+)
+def test_an_exit_is_told_in_words(code: int, words: str) -> None:
+    assert exit_in_words(code) == words
+
+
+def test_a_handle_waits_for_the_end_and_no_longer_than_asked(sleeper: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, handle = sleeper
+    begun = time.monotonic()
+    assert not wait_for_exit(handle, 0.05)
+    assert time.monotonic() - begun >= 0.05
+    process.kill()
+    assert wait_for_exit(handle, None)
+    assert wait_for_exit(handle, 0.0)
+
+
+def test_a_signal_to_a_process_that_is_gone_is_no_error(sleeper: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, handle = sleeper
+    send_signal(handle, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    send_signal(handle, signal.SIGKILL)
+
+
+def test_a_stopped_process_is_told_from_one_that_runs_and_one_that_is_gone(
+    sleeper: tuple[subprocess.Popen[bytes], int],
+) -> None:
+    process, _ = sleeper
+    assert not is_stopped(process.pid)
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: is_stopped(process.pid), "it is stopped")
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not is_stopped(process.pid), "it runs again")
+    process.kill()
+    process.wait()
+    assert not is_stopped(process.pid)
+
+
+STREAMS = """
+import os
+from blobfeed.workers.processes.process import fill_standard_streams
+
+as_they_were = [os.fstat(number) for number in range(3)]
+for number in {closed}:
+    os.close(number)
+fill_standard_streams()
+for number in range(3):
+    expected = os.stat(os.devnull) if number in {closed} else as_they_were[number]
+    assert os.path.samestat(os.fstat(number), expected), number
+os._exit(os.open("/", os.O_RDONLY))
+"""
+
+
+@pytest.mark.parametrize("closed", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_closed_standard_streams_become_the_null_device_and_open_ones_stay(closed: tuple[int, ...]) -> None:
+    ended = subprocess.run([sys.executable, "-c", STREAMS.format(closed=closed)], capture_output=True, check=False)
+    assert ended.returncode == 3, "the next descriptor is not the first one after the standard streams"
+
+
+def test_more_loaders_than_the_hard_limit_of_descriptors_allows_are_refused() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    require_descriptors(1)
+    with pytest.raises(
+        DescriptorLimitError, match=rf"{hard} loaders need \d+ file descriptors, and the limit is {hard}"
+    ):
+        require_descriptors(hard)
+
+
+TOO_MANY_LOADERS = """
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+feed = pipeline(num_loaders=30)
+before = len(os.listdir("/proc/self/fd"))
+try:
+    feed.start()
+except DescriptorLimitError as error:
+    say(error)
+say(len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor(tmp_path: Path) -> None:
+    with trainer(tmp_path, TOO_MANY_LOADERS) as run:
+        assert "30 loaders need 174 file descriptors, and the limit is 64" in run.next_line()
+        run.expect("0")
+        assert run.end() == 0, run.stderr
+
+
+WITHOUT_SIGCHLD = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with pipeline(epochs=20) as feed:
+    steps(feed, 8)
+    for pid in [state.pid for state in feed._feed.shared.board.states()]:
+        os.kill(pid, signal.SIGKILL)
+    steps(feed, feed.total_batches - 8)
+    say(feed.statistics().loader_deaths)
+"""
+
+
+def test_a_trainer_that_ignores_sigchld_still_has_its_dead_loaders_replaced(tmp_path: Path) -> None:
+    """Programs that embed Python may; children would inherit it, and the kernel would keep no exit codes for them."""
+    with trainer(tmp_path, WITHOUT_SIGCHLD) as run:
+        run.expect("2")
+        assert run.end() == 0, run.stderr
+        assert "killed by SIGKILL" in run.stderr
+        run.assert_nothing_is_left([])
+
+
+SIGTERM_TO_CHILDREN = """
+feed = pipeline()
+steps(feed, 8)
+say("ready")
+hear()
+for assembler in [int(name) for name in open(f"/proc/self/task/{os.getpid()}/children").read().split()]:
+    os.kill(assembler, signal.SIGTERM)
+steps(feed, 100)
+feed.close()
+say("done")
+"""
+
+
+def test_a_schedulers_sigterm_to_all_processes_is_the_trainers_business(tmp_path: Path) -> None:
+    """A trainer that catches it in order to save a snapshot first goes on with its assembler."""
+    with trainer(tmp_path, SIGTERM_TO_CHILDREN) as run:
+        run.expect("ready")
+        run.tell()
+        run.expect("done")
+        assert run.end() == 0, run.stderr

@@ -1,0 +1,412 @@
+"""Several pipelines in one process, pipelines that are closed and made anew, and starts that fail: nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import (
+    AssemblerDied,
+    InterpreterError,
+    PipelineClosed,
+    RingAllocationError,
+    SocketPathError,
+)
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport import links
+
+from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
+from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters, trapped_pipeline
+from tests.support.trainers import trainer
+from tests.support.waiting import DEADLINE_S, wait_until
+
+SMALL = 12
+"""Items of a sample so small that batches share slots."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process has at one moment."""
+
+    descriptors: dict[int, str]
+    threads: frozenset[str]
+    belongings: Belongings
+
+    @classmethod
+    def now(cls) -> Self:
+        threads = frozenset(entry.name for entry in Path("/proc/self/task").iterdir())
+        return cls(descriptors(), threads, Belongings.now(Path(tempfile.gettempdir())))
+
+    def grown(self) -> list[str]:
+        """What has come since, in words."""
+        now = Held.now()
+        threads = [f"thread {number}" for number in now.threads - self.threads]
+        return opened_since(self.descriptors) + threads + now.belongings.added_since(self.belongings)
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Around what must leave no descriptor, thread, process, directory or shared memory."""
+    before = Held.now()
+    yield
+    gc.collect()
+    assert wait_until_none(before.grown, 1.0) == []
+
+
+def memory_kib() -> int:
+    """What this process has of its own and shared, in RAM: a ring that is still mapped would be part of it."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1])
+
+
+# ---- several in one process
+
+
+def test_two_pipelines_at_once_deliver_what_each_promises() -> None:
+    given: list[dict[str, Any]] = [{"seed": 1, "batch_size": 4}, {"seed": 2, "batch_size": 7, "num_loaders": 1}]
+    with nothing_left():
+        pipelines = [trapped_pipeline(items=SMALL, **values) for values in given]
+        both = list(itertools.zip_longest(*map(deliver, pipelines)))
+        for pipeline in pipelines:
+            pipeline.close()
+    for number, values in enumerate(given):
+        delivered = [pair[number] for pair in both if pair[number] is not None]
+        assert delivered == Promise(parameters(**values), items=SMALL).batches()
+
+
+def test_training_and_testing_take_turns() -> None:
+    with nothing_left(), trapped_pipeline(epochs=6) as train, trapped_pipeline(shuffle=False, epochs=3) as test:
+        trained, tested = [], []
+        for _ in range(3):
+            trained += list(itertools.islice(deliver(train), 20))
+            tested += list(itertools.islice(deliver(test), 10))
+    assert trained == Promise(parameters(epochs=6)).batches()
+    assert tested == Promise(parameters(shuffle=False, epochs=3)).batches()
+
+
+def test_closing_one_pipeline_leaves_the_other_alone() -> None:
+    with trapped_pipeline(items=SMALL, epochs=4) as staying:
+        delivering = deliver(staying)
+        delivered = [next(delivering)]
+        for _ in range(3):
+            with nothing_left(), trapped_pipeline(items=SMALL, seed=9) as leaving:
+                delivered.append(next(delivering))
+                next(deliver(leaving))
+        delivered += delivering
+        assert staying.statistics().loader_deaths == 0
+    assert delivered == Promise(parameters(epochs=4), items=SMALL).batches()
+
+
+# ---- again and again
+
+
+def check_restarts(times: int) -> int:
+    """So many pipelines, one after the other; by how many KiB the memory has grown since a third of them."""
+    promised = Promise(parameters(epochs=1)).batches()[:3]
+    grown = 0
+    with nothing_left():
+        for number in range(times):
+            with trapped_pipeline(epochs=1) as pipeline:
+                assert list(itertools.islice(deliver(pipeline), 3)) == promised
+            if number == times // 3:
+                grown = memory_kib()
+        return memory_kib() - grown
+
+
+RING_KIB = 10_000
+"""A little less than the ring that each of those pipelines has: one that is not given back is seen."""
+
+
+def test_fifteen_restarts_leave_nothing() -> None:
+    assert check_restarts(15) < RING_KIB
+
+
+@pytest.mark.slow
+def test_a_hundred_restarts_leave_nothing() -> None:
+    grown = check_restarts(100)
+    print(f"restarts: 100, leaked descriptors, threads, processes, directories: 0, memory: {grown:+} KiB")
+    assert grown < RING_KIB
+
+
+# ---- closing
+
+
+def test_a_pipeline_may_be_closed_while_a_batch_of_it_is_held() -> None:
+    with nothing_left():
+        pipeline = trapped_pipeline()
+        batch = pipeline.take()
+        kept = np.asarray(batch.tops["data"])
+        expected = kept.copy()
+        pipeline.close()
+        assert (kept == expected).all(), "what is still held stays readable"
+        del batch, kept
+
+
+def test_a_pipeline_may_be_closed_with_batches_that_nobody_took() -> None:
+    with nothing_left(), trapped_pipeline() as pipeline:
+        pipeline.start()
+        wait_until(pipeline.is_ready, "a batch is ready")
+
+
+def test_a_pipeline_may_be_closed_at_once_after_its_start() -> None:
+    with nothing_left():
+        for _ in range(3):
+            pipeline = trapped_pipeline(items=SMALL)
+            pipeline.start()
+            pipeline.close()
+
+
+def test_a_pipeline_may_be_closed_before_its_start_and_twice() -> None:
+    with nothing_left():
+        unused = trapped_pipeline()
+        unused.close()
+        unused.close()
+        used = trapped_pipeline(items=SMALL)
+        batch = used.take()
+        used.close()
+        counted = used.statistics()
+        used.close()
+        assert used.statistics() == counted
+        assert counted.batches == 1
+        del batch
+
+
+USES: dict[str, Callable[[Pipeline], object]] = {
+    "start": Pipeline.start,
+    "peek": Pipeline.peek,
+    "take": Pipeline.take,
+    "load_state_dict": lambda pipeline: pipeline.load_state_dict(pipeline.state_dict()),
+}
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["never started", "used before"])
+def test_a_closed_pipeline_says_that_it_is_closed(used: bool) -> None:
+    pipeline = trapped_pipeline(items=SMALL)
+    batch = pipeline.take() if used else None
+    pipeline.close()
+    for use in USES.values():
+        with pytest.raises(PipelineClosed, match="has been closed"):
+            use(pipeline)
+    if batch is not None:
+        with pytest.raises(PipelineClosed, match="has been closed"):
+            pipeline.release(batch)
+    assert pipeline.activities() == []
+
+
+# ---- interrupted
+
+SLOW = """
+def decode(sample, rng):
+    if os.environ.get("BLOBFEED_ROLE") == "loader":
+        (HERE / "hung").touch()
+        time.sleep(1000)
+    return sample["data"]
+
+feed = pipeline(decode)
+try:
+    say("waiting")
+    feed.peek()
+except KeyboardInterrupt:
+    say("interrupted")
+hear()
+feed.close()
+say("closed")
+hear()
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_a_slow_loader_and_the_run_can_be_closed(tmp_path: Path) -> None:
+    with trainer(tmp_path, SLOW) as run:
+        run.expect("waiting")
+        wait_until((tmp_path / "hung").exists, "a loader hangs in decode")
+        children = run.children()
+        begun = time.monotonic()
+        run.process.send_signal(signal.SIGINT)
+        run.expect("interrupted")
+        assert time.monotonic() - begun < 1.0
+        run.tell()
+        run.expect("closed")
+        assert run.children() == []
+        run.tell()
+        assert run.end() == 0, run.stderr
+        run.assert_nothing_is_left(children)
+
+
+INTERRUPTED_WHILE_STARTING = """
+feed = None
+while True:
+    try:
+        say("starting")
+        feed = pipeline()
+        while True:
+            steps(feed, 1)
+    except KeyboardInterrupt:
+        if feed is not None:
+            feed.close()
+        say("closed")
+    if not hear():
+        break
+"""
+
+
+def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing_once_the_pipeline_is_closed(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    with trainer(tmp_path, INTERRUPTED_WHILE_STARTING) as run:
+        for _ in range(8):
+            run.expect("starting")
+            time.sleep(draw.uniform(0.0, 0.3))  # the moment of the signal, and no wait for anything
+            run.process.send_signal(signal.SIGINT)
+            run.expect("closed")
+            run.assert_no_children()
+            run.tell("again")
+        run.expect("starting")
+        run.stdin.close()
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 0, run.stderr
+        run.assert_nothing_is_left([])
+
+
+def test_an_assembler_whose_start_is_interrupted_before_anybody_holds_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def interrupted(*command: Any, **options: Any) -> NoReturn:
+        started.append(start(*command, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with nothing_left(), small() as pipeline:
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.start()
+        started[0].wait(DEADLINE_S)
+        monkeypatch.undo()
+        assert delivers(pipeline)
+
+
+@pytest.mark.parametrize(("module", "step"), [(subprocess, "Popen"), (links, "open_socket")])
+def test_ctrl_c_waits_until_a_process_or_a_socket_is_in_somebodys_hands(
+    module: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(module, step)
+
+    def interrupted(*values: Any, **options: Any) -> object:
+        made = original(*values, **options)
+        signal.raise_signal(signal.SIGINT)
+        return made
+
+    pipeline = small()
+    monkeypatch.setattr(module, step, interrupted)
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
+        pipeline.start()
+    monkeypatch.undo()
+    assert delivers(pipeline)
+
+
+# ---- starts that fail
+
+
+def fails(pipeline: Pipeline, error: type[Exception], match: str) -> None:
+    """Its start does, twice alike, and leaves nothing even before it is closed."""
+    for _ in range(2):
+        with nothing_left(), pytest.raises(error, match=match):
+            pipeline.peek()
+
+
+def small() -> Pipeline:
+    return trapped_pipeline(items=SMALL)
+
+
+def delivers(pipeline: Pipeline) -> bool:
+    return deliver_all(pipeline) == Promise(parameters(), items=SMALL).batches()
+
+
+def test_a_wrong_interpreter_is_an_error_and_once_it_is_right_the_start_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = small()
+    monkeypatch.setenv("BLOBFEED_PYTHON", "/nowhere/python")
+    fails(pipeline, InterpreterError, "/nowhere/python.*BLOBFEED_PYTHON")
+    monkeypatch.delenv("BLOBFEED_PYTHON")
+    assert delivers(pipeline)
+
+
+def test_an_interpreter_that_cannot_run_the_assembler_is_an_error_that_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    liar = tmp_path / "python"
+    liar.write_text(f'#!/bin/sh\ncase "$*" in *version_info*) echo {version};; *) exit 3;; esac\n')
+    liar.chmod(0o700)
+    monkeypatch.setenv("BLOBFEED_PYTHON", str(liar))
+    with nothing_left(), small() as pipeline, pytest.raises(AssemblerDied, match="exited with code 3"):
+        pipeline.peek()
+
+
+def test_a_ring_that_is_too_large_is_an_error() -> None:
+    pipeline = trapped_pipeline(batch_size=10_000_000)
+    fails(pipeline, RingAllocationError, r"needs [\d,]+ bytes, and [\d,]+ bytes can be had")
+    pipeline.close()
+
+
+def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    pipeline = small()
+    pipeline.start()
+    assert pipeline._feed is not None
+    folder = pipeline._feed.shared.folder
+    assert folder.parent == Path("/tmp")
+    assert delivers(pipeline)
+    assert not folder.exists()
+    assert list(long.iterdir()) == []
+
+
+def test_where_no_directory_has_a_path_short_enough_the_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = small()
+    monkeypatch.setattr(links, "_MAX_PATH", 20)
+    fails(pipeline, SocketPathError, "TMPDIR")
+    monkeypatch.undo()
+    assert delivers(pipeline)
+
+
+def test_a_directory_that_cannot_be_made_ends_the_assembler_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "choose_socket_directory", lambda: tmp_path / "gone" / "blobfeed-x")
+    pipeline = small()
+    fails(pipeline, SocketPathError, "gone")
+    monkeypatch.undo()
+    assert delivers(pipeline)
+
+
+def test_a_hook_that_cannot_be_sent_is_an_error() -> None:
+    lock = threading.Lock()
+
+    def decode(sample: Any, rng: np.random.Generator) -> object:
+        with lock:
+            return sample["data"], sample["label"]
+
+    pipeline = Pipeline(parameters(), Hooks(decode), source=Numbered(items=SMALL))
+    fails(pipeline, TypeError, "pickle")
+    pipeline.close()

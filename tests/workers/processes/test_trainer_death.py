@@ -1,0 +1,389 @@
+"""However and whenever a trainer ends, its children end with it; and while it lives, nothing of its own disturbs them.
+
+Every trainer is a real process; what it may leave is looked for by a mark in the environment of all its descendants,
+in the temporary directory that it has to itself, and in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainers import WITHIN_S, trainer
+from tests.support.waiting import is_gone, readable, wait_until
+
+FAMILY = 4
+"""The fewest children of a running pipeline: assembler, nursery, two loaders."""
+
+TWO_FEEDS = """
+feed = pipeline()
+steps(feed, 8)
+held = feed.take()
+reader = BatchReader(Numbers(), batch_size=4, num_loaders=2)
+batches = iter(reader)
+next(batches)
+say("ready")
+hear()
+"""
+
+ENDS = {
+    "the end of its script": ("", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "os._exit": ("os._exit(4)", 4),
+    "an exception that nobody caught": ("raise RuntimeError('no way on')", 1),
+    "a segmentation fault": ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
+}
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS.values(), ids=ENDS)
+def test_nothing_outlives_a_trainer_that_ends_without_close(tmp_path: Path, end: str, code: int) -> None:
+    with trainer(tmp_path, TWO_FEEDS + end) as run:
+        run.expect("ready")
+        children = run.wait_for_children(2 * FAMILY)
+        run.tell()
+        assert run.end() == code, run.stderr
+        run.assert_nothing_is_left(children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_a_trainer_that_a_signal_ends(tmp_path: Path, number: signal.Signals) -> None:
+    with trainer(tmp_path, TWO_FEEDS) as run:
+        run.expect("ready")
+        children = run.wait_for_children(2 * FAMILY)
+        run.process.send_signal(number)
+        assert run.end() == -number
+        run.assert_nothing_is_left(children)
+
+
+# ---- at any moment
+
+START_AND_RUN = """
+say("importing is done")
+feed = pipeline()
+feed.start()
+while True:
+    steps(feed, 1)
+"""
+
+
+def kill_at(folder: Path, after_s: float) -> float:
+    """Kill a trainer so long after it began to make its pipeline; how long its children outlived it."""
+    with trainer(folder, START_AND_RUN) as run:
+        run.expect("importing is done")
+        time.sleep(after_s)  # the moment of the kill, and no wait for anything
+        assert run.process.poll() is None, run.stderr
+        children = run.children()
+        run.kill()
+        return run.assert_nothing_is_left(children)
+
+
+MOMENTS = [0.0, *(random.Random(20).uniform(0.0, 0.35) for _ in range(5))]
+
+
+@pytest.mark.parametrize("after_s", MOMENTS, ids=[f"after {1000 * moment:.1f} ms" for moment in MOMENTS])
+def test_nothing_outlives_a_trainer_killed_while_it_starts_or_runs(tmp_path: Path, after_s: float) -> None:
+    kill_at(tmp_path, after_s)
+
+
+@pytest.mark.slow
+def test_nothing_outlives_any_of_two_hundred_trainers_killed_at_random_moments(tmp_path: Path) -> None:
+    draw = random.Random(21)
+    longest = max(kill_at(tmp_path, draw.uniform(0.0, 0.5)) for _ in range(200))
+    print(f"trainers killed: 200, survivors: 0, longest time until the last child was gone: {longest:.2f} s")
+
+
+# ---- whatever the children are busy with
+
+HUNG_IN_DECODE = """
+def decode(sample, rng):
+    if os.environ.get("BLOBFEED_ROLE") == "loader":
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        subprocess.Popen(["sleep", "1000"])
+        (HERE / "hung").touch()
+        while True:
+            time.sleep(1000)
+    return sample["data"]
+
+feed = pipeline(decode)
+say("waiting")
+feed.peek()
+"""
+
+HUNG_IN_AN_IMPORT = """
+(HERE / "slow_module.py").write_text("import pathlib, time\\npathlib.Path(__file__).with_name('hung').touch()\\n"
+                                     "while True: time.sleep(1000)\\n")
+sys.path.append(str(HERE))
+
+class Slow(Numbers):
+    modules = ("slow_module",)
+
+feed = pipeline(source=Slow())
+say("waiting")
+feed.peek()
+"""
+
+
+@pytest.mark.parametrize("body", [HUNG_IN_DECODE, HUNG_IN_AN_IMPORT], ids=["decode", "import"])
+def test_loaders_that_hang_end_with_the_trainer_and_so_do_programs_that_they_started(tmp_path: Path, body: str) -> None:
+    with trainer(tmp_path, body) as run:
+        run.expect("waiting")
+        wait_until((tmp_path / "hung").exists, "user code hangs")
+        children = run.children()
+        run.kill()
+        run.assert_nothing_is_left(children)
+
+
+# ---- standard streams
+
+WHOLE_RUN = """
+with pipeline(epochs=3) as feed:
+    steps(feed, feed.total_batches)
+(HERE / "result").write_text("whole")
+"""
+
+CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-", "all three": "<&- >&- 2>&-"}
+
+
+@pytest.mark.parametrize("closed", CLOSED.values(), ids=CLOSED)
+def test_a_trainer_in_a_shell_works_and_ends_with_standard_streams_closed(tmp_path: Path, closed: str) -> None:
+    with trainer(tmp_path, WHOLE_RUN, shell=f"{{}} {closed}; exit $?") as run:
+        assert run.end() == 0, run.stderr
+        assert (tmp_path / "result").read_text() == "whole"
+        run.assert_nothing_is_left([])
+
+
+def test_the_trainers_standard_output_closes_with_it_even_where_its_children_cannot_act(tmp_path: Path) -> None:
+    with trainer(tmp_path, TWO_FEEDS) as run:
+        run.expect("ready")
+        children = run.wait_for_children(2 * FAMILY)
+        for child in children:
+            os.kill(child, signal.SIGSTOP)
+        run.kill()
+        assert readable(run.stdout.fileno(), WITHIN_S)
+        assert run.stdout.read() == b""
+        for child in children:
+            with suppress(ProcessLookupError):  # the first to go on ends the others
+                os.kill(child, signal.SIGCONT)
+        run.assert_nothing_is_left(children)
+
+
+PRINTING = """
+def decode(sample, rng):
+    if os.environ.get("BLOBFEED_ROLE") == "loader" and sample.index == 5:
+        print("printed in a loader")
+        os.write(1, b"written in a loader\\n")
+    return sample["data"]
+
+with pipeline(decode, epochs=1) as feed:
+    steps(feed, feed.total_batches)
+    say("printed in the trainer")
+"""
+
+
+def test_what_user_code_prints_in_a_loader_goes_to_standard_error(tmp_path: Path) -> None:
+    with trainer(tmp_path, PRINTING) as run:
+        assert run.end() == 0, run.stderr
+        assert run.stdout.read() == b"printed in the trainer\n"
+        assert "printed in a loader\n" in run.stderr
+        assert "written in a loader\n" in run.stderr
+
+
+# ---- signals that are not for the children
+
+IGNORING = """
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+feed = pipeline()
+steps(feed, 8)
+say("ready")
+while hear():
+    steps(feed, 50)
+    say(f"deaths: {feed.statistics().loader_deaths}")
+feed.close()
+"""
+
+
+def test_signals_of_the_terminal_do_not_end_the_children_of_a_trainer_that_lives_on(tmp_path: Path) -> None:
+    with trainer(tmp_path, IGNORING) as run:
+        run.expect("ready")
+        children = run.wait_for_children(FAMILY)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.killpg(run.pid, number)
+            for child in children:
+                os.kill(child, number)
+        run.tell("go on")
+        run.expect("deaths: 0")
+        assert run.children() == children
+        run.stdin.close()
+        assert run.end() == 0, run.stderr
+        run.assert_nothing_is_left(children)
+
+
+# ---- limits
+
+FEW_DESCRIPTORS = "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n" + WHOLE_RUN
+
+
+def test_sixty_four_descriptors_are_enough(tmp_path: Path) -> None:
+    with trainer(tmp_path, FEW_DESCRIPTORS) as run:
+        assert run.end() == 0, run.stderr
+        assert (tmp_path / "result").read_text() == "whole"
+
+
+TOO_FEW_DESCRIPTORS = """
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 64))
+feed = pipeline(epochs=1)
+try:
+    feed.start()
+except DescriptorLimitError as error:
+    say(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+steps(feed, feed.total_batches)
+feed.close()
+"""
+
+
+def test_too_few_descriptors_are_an_error_that_says_how_many_are_needed(tmp_path: Path) -> None:
+    with trainer(tmp_path, TOO_FEW_DESCRIPTORS) as run:
+        assert re.search(r"needs \d+ file descriptors to start, and \d+ of this process's 20 are free", run.next_line())
+        assert run.end() == 0, run.stderr
+
+
+LITTLE_ADDRESS_SPACE = """
+ROOM = 300 << 20
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+large = pipeline(source=Numbers(items=1 << 20), batch_size=100)
+try:
+    large.start()
+except RingAllocationError as error:
+    say(error)
+large.close()
+with pipeline(epochs=1) as feed:
+    steps(feed, feed.total_batches)
+say("a smaller one works")
+"""
+
+
+def test_an_address_space_that_the_ring_does_not_fit_is_an_error_with_both_numbers(tmp_path: Path) -> None:
+    with trainer(tmp_path, LITTLE_ADDRESS_SPACE) as run:
+        told = re.search(r"ring of (\d+) batch slots needs ([\d,]+) bytes, and ([\d,]+) bytes can", run.next_line())
+        assert told, run.stderr
+        slots, need, have = (int(number.replace(",", "")) for number in told.groups())
+        assert need == slots * (100 << 20)
+        assert 200 << 20 < have <= 300 << 20
+        run.expect("a smaller one works")
+        assert run.end() == 0, run.stderr
+
+
+# ---- forks of the trainer
+
+OUTLIVED = """
+import multiprocessing
+
+feed = pipeline()
+steps(feed, 8)
+
+def outlive(listening):
+    os.write(listening, b"here")
+    while True:
+        time.sleep(1000)
+
+heard, listening = os.pipe()
+if FORK == "os.fork":
+    child = os.fork()
+    if child == 0:
+        outlive(listening)
+else:
+    process = multiprocessing.get_context("fork").Process(target=outlive, args=(listening,))
+    process.start()
+    child = process.pid
+os.read(heard, 4)
+say(child)
+hear()
+"""
+
+
+@pytest.mark.parametrize("fork", ["os.fork", "multiprocessing"])
+def test_a_fork_that_outlives_the_trainer_keeps_nothing_of_blobfeed_alive(tmp_path: Path, fork: str) -> None:
+    with trainer(tmp_path, f"FORK = {fork!r}\n" + OUTLIVED) as run:
+        outliving = int(run.next_line())
+        children = run.wait_for_children(FAMILY + 1)
+        run.kill()
+        run.assert_nothing_is_left(children, spared=outliving)
+        assert not is_gone(outliving)
+
+
+FORKED_READER = """
+feed = pipeline()
+reader = BatchReader(Numbers(), batch_size=4, num_loaders=2)
+batches = iter(reader)
+next(batches)
+steps(feed, 8)
+held = feed.take()
+
+def refused(call):
+    try:
+        call()
+    except PipelineClosed as error:
+        return f"belongs to process {os.getppid()}" in str(error)
+    return False
+
+for leave in (os._exit, sys.exit):
+    child = os.fork()
+    if child == 0:
+        uses = (feed.peek, feed.take, feed.start, lambda: feed.release(held), lambda: feed.load_state_dict({}),
+                lambda: next(batches))
+        answers = [refused(use) for use in uses]
+        feed.close()
+        reader.close()
+        leave(7 if all(answers) else f"not refused: {answers}")
+    say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+feed.release(held)
+steps(feed, 100)
+for _ in range(100):
+    next(batches)
+say(feed.statistics().loader_deaths + reader.statistics().loader_deaths)
+"""
+
+
+def test_a_fork_may_not_use_the_trainers_pipeline_and_disturbs_nothing_when_it_ends(tmp_path: Path) -> None:
+    with trainer(tmp_path, FORKED_READER) as run:
+        assert [run.next_line() for _ in range(3)] == ["7", "7", "0"], run.stderr
+        children = run.children()
+        assert run.end() == 0, run.stderr
+        run.assert_nothing_is_left(children)
+
+
+FORKED_EARLY = """
+feed = pipeline()
+child = os.fork()
+if child == 0:
+    try:
+        feed.start()
+    except PipelineClosed:
+        sys.exit(7)
+    sys.exit(8)
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if os.fork() == 0:
+    with pipeline(epochs=1) as own:
+        steps(own, own.total_batches)
+    sys.exit(0)
+steps(feed, 8)
+say(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_fork_may_have_a_pipeline_of_its_own(tmp_path: Path) -> None:
+    with trainer(tmp_path, FORKED_EARLY) as run:
+        assert [run.next_line() for _ in range(2)] == ["7", "0"], run.stderr
+        assert run.end() == 0, run.stderr
+        run.assert_nothing_is_left([])

@@ -1,0 +1,188 @@
+"""npy files: any type and order, one file or several, read where they lie; what is wrong is said at the start."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.specs import AnyArray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+
+SAMPLES = 31
+
+
+def save(folder: Path, **arrays: AnyArray) -> dict[str, str]:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: f"{name}.npy" for name in arrays}
+
+
+@pytest.mark.parametrize("memory_map", [None, True, False])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", ">i2", "?", "<c16", "S5", "U3"])
+def test_every_type_and_order_is_delivered_as_numpy_loads_it(
+    dtype: str, order: Any, memory_map: bool | None, tmp_path: Path
+) -> None:
+    arrays = {
+        f"top{rank}": np.asarray(some_array((SAMPLES, *shape), dtype, rank), order=order)
+        for rank, shape in enumerate([(), (1,), (7,), (3, 4, 5)])
+    }
+    source = opened("npy", tmp_path, **save(tmp_path, **arrays), memory_map=memory_map)
+    assert source.modules == ()
+    assert_delivers(source, arrays, patterns(SAMPLES))
+
+
+def test_tops_come_in_the_order_of_the_parameters_or_as_asked_for(tmp_path: Path) -> None:
+    paths = save(tmp_path, data=np.zeros((5, 2)), label=np.arange(5), weight=np.ones(5))
+    assert list(opened("npy", tmp_path, **paths).specs) == ["data", "label", "weight"]
+    assert list(opened("npy", tmp_path, ["weight", "data"], **paths).specs) == ["weight", "data"]
+
+
+def test_several_files_of_a_top_are_put_end_to_end_in_natural_order(tmp_path: Path) -> None:
+    data, label = some_array((30, 3, 4), "f4"), np.arange(30)
+    # Files of one top need not be those of another, nor be stored in the same order or byte order.
+    np.save(tmp_path / "x_2.npy", data[:4])
+    np.save(tmp_path / "x_10.npy", np.asfortranarray(data[4:5]))
+    np.save(tmp_path / "x_11.npy", np.asfortranarray(data[5:].astype(">f4")))
+    np.save(tmp_path / "first.npy", label[:17])
+    np.save(tmp_path / "second.npy", label[17:])
+    source = opened("npy", tmp_path, data="x_*.npy", label=["first.npy", tmp_path / "second.npy"])
+    assert source.where(4) == f"{tmp_path}/x_10.npy[0]"
+    assert_delivers(source, {"data": data, "label": label}, patterns(30))
+    limited = opened("npy", tmp_path, data="x_*.npy", label=["first.npy", "second.npy"], limit=9)
+    assert_delivers(limited, {"data": data[:9], "label": label[:9]}, patterns(9))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_dims_name_the_axes_as_numpy_shows_them(order: Any, tmp_path: Path) -> None:
+    images, masks = some_array((9, 3, 4, 5), "f4"), some_array((9, 4, 5), "u1")
+    stored = {"data": images.transpose(2, 3, 1, 0), "mask": masks.transpose(0, 2, 1)}
+    paths = save(tmp_path, **{name: np.asarray(array, order=order) for name, array in stored.items()})
+    dims = {"data": ["h", "w", "c", "n"], "mask": ["n", "w", "h"]}
+    assert_delivers(opened("npy", tmp_path, **paths, dims=dims), {"data": images, "mask": masks}, patterns(9))
+    first_only = opened("npy", tmp_path, **paths, dims=dims["data"])
+    assert_delivers(first_only, {"data": images, "mask": stored["mask"]}, patterns(9))
+
+
+@given(
+    indices=st.lists(st.integers(0, 19), max_size=25),
+    cuts=st.lists(st.integers(1, 19), max_size=3, unique=True),
+    order=st.sampled_from(["C", "F"]),
+)
+@settings(deadline=None, max_examples=40)
+def test_any_indices_over_any_files_give_their_samples(
+    indices: list[int], cuts: list[int], order: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    data = some_array((20, 3, 2), ">i4")
+    edges = [0, *sorted(cuts), 20]
+    names = [f"cut{number}.npy" for number in range(len(edges) - 1)]
+    for name, start, stop in zip(names, edges, edges[1:], strict=False):
+        np.save(folder / name, np.asarray(data[start:stop], order=order))
+    source = opened("npy", folder, data=names)
+    assert_rows(source, indices, {"data": data})
+    source.close()
+
+
+def test_the_fingerprint_changes_with_a_file(tmp_path: Path) -> None:
+    paths = save(tmp_path, data=np.zeros((5, 2)), label=np.arange(5))
+    first = opened("npy", tmp_path, **paths).fingerprint()
+    assert first == in_loader(opened("npy", tmp_path, **paths)).fingerprint()
+    os.utime(tmp_path / "label.npy", ns=(0, 0))
+    assert opened("npy", tmp_path, **paths).fingerprint() != first
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def saved(array: AnyArray, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"bad\.npy' is not a \.npy file that can be read"),
+        (b"\x93NUMPY\x01\x00", r"bad\.npy' is not a \.npy file that can be read"),
+        (b"PK\x03\x04" + bytes(200), r"bad\.npy' is not a \.npy file that can be read: .*magic"),
+        (
+            saved(np.zeros((9, 3)))[:-1],
+            r"bad\.npy' is cut short: shape \(9, 3\) of float64 ends at byte 344, .* has 343",
+        ),
+        (saved(np.zeros((9, 3)))[:100], r"bad\.npy' is not a \.npy file that can be read"),
+        (saved(np.array([{}, 1], object)), r"bad\.npy' holds pickled Python objects \(object\).*not safe"),
+        (saved(np.zeros(9, [("x", "f4")])), r"bad\.npy' holds \[\('x', '<f4'\)\], which is no array of numbers"),
+        (saved(np.zeros(9, "M8[s]")), r"bad\.npy' holds datetime64\[s\], which is no array of numbers"),
+        (saved(np.array(3.0)), r"bad\.npy' holds a single value: it has no axis that counts samples"),
+        (saved(np.zeros((0, 3))), r"no samples: .*bad\.npy is empty"),
+        (saved(np.zeros((9, 0))), r"samples of 'data' are empty: their shape is \(0,\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_files_that_cannot_be_read_in_place_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        opened("npy", tmp_path, data="bad.npy")
+
+
+def test_structured_arrays_with_names_beyond_latin_1_are_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(saved(np.zeros(9, [("α", "f4")]), version=(3, 0)))
+    with pytest.raises(SourceError, match=r"bad\.npy' .* version 3\.0, which only structured arrays need"):
+        opened("npy", tmp_path, data="bad.npy")
+
+
+def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Path) -> None:
+    save(tmp_path, data=np.zeros((5, 2)), label=np.arange(4), wide=np.zeros((5, 3)), integers=np.zeros((5, 2), "i4"))
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"data": "absent.npy"}, r"absent\.npy' cannot be opened: No such file"),
+        ({"data": "absent*.npy"}, r"no file matches '.*absent\*\.npy'"),
+        ({"data": "data.npy", "label": "label.npy"}, "the tops differ in length: data has 5, label has 4"),
+        ({"data": ["data.npy", "wide.npy"]}, r"data\.npy has \(2,\) float64, .*wide\.npy has \(3,\) float64"),
+        ({"data": ["data.npy", "integers.npy"]}, r"data\.npy has \(2,\) float64, .*integers\.npy has \(2,\) int32"),
+    ]
+    for options, message in cases:
+        with pytest.raises(SourceError, match=message):
+            opened("npy", tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("tops", "options", "message"),
+    [
+        (None, {}, "no files: give each top's path"),
+        (None, {"data": 5}, "parameter 'data' is 5: expected a path, a glob or a list of them"),
+        (None, {"data": []}, r"parameter 'data' is \[\]"),
+        (None, {"data": "data.npy", "limt": 3}, "parameter 'limt' is 3: .* the other parameters are limit, dims"),
+        (None, {"data": "data.npy", "limit": -1}, "parameter 'limit' is -1"),
+        (None, {"data": "data.npy", "dims": ["h", "w", "n"]}, "'dims' names 3 dimensions"),
+        (
+            ["data", "lable"],
+            {"data": "data.npy", "label": "data.npy"},
+            r"no path for the top 'lable' \(did you mean 'label'",
+        ),
+    ],
+)
+def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    save(tmp_path, data=np.zeros((5, 2)))
+    with pytest.raises(ParameterError, match=message):
+        opened("npy", tmp_path, tops, **options)
+
+
+@pytest.mark.parametrize("memory_map", [True, False])
+def test_a_file_cut_short_under_way_is_an_error_that_names_it(memory_map: bool, tmp_path: Path) -> None:
+    data = some_array((9, 1000), "f8")
+    source = in_loader(opened("npy", tmp_path, **save(tmp_path, data=data), memory_map=memory_map))
+    assert_rows(source, [8, 0], {"data": data})
+    os.truncate(tmp_path / "data.npy", 5000)
+    with pytest.raises(SourceError, match=r"data\.npy"):
+        rows_of(source, [8])
+    source.close()

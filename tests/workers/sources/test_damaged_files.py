@@ -1,0 +1,170 @@
+"""Files that are damaged between setup and reading, or while they are read: errors that name file and sample, or
+replacements; and every batch before them is delivered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SampleError, TooManyBadSamples
+from blobfeed.workers.order.sample_rng import replacement_index
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from numpy.typing import NDArray
+
+from tests.support.pipelines import parameters
+
+SAMPLES = 48
+BATCH = 4
+ROW = (3, 4, 5)
+CHUNK = 8
+"""Samples in a stored chunk."""
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunks": {"chunks": (CHUNK, *ROW)},
+    "gzip": {"chunks": (CHUNK, *ROW), "compression": "gzip", "fletcher32": True},
+    "lzf, by the library": {"chunks": (CHUNK, *ROW), "compression": "lzf", "fletcher32": True},
+}
+
+Values = NDArray[np.float32]
+
+
+def some_values() -> Values:
+    return np.random.default_rng(8).random((SAMPLES, *ROW), np.float32)
+
+
+def write(path: Path, layout: str) -> Values:
+    values = some_values()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=values, **LAYOUTS[layout])
+    return values
+
+
+def open_pipeline(path: Path, *, memory_map: bool | None = None, **values: Any) -> Pipeline:
+    source = {"hdf5": {"path": str(path), "memory_map": memory_map, "chunk_cache_bytes": 0}}
+    given = {"source": source, "tops": ("data",), "batch_size": BATCH, "shuffle": False, "epochs": 1} | values
+    return Pipeline(parameters(**given))
+
+
+def rows(pipeline: Pipeline) -> Iterator[Values]:
+    for _ in range(pipeline.total_batches or 0):
+        batch = pipeline.take()
+        yield np.array(batch.tops["data"])
+        pipeline.release(batch)
+
+
+def cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("layout", "damage"),
+    [*((layout, cut_off) for layout in LAYOUTS), ("contiguous", Path.unlink), ("gzip", replace_by_a_folder)],
+)
+def test_a_file_that_is_not_what_it_was_at_setup_is_named(
+    layout: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    write(path, layout)
+    with open_pipeline(path) as pipeline:
+        damage(path)
+        with pytest.raises(SampleError, match=r"sample 0 of epoch 0 \(.*a\.h5") as caught:
+            pipeline.peek()
+    assert caught.value.source == "hdf5"
+    assert str(path) in caught.value.path
+    assert caught.value.__cause__ is not None
+    assert str(path) in str(caught.value.__cause__)
+
+
+def test_a_file_that_has_vanished_cannot_be_replaced_by_its_own_samples(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write(path, "contiguous")
+    with open_pipeline(path, on_error="replace") as pipeline:
+        path.unlink()
+        with pytest.raises((SampleError, TooManyBadSamples), match=r"a\.h5"):
+            pipeline.peek()
+
+
+@pytest.mark.parametrize(("layout", "memory_map"), [("contiguous", True), ("contiguous", False), ("gzip", False)])
+def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
+    layout: str, memory_map: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    values = write(path, layout)
+    with open_pipeline(path, memory_map=memory_map, epochs=None, prefetch_batches=1, num_loaders=1) as pipeline:
+        held = pipeline.take()
+        np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
+        os.truncate(path, 2048)
+        with pytest.raises(SampleError, match=r"a\.h5|killed by SIGBUS") as caught:
+            read_for_ever(pipeline)
+    assert str(path) in caught.value.path
+
+
+def read_for_ever(pipeline: Pipeline) -> None:
+    while True:
+        pipeline.release(pipeline.take())
+
+
+def corrupt(path: Path, chunk: int) -> None:
+    with h5py.File(path) as file:
+        offset = file["data"].id.get_chunk_info(chunk).byte_offset
+    with path.open("r+b") as stream:
+        stream.seek(offset + 20)
+        stream.write(b"\xff\x00\xff\x00")
+
+
+@pytest.fixture(params=["gzip", "lzf, by the library"])
+def corrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Values, range]:
+    """A file, what stood in it, and which samples lie in the chunk that was corrupted."""
+    path = tmp_path / "a.h5"
+    values = write(path, request.param)
+    before = path.stat()
+    corrupt(path, 3)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path, values, range(3 * CHUNK, 4 * CHUNK)
+
+
+def test_a_corrupted_chunk_is_an_error_after_all_batches_before_it(corrupted: tuple[Path, Values, range]) -> None:
+    path, values, bad = corrupted
+    got: list[Values] = []
+    with open_pipeline(path) as pipeline, pytest.raises(SampleError, match=rf"sample {bad.start} .*a\.h5") as caught:
+        got.extend(rows(pipeline))
+    np.testing.assert_array_equal(np.concatenate(got), values[: bad.start])
+    assert caught.value.index == bad.start
+
+
+def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tuple[Path, Values, range]) -> None:
+    path, values, bad = corrupted
+    with open_pipeline(path, on_error="replace") as pipeline:
+        got = np.concatenate(list(rows(pipeline)))
+        assert pipeline.statistics().replaced == len(bad)
+    stand_ins = [stand_in(0, index, bad) for index in range(SAMPLES)]
+    np.testing.assert_array_equal(got, values[stand_ins])
+
+
+def stand_in(epoch: int, index: int, bad: range) -> int:
+    seed, attempt, chosen = parameters().seed, 0, index
+    while chosen in bad:
+        chosen = replacement_index(seed, epoch, index, attempt, SAMPLES)
+        attempt += 1
+    return chosen
+
+
+def test_more_corrupted_samples_than_allowed_are_listed(corrupted: tuple[Path, Values, range]) -> None:
+    path, _, bad = corrupted
+    with (
+        open_pipeline(path, on_error="replace", max_bad_samples=CHUNK - 1) as pipeline,
+        pytest.raises(TooManyBadSamples, match=r"max_bad_samples=7: .*a\.h5") as caught,
+    ):
+        list(rows(pipeline))
+    assert sorted(caught.value.indices) == list(bad)

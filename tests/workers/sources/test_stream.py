@@ -1,0 +1,245 @@
+"""Streams: every sample once an epoch, the same batches whatever the loaders are and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError, SourceError
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.order.shard_turns import Draw, StreamPosition, StreamSchedule
+from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources.stream import StreamSource
+from hypothesis import given, settings
+
+SAMPLES = 53
+
+Seen = tuple[int, int, list[int]]
+"""epoch, shard, sample numbers of a batch"""
+
+
+def numbered(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
+    """Samples 0 … 52 dealt to the shards."""
+    for number in range(shard, SAMPLES, num_shards):
+        yield {"data": np.full(3, number, np.float32), "number": number, "name": f"item {number}"}
+
+
+def shuffled_source(shards: int = 2) -> StreamSource:
+    return StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
+
+
+def make_pipeline(source: StreamSource | None = None, hooks: Hooks = Hooks(), **options: Any) -> Pipeline:  # noqa: B008
+    values = {"batch_size": 4, "num_loaders": 2, "epochs": 2, "last_batch": "partial", **options}
+    parameters = check_parameters({"source": {"stream": {}}, **values})
+    return Pipeline(parameters, hooks, source=source or shuffled_source())
+
+
+def batches(pipeline: Pipeline, most: int | None = None) -> Iterator[Batch]:
+    for number in count():
+        if number == most:
+            return
+        try:
+            batch = pipeline.take()
+        except EndOfData:
+            return
+        yield batch
+        pipeline.release(batch)
+
+
+def seen(batch: Batch) -> Seen:
+    number = batch.tops["number"]
+    assert isinstance(number, np.ndarray)
+    return batch.epoch, batch.shard, number.tolist()
+
+
+def read_all(**options: Any) -> list[Seen]:
+    with make_pipeline(**options) as pipeline:
+        return [seen(batch) for batch in batches(pipeline)]
+
+
+def samples_of(epoch: int, run: list[Seen]) -> list[int]:
+    return [number for batch_epoch, _, numbers in run if batch_epoch == epoch for number in numbers]
+
+
+def test_each_epoch_has_every_sample_once_and_in_a_new_order() -> None:
+    run = read_all()
+    first, second = samples_of(0, run), samples_of(1, run)
+    assert sorted(first) == sorted(second) == list(range(SAMPLES))
+    assert first != second
+
+
+@pytest.mark.parametrize("num_loaders", [1, 3])
+def test_the_batches_do_not_depend_on_the_number_of_loaders(num_loaders: int) -> None:
+    assert read_all(num_loaders=num_loaders) == read_all(num_loaders=2)
+
+
+def test_a_killed_loader_changes_nothing() -> None:
+    undisturbed = read_all()
+    run = []
+    with make_pipeline() as pipeline:
+        for number, batch in enumerate(batches(pipeline)):
+            run.append(seen(batch))
+            if number % 5 == 1:
+                _kill_a_loader(pipeline, number)
+        deaths = pipeline.statistics().loader_deaths
+    assert run == undisturbed
+    assert deaths >= 1
+
+
+def _kill_a_loader(pipeline: Pipeline, number: int) -> None:
+    loaders = [state.pid for state in pipeline.activities() if state.pid]
+    if loaders:
+        os.kill(loaders[number % len(loaders)], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7, 15, 20])
+def test_a_run_goes_on_from_its_state(taken: int) -> None:
+    whole = read_all()
+    with make_pipeline() as pipeline:
+        begun = [seen(batch) for batch in batches(pipeline, taken)]
+        state = pipeline.state_dict()
+    with make_pipeline(num_loaders=3) as pipeline:
+        pipeline.load_state_dict(state)
+        assert begun + [seen(batch) for batch in batches(pipeline)] == whole
+
+
+def test_wrap_fills_every_batch_but_each_shards_last_and_drop_leaves_short_ones_out() -> None:
+    wrapped = read_all(last_batch="wrap")
+    numbers = [number for _, _, batch in wrapped for number in batch]
+    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
+    assert sum(len(batch) < 4 for _, _, batch in wrapped) <= 2
+    assert {len(batch) for _, _, batch in read_all(last_batch="drop")} == {4}
+
+
+def test_strings_arrive_as_bytes_beside_their_sample() -> None:
+    with make_pipeline(epochs=1) as pipeline:
+        for batch in batches(pipeline):
+            numbers, names = batch.tops["number"], batch.tops["name"]
+            assert isinstance(names, np.ndarray)
+            assert isinstance(numbers, np.ndarray)
+            assert names.tolist() == [f"item {number}".encode() for number in numbers.tolist()]
+
+
+def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
+    source = StreamSource([(np.full(2, number), number) for number in range(6)], names=("data", "number"))
+    assert samples_of(1, read_all(source=source)) == list(range(6))
+
+
+def test_ranks_run_shards_of_their_own() -> None:
+    runs = [read_all(rank=rank, world_size=2, epochs=1) for rank in range(2)]
+    assert sorted(samples_of(0, runs[0]) + samples_of(0, runs[1])) == list(range(SAMPLES))
+
+
+def test_a_decode_hook_sees_the_components() -> None:
+    def double(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+        return {"number": sample["number"] * 2, "name": sample["name"]}
+
+    options = {"hooks": Hooks(decode=double), "tops": ["number", "name"], "epochs": 1}
+    assert sorted(samples_of(0, read_all(**options))) == [2 * number for number in range(SAMPLES)]
+
+
+def raises_at(bad: int) -> Hooks:
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+        if sample["number"] == bad:
+            raise ValueError(f"number {bad} is bad")
+        return dict(sample)
+
+    return Hooks(decode=decode)
+
+
+def test_a_bad_sample_ends_the_run_with_its_cause() -> None:
+    tops = ["data", "number", "name"]
+    with make_pipeline(hooks=raises_at(21), tops=tops) as pipeline, pytest.raises(SampleError) as caught:
+        list(batches(pipeline))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
+    options = {"hooks": raises_at(21), "tops": ["data", "number", "name"], "epochs": 1, "on_error": "replace"}
+    numbers = samples_of(0, read_all(**options))
+    assert len(numbers) == SAMPLES
+    assert 21 not in numbers
+
+
+def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() -> None:
+    def broken(shard: int, num_shards: int) -> Iterator[object]:
+        yield from [np.zeros(1)] * 5
+        raise OSError("the line is dead")
+
+    source = StreamSource(broken, shards=1)
+    with make_pipeline(source, on_error="replace") as pipeline, pytest.raises(SampleError) as caught:
+        list(batches(pipeline))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
+    class Once:
+        def __init__(self) -> None:
+            self.items = iter([np.zeros(1)] * 5)
+
+        def __call__(self, shard: int, num_shards: int) -> Iterator[object]:
+            return self.items
+
+    with make_pipeline(StreamSource(Once(), shards=1)) as pipeline, pytest.raises(SourceError, match="fresh iterable"):
+        list(batches(pipeline))
+    endless = make_pipeline(StreamSource(Once(), shards=1), last_batch="wrap", epochs=None)
+    with endless as pipeline, pytest.raises(SampleError) as caught:
+        list(batches(pipeline))
+    assert "fresh iterable" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StreamSource(iter_generator()), "cannot be sent to the loaders"),
+        (lambda: StreamSource([]), "no sample"),
+        (lambda: StreamSource([1], shards=2), "one shard"),
+        (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
+        (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
+        (lambda: make_pipeline(in_order=False), "take turns"),
+    ],
+)
+def test_bad_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises((ParameterError, SourceError), match=message):
+        make()
+
+
+def iter_generator() -> Iterator[int]:
+    yield 1
+
+
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), lag=st.lists(st.integers(0, 6)))
+@settings(deadline=None)
+def test_the_turns_do_not_depend_on_when_an_end_becomes_known(lengths: list[int], lag: list[int]) -> None:
+    prompt = _deliver(lengths, [])
+    assert _deliver(lengths, lag) == prompt
+    assert sorted(prompt) == [
+        (epoch, shard, k) for epoch in range(2) for shard, n in enumerate(lengths) for k in range(n)
+    ]
+
+
+def _deliver(lengths: list[int], lag: list[int]) -> list[tuple[int, int, int]]:
+    """Batches with something in them, when ends become known `lag[i]` draws late."""
+    schedule = StreamSchedule(StreamPosition.start(len(lengths)), epochs=2, chained=False)
+    delivered: list[tuple[int, int, int]] = []
+    unknown: list[tuple[int, Draw]] = []
+    lags = iter(lag)
+    while not schedule.finished:
+        draw = schedule.next()
+        if draw is not None and draw.sequence < lengths[draw.shard]:
+            delivered.append((draw.epoch, draw.shard, draw.sequence))
+        elif draw is not None:
+            unknown.append((next(lags, 0), draw))
+        for _, late in [entry for entry in unknown if entry[0] <= 0 or draw is None]:
+            schedule.note_end(late.epoch, late.shard)
+        unknown = [(left - 1, late) for left, late in unknown if left > 0 and draw is not None]
+    return delivered

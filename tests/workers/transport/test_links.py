@@ -1,0 +1,247 @@
+"""The links: where their sockets lie, that their paths fit, and that none of them ever blocks its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from blobfeed.workers.base.errors import SocketPathError
+from blobfeed.workers.transport import links
+
+from tests.support.waiting import wait_until
+
+LONGEST = "tasks-9999999"
+MOST_CHARACTERS = 107
+
+
+Open = Callable[[int], "zmq.Socket[bytes]"]
+
+
+@pytest.fixture
+def open_link() -> Iterator[Open]:
+    """Opens a socket that is closed when the test ends."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    opened = []
+
+    def open_one(kind: int) -> zmq.Socket[bytes]:
+        opened.append(links.open_socket(context, kind))
+        return opened[-1]
+
+    yield open_one
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def deep() -> Iterator[Path]:
+    """A directory that leaves room for exactly the longest of our socket paths."""
+    length = MOST_CHARACTERS - len("/blobfeed-" + 12 * "0") - len(f"/{LONGEST}")
+    root = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder = root / ("d" * (length - len(str(root)) - 1))
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(root)
+
+
+# ---- the directory
+
+
+def test_the_directory_is_ours_alone_and_is_removed() -> None:
+    folder = links.choose_socket_directory()
+    assert not folder.exists()
+    links.make_socket_directory(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "batches").touch()
+    links.remove_socket_directory(folder)
+    assert not folder.exists()
+
+
+def test_its_mode_does_not_depend_on_the_umask() -> None:
+    folder = links.choose_socket_directory()
+    before = os.umask(0)
+    try:
+        links.make_socket_directory(folder)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    links.remove_socket_directory(folder)
+
+
+def test_it_lies_where_temporary_files_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = Path(tempfile.mkdtemp())
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    assert links.choose_socket_directory().parent == short
+    short.rmdir()
+
+
+def test_two_directories_differ() -> None:
+    assert len({links.choose_socket_directory() for _ in range(50)}) == 50
+
+
+def test_removing_it_twice_is_no_error() -> None:
+    folder = links.choose_socket_directory()
+    links.make_socket_directory(folder)
+    links.remove_socket_directory(folder)
+    links.remove_socket_directory(folder)
+
+
+def test_a_directory_that_is_there_already_is_refused_and_not_entered() -> None:
+    folder = links.choose_socket_directory()
+    folder.mkdir()
+    with pytest.raises(SocketPathError, match=rf"{folder}: File exists; set TMPDIR"):
+        links.make_socket_directory(folder)
+    folder.rmdir()
+
+
+def test_a_path_that_just_fits_is_used_and_can_be_bound(
+    deep: Path, monkeypatch: pytest.MonkeyPatch, open_link: Open
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    folder = links.choose_socket_directory()
+    assert folder.parent == deep
+    assert len(str(folder / LONGEST)) == MOST_CHARACTERS
+    links.make_socket_directory(folder)
+    socket = open_link(zmq.PULL)
+    socket.bind(links.address(folder, LONGEST))
+    assert (folder / LONGEST).is_socket()
+    links.remove_socket_directory(folder)
+
+
+def test_characters_are_counted_as_the_kernel_counts_them(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As many letters, of two bytes each.
+    folder = deep.with_name("ü" * len(deep.name))
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert links.choose_socket_directory().parent == Path("/tmp")
+
+
+def test_a_temporary_directory_one_character_too_long_is_passed_over(
+    deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = Path(f"{deep}d")
+    longer.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(longer))
+    folder = links.choose_socket_directory()
+    assert folder.parent == Path("/tmp")
+    links.make_socket_directory(folder)
+    links.remove_socket_directory(folder)
+
+
+def test_the_error_names_all_that_was_tried_and_why(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longer = f"{deep}d"
+    monkeypatch.setattr(tempfile, "tempdir", longer)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SocketPathError) as caught:
+        links.choose_socket_directory()
+    assert f"{longer} (a socket's path would have 108 characters, at most 107 fit)" in str(caught.value)
+    assert "/tmp (not a directory that may be written to)" in str(caught.value)
+    assert "set TMPDIR to a writable directory with a short path" in str(caught.value)
+
+
+def test_a_temporary_directory_that_is_not_there_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/there/is/none")
+    assert links.choose_socket_directory().parent == Path("/tmp")
+
+
+# ---- the sockets
+
+
+def pair(folder: Path, open_link: Open) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """A receiver that has bound and a sender that has connected."""
+    receiver, sender = open_link(zmq.PULL), open_link(zmq.PUSH)
+    receiver.bind(links.address(folder, "batches"))
+    sender.connect(links.address(folder, "batches"))
+    return receiver, sender
+
+
+def arrivals(receiver: zmq.Socket[bytes], count: int) -> list[bytes]:
+    """The next `count` frames, and what came with them."""
+    arrived: list[bytes] = []
+
+    def have_come() -> bool:
+        arrived.extend(links.frames(receiver))
+        return len(arrived) >= count
+
+    wait_until(have_come, f"{count} frames have come")
+    return arrived
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    folder = links.choose_socket_directory()
+    links.make_socket_directory(folder)
+    yield folder
+    links.remove_socket_directory(folder)
+
+
+def test_frames_come_in_the_order_in_which_they_were_sent(folder: Path, open_link: Open) -> None:
+    receiver, sender = pair(folder, open_link)
+    sent = [b"%d" % number for number in range(3000)]
+    for frame in sent:
+        sender.send(frame)
+    assert arrivals(receiver, len(sent)) == sent
+
+
+def test_a_flood_does_not_keep_its_reader_for_ever(folder: Path, open_link: Open) -> None:
+    receiver, sender = pair(folder, open_link)
+    taken = 0
+    sender.send(b"first")
+    assert receiver.poll(5000)
+    for _ in links.frames(receiver):
+        taken += 1
+        if taken > 100_000:
+            break
+        for _ in range(2):
+            sender.send(b"more")
+    assert taken <= 100_000
+
+
+def test_nothing_waits_where_nothing_has_come(folder: Path, open_link: Open) -> None:
+    receiver, _ = pair(folder, open_link)
+    begun = time.monotonic()
+    assert links.receive(receiver) is None
+    assert list(links.frames(receiver)) == []
+    assert time.monotonic() - begun < 5
+
+
+def test_sending_does_not_wait_for_a_receiver_and_what_was_sent_is_kept(folder: Path, open_link: Open) -> None:
+    sender = open_link(zmq.PUSH)
+    sender.connect(links.address(folder, "batches"))
+    for number in range(2000):
+        sender.send(b"%d" % number, zmq.NOBLOCK)
+    receiver = open_link(zmq.PULL)
+    receiver.bind(links.address(folder, "batches"))
+    assert arrivals(receiver, 2000) == [b"%d" % number for number in range(2000)]
+
+
+def test_closing_does_not_wait_for_frames_that_nobody_takes(folder: Path) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sender = links.open_socket(context, zmq.PUSH)
+    sender.connect(links.address(folder, "nobody"))
+    sender.send(b"x" * 1000)
+    begun = time.monotonic()
+    sender.close()
+    context.term()
+    assert time.monotonic() - begun < 5
+
+
+def test_an_oversized_frame_is_refused_and_others_go_on(
+    folder: Path, open_link: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MAX_FRAME_BYTES", 1000)
+    receiver, sender = pair(folder, open_link)
+    other = open_link(zmq.PUSH)
+    other.connect(links.address(folder, "batches"))
+    sender.send(b"x" * 1001)
+    other.send(b"y" * 1000)
+    assert receiver.poll(5000)
+    assert list(links.frames(receiver)) == [b"y" * 1000]
+    assert not receiver.poll(50)

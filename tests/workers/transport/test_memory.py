@@ -1,0 +1,170 @@
+"""How much memory can be had, on made-up /proc and control group trees of both versions."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from blobfeed.workers.transport.memory import available_memory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MIB = 1 << 20
+FREE = 8000 * MIB
+
+
+class Machine:
+    """Trees as the kernel shows them; `FREE` bytes are free, and nothing is limited but by what a test adds."""
+
+    def __init__(self, root: Path, groups: str = "") -> None:
+        self.proc = root / "proc"
+        self.cgroup = root / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.cgroup.mkdir()
+        meminfo = f"MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: {FREE // 1024} kB\nHugePages_Total: 0\n"
+        (self.proc / "meminfo").write_text(meminfo)
+        (self.proc / "self/status").write_text("Name:\tpython\nVmPeak:\t9 kB\nVmSize:\t  102400 kB\nThreads:\t1\n")
+        (self.proc / "self/cgroup").write_text(groups)
+
+    def group(self, path: str, files: Mapping[str, object]) -> None:
+        folder = self.cgroup / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_text(f"{content}\n")
+
+    def v2(self, path: str, limit: int | str, used: int, inactive_file: int = 0) -> None:
+        stat = f"anon 77\nfile {inactive_file + 5}\nactive_file 5\ninactive_file {inactive_file}"
+        self.group(path, {"memory.max": limit, "memory.current": used, "memory.stat": stat})
+
+    def v1(self, path: str, limit: int, used: int, inactive_file: int = 0) -> None:
+        stat = f"cache 9\ninactive_file 1\nhierarchical_memory_limit {limit}\ntotal_inactive_file {inactive_file}"
+        names = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used, "memory.stat": stat}
+        self.group(f"memory/{path}", names)
+
+    def available(self) -> int:
+        return available_memory(self.proc, self.cgroup)
+
+
+def test_without_limits_it_is_what_the_kernel_calls_available(tmp_path: Path) -> None:
+    assert Machine(tmp_path).available() == FREE
+
+
+def test_here_something_is_to_be_had_and_not_more_than_there_is() -> None:
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < available_memory() <= int(total.split()[1]) * 1024
+
+
+# ---- control groups, version 2
+
+
+def test_a_group_grants_its_limit_less_what_is_used(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    machine.v2("job", 1000 * MIB, 400 * MIB)
+    assert machine.available() == 600 * MIB
+
+
+def test_page_cache_that_can_be_dropped_counts_as_free(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    machine.v2("job", 1000 * MIB, 900 * MIB, inactive_file=700 * MIB)
+    assert machine.available() == 800 * MIB
+
+
+def test_max_is_no_limit(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    machine.v2("job", "max", 400 * MIB)
+    assert machine.available() == FREE
+
+
+def test_a_group_far_above_its_free_memory_does_not_grant_more_than_there_is(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    machine.v2("job", 10 * FREE, 0)
+    assert machine.available() == FREE
+
+
+def test_a_group_over_its_limit_grants_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    machine.v2("job", 100 * MIB, 101 * MIB)
+    assert machine.available() == 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(rooms=st.lists(st.none() | st.integers(0, 10_000), min_size=1, max_size=4))
+def test_of_nested_groups_the_tightest_counts(
+    tmp_path_factory: pytest.TempPathFactory, rooms: list[int | None]
+) -> None:
+    names = "/".join(f"level{depth}" for depth in range(len(rooms)))
+    machine = Machine(tmp_path_factory.mktemp("machine"), f"0::/{names}\n")
+    for depth, room in enumerate(rooms):
+        path = "/".join(names.split("/")[: depth + 1])
+        machine.v2(path, "max" if room is None else (room + 50) * MIB, 50 * MIB)
+    granted = [room * MIB for room in rooms if room is not None]
+    assert machine.available() == min([FREE, *granted])
+
+
+def test_groups_without_the_memory_controller_are_passed_over(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/slice/job\n")
+    machine.v2("slice", 500 * MIB, 0)
+    machine.group("slice/job", {"cgroup.procs": "1"})
+    assert machine.available() == 500 * MIB
+
+
+@pytest.mark.parametrize("inside", ["/docker/0123456789", "/../../elsewhere", "/"])
+def test_in_a_container_that_does_not_show_our_group_its_root_counts(tmp_path: Path, inside: str) -> None:
+    machine = Machine(tmp_path, f"0::{inside}\n")
+    machine.v2("", 300 * MIB, 100 * MIB)
+    machine.v2("unrelated", 10 * MIB, 0)
+    assert machine.available() == 200 * MIB
+
+
+def test_where_control_groups_cannot_be_seen_only_the_rest_counts(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.proc / "self/cgroup").unlink()
+    assert machine.available() == FREE
+
+
+# ---- version 1, alone and beside version 2
+
+
+def test_a_version_1_group_grants_its_limit_less_what_is_used(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "5:cpu,cpuacct:/other\n4:memory:/job\n1:name=systemd:/x\n0::/\n")
+    machine.v1("job", 1000 * MIB, 600 * MIB, inactive_file=100 * MIB)
+    assert machine.available() == 500 * MIB
+
+
+def test_a_controller_mounted_together_with_others_is_found(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "4:memory,hugetlb:/job\n")
+    machine.v1("job", 1000 * MIB, 600 * MIB)
+    assert machine.available() == 400 * MIB
+
+
+def test_version_1_writes_no_limit_as_a_huge_number(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "4:memory:/job\n")
+    machine.v1("job", 9223372036854771712, 600 * MIB)
+    assert machine.available() == FREE
+
+
+def test_of_nested_version_1_groups_the_tightest_counts(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "4:memory:/slice/job\n")
+    machine.v1("", 9223372036854771712, 5000 * MIB)
+    machine.v1("slice", 900 * MIB, 600 * MIB)
+    machine.v1("slice/job", 700 * MIB, 100 * MIB)
+    assert machine.available() == 300 * MIB
+
+
+def test_a_version_1_group_that_is_not_visible_falls_back_to_its_root(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "4:memory:/docker/0123456789\n")
+    machine.v1("", 300 * MIB, 100 * MIB)
+    assert machine.available() == 200 * MIB
+
+
+# ---- what the process may map
+
+
+@pytest.mark.parametrize(("limit_mib", "granted_mib"), [(500, 400), (100, 0), (50, 0)])
+def test_the_address_space_left_is_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_mib: int, granted_mib: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit_mib * MIB, resource.RLIM_INFINITY))
+    assert Machine(tmp_path).available() == granted_mib * MIB  # 100 MiB are mapped already

@@ -1,0 +1,194 @@
+"""Messages arrive as they were sent, and nothing else arrives: by property over all kinds of frames."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+from blobfeed.workers.transport import messages
+from blobfeed.workers.transport.messages import FromLoader, Opener, Sealer, ToAssembler, ToLoader, ToTrainer
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+KEY = bytes(range(32))
+
+
+def kinds(carried: Any) -> tuple[Any, ...]:
+    """The kinds of message that a link carries."""
+    return get_args(carried) or (carried,)
+
+
+LINKS: dict[str, Any] = {
+    "releases": ToAssembler,
+    "batches": ToTrainer,
+    "tasks": messages.Order,
+    "results": FromLoader,
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Whatever a field of this type can hold: integers of 64 bits, as MessagePack has them."""
+    if annotation is int:
+        return st.integers(-(2**63), 2**63 - 1)
+    if annotation is str:
+        return st.text(max_size=20)
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return instances(annotation)
+    if get_origin(annotation) is tuple:
+        parts = get_args(annotation)
+        return st.lists(values(parts[0]), max_size=3).map(tuple) if ... in parts else st.tuples(*map(values, parts))
+    return either([st.none() if part is NoneType else values(part) for part in get_args(annotation)])
+
+
+def either(choices: Iterable[st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    return st.one_of(*choices)
+
+
+def instances(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, *(values(field.type) for field in msgspec.structs.fields(kind)))
+
+
+MESSAGES = {link: either(map(instances, kinds(carried))) for link, carried in LINKS.items()}
+LINK_AND_MESSAGE = either(st.tuples(st.just(link), message) for link, message in MESSAGES.items())
+
+
+def sealed(body: bytes, key: bytes = KEY) -> bytes:
+    return hashlib.blake2b(body, digest_size=8, key=key).digest() + body
+
+
+def opener(link: str) -> Opener[Any]:
+    return Opener(KEY, LINKS[link])
+
+
+def assert_dropped(link: str, *frames: bytes) -> None:
+    """Each of them is dropped and counted, and what comes behind them is not disturbed."""
+    receiver = opener(link)
+    for number, frame in enumerate(frames):
+        assert receiver.open(frame) is None
+        assert receiver.dropped == number + 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(sent=LINK_AND_MESSAGE)
+def test_every_message_arrives_as_it_was_sent(sent: tuple[str, Any]) -> None:
+    link, message = sent
+    receiver = opener(link)
+    arrived = receiver.open(Sealer(KEY).seal(message))
+    assert arrived == message
+    assert type(arrived) is type(message)
+    assert receiver.dropped == 0
+
+
+def test_every_kind_of_message_travels_on_exactly_one_link() -> None:
+    structs = [kind for _, kind in inspect.getmembers(messages, inspect.isclass) if issubclass(kind, msgspec.Struct)]
+    tagged = {kind for kind in structs if kind.__struct_config__.tag is not None}
+    carried = [kind for link in LINKS.values() for kind in kinds(link)]
+    assert len(carried) == len(set(carried))
+    assert {*carried, *get_args(ToLoader)} == tagged  # tasks travel inside an order
+
+
+def test_the_messages_of_an_undisturbed_batch_are_tens_of_bytes() -> None:
+    seal = Sealer(KEY).seal
+    far = 10**9
+    for message in (
+        messages.Fill(far, far, 7, 1000, 64),
+        messages.Done(12, far, far),
+        messages.Announce(far, 7),
+        messages.Release(far, far),
+    ):
+        assert len(seal(message)) < 64
+
+
+@settings(deadline=None, max_examples=200)
+@given(link=st.sampled_from(sorted(LINKS)), frames=st.lists(st.binary(max_size=200), max_size=5))
+def test_random_bytes_are_dropped_and_counted(link: str, frames: list[bytes]) -> None:
+    assert_dropped(link, *frames)
+
+
+@settings(deadline=None, max_examples=300)
+@given(sent=LINK_AND_MESSAGE, data=st.data())
+def test_a_frame_changed_on_its_way_is_dropped(sent: tuple[str, Any], data: st.DataObject) -> None:
+    link, message = sent
+    frame = Sealer(KEY).seal(message)
+    begin = data.draw(st.integers(0, len(frame)), "begin")
+    end = data.draw(st.integers(begin, len(frame)), "end")
+    changed = frame[:begin] + data.draw(st.binary(max_size=12), "instead") + frame[end:]
+    assume(changed != frame)
+    assert_dropped(link, changed)
+
+
+@settings(deadline=None, max_examples=100)
+@given(sent=LINK_AND_MESSAGE, data=st.data())
+def test_a_single_flipped_bit_is_noticed(sent: tuple[str, Any], data: st.DataObject) -> None:
+    link, message = sent
+    frame = bytearray(Sealer(KEY).seal(message))
+    bit = data.draw(st.integers(0, 8 * len(frame) - 1))
+    frame[bit // 8] ^= 1 << bit % 8
+    assert_dropped(link, bytes(frame))
+
+
+@settings(deadline=None, max_examples=100)
+@given(sent=LINK_AND_MESSAGE, key=st.binary(min_size=1, max_size=64))
+def test_a_frame_sealed_with_another_key_is_dropped(sent: tuple[str, Any], key: bytes) -> None:
+    link, message = sent
+    # BLAKE2b fills a short key up with zeros: those would be the same key.
+    assume(key.rstrip(b"\0") != KEY)
+    assert_dropped(link, Sealer(key).seal(message))
+
+
+@settings(deadline=None, max_examples=100)
+@given(sent=LINK_AND_MESSAGE, other=st.sampled_from(sorted(LINKS)))
+def test_a_message_of_another_link_is_dropped(sent: tuple[str, Any], other: str) -> None:
+    link, message = sent
+    assume(other != link)
+    assert_dropped(other, Sealer(KEY).seal(message))
+
+
+@settings(deadline=None, max_examples=200)
+@given(link=st.sampled_from(sorted(LINKS)), body=st.binary(max_size=80))
+def test_well_sealed_nonsense_is_dropped_and_not_raised(link: str, body: bytes) -> None:
+    assert_dropped(link, sealed(body))
+
+
+WRONG = {
+    "a number where text is wanted": ["start_failed", 1, 2, 3, "traceback"],
+    "text where a number is wanted": ["release", "1", 2],
+    "a fraction where a whole number is wanted": ["release", 1.5, 2],
+    "too few fields": ["release", 1],
+    "no such kind": ["erase", 1, 2],
+    "no kind at all": [],
+    "a mapping": {"release": 1},
+    "a bare number": 7,
+    "nothing": None,
+    "fields of a part with a wrong type": ["done", 1, 2, 3, [[1, 2, 3, 4, 5, "text"]]],
+}
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("link", sorted(LINKS))
+def test_a_message_with_wrong_parts_is_dropped(link: str, body: object) -> None:
+    assert_dropped(link, sealed(msgspec.msgpack.encode(body)))
+
+
+def test_deep_nesting_and_false_lengths_are_dropped() -> None:
+    nested = b"\x91" * 100_000  # an array in an array in an array …
+    giant = b"\xdd\xff\xff\xff\xff"  # an array of 2**32 - 1 items, said to follow
+    text = b"\x92\xdb\xff\xff\xff\xff"
+    surplus = b"\x94" + msgspec.msgpack.encode("release") + b"\x01\x02" + nested
+    for link in LINKS:
+        assert_dropped(link, *map(sealed, (nested, giant, text, surplus)))
+
+
+def test_a_good_message_behind_bad_frames_still_arrives() -> None:
+    receiver = opener("releases")
+    message = messages.Release(3, 4)
+    good = Sealer(KEY).seal(message)
+    assert [receiver.open(frame) for frame in (b"", b"\0" * 8, good[:-1], good, good + b"\0")] == [
+        None, None, None, message, None,
+    ]  # fmt: skip
+    assert receiver.dropped == 4

@@ -1,0 +1,248 @@
+"""The ring: where rows lie, that processes share them, and that a shortage of memory is told before use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import RingAllocationError
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
+from blobfeed.workers.transport import ring as ring_module
+from blobfeed.workers.transport.ring import Ring, SlotLayout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support import leftovers
+
+DTYPES = ("uint8", "int16", "float32", "int64", "complex128", "S3", "bool")
+
+SPECS = st.dictionaries(
+    st.sampled_from(("data", "label", "mask", "text", "box")),
+    st.builds(
+        ArraySpec,
+        st.lists(st.integers(0, 7), max_size=3).map(tuple),
+        st.sampled_from(DTYPES).map(np.dtype),
+        st.booleans(),
+    ),
+    min_size=1,
+)
+
+SMALL = SlotLayout(
+    {"data": ArraySpec((3, 5), np.dtype(np.float32)), "label": ArraySpec((), np.dtype(np.int64))}, rows=4
+)
+
+
+def raw(array: AnyArray) -> NDArray[np.uint8]:
+    """All bytes of a C-contiguous array, as a view."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def arrays_of(layout: SlotLayout, memory: NDArray[np.uint8], slots: int) -> list[AnyArray]:
+    """Everything that lies in the slots: rows, and the shapes of rows that vary."""
+    found: list[AnyArray] = []
+    for slot in range(slots):
+        for rows in layout.view(memory, slot).values():
+            found += [rows.memory, rows.shapes] if isinstance(rows, RaggedRows) else [rows]
+    return found
+
+
+def offset_of(array: AnyArray, memory: NDArray[np.uint8]) -> int:
+    return int(array.__array_interface__["data"][0]) - int(memory.__array_interface__["data"][0])
+
+
+@settings(deadline=None, max_examples=100)
+@given(specs=SPECS, rows=st.integers(1, 9), slots=st.integers(1, 3))
+def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, slots: int) -> None:
+    layout = SlotLayout(specs, rows)
+    memory = np.zeros(slots * layout.slot_bytes, np.uint8)
+    arrays = arrays_of(layout, memory, slots)
+    for number, array in enumerate(arrays):
+        raw(array)[:] = number % 255 + 1
+    for number, array in enumerate(arrays):
+        assert (raw(array) == number % 255 + 1).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(specs=SPECS, rows=st.integers(1, 9))
+def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, ArraySpec], rows: int) -> None:
+    layout = SlotLayout(specs, rows)
+    memory = np.zeros(2 * layout.slot_bytes, np.uint8)
+    views = layout.view(memory, 1)
+    assert list(views) == list(specs)
+    for name, spec in specs.items():
+        view = views[name]
+        if isinstance(view, RaggedRows):
+            assert (view.memory.shape, view.shapes.shape) == ((rows, spec.items), (rows, len(spec.shape)))
+            assert offset_of(view.shapes, memory) % 64 == 0 or not view.shapes.size
+            view = view.memory
+        else:
+            assert view.shape == (rows, *spec.shape)
+        assert view.dtype == spec.dtype
+        assert view.flags.c_contiguous
+        assert offset_of(view, memory) % 64 == 0 or not view.size
+
+
+@settings(deadline=None, max_examples=50)
+@given(specs=SPECS, rows=st.integers(1, 9))
+def test_a_slot_is_whole_pages_and_not_much_larger_than_its_rows(specs: dict[str, ArraySpec], rows: int) -> None:
+    layout = SlotLayout(specs, rows)
+    assert layout.slot_bytes % os.sysconf("SC_PAGESIZE") == 0
+    content = sum(rows * (spec.nbytes + 4 * len(spec.shape) * spec.varies) + 2 * 64 for spec in specs.values())
+    assert layout.slot_bytes < content + os.sysconf("SC_PAGESIZE")
+
+
+def test_ragged_rows_in_a_slot_take_samples_of_every_shape() -> None:
+    layout = SlotLayout({"image": ArraySpec((2, 6), np.dtype(np.int16), varies=True)}, rows=3)
+    memory = np.zeros(layout.slot_bytes, np.uint8)
+    rows = layout.view(memory, 0)["image"]
+    assert isinstance(rows, RaggedRows)
+    samples = [np.arange(12, dtype=np.int16).reshape(2, 6), np.ones((1, 1), np.int16), np.zeros((2, 0), np.int16)]
+    for row, sample in enumerate(samples):
+        rows.put(row, sample)
+    again = layout.view(memory, 0)["image"]
+    assert isinstance(again, RaggedRows)
+    assert all(np.array_equal(again.get(row), sample) for row, sample in enumerate(samples))
+
+
+# ---- the memory itself
+
+
+def test_two_maps_of_a_ring_are_one_memory() -> None:
+    ring = Ring.create(SMALL, slots=3)
+    other = Ring.attach(os.dup(ring.descriptor), SMALL, 3)
+    ring.views[2]["label"][...] = [7, 8, 9, 10]  # type: ignore[index]
+    assert np.asarray(other.views[2]["label"]).tolist() == [7, 8, 9, 10]
+    assert not np.asarray(other.views[1]["label"]).any()
+    other.close()
+    ring.close()
+
+
+FILLS_A_SLOT = """
+import sys
+import numpy as np
+from blobfeed.workers.transport.ring import Ring, SlotLayout
+from blobfeed.workers.base.specs import ArraySpec
+layout = SlotLayout({"data": ArraySpec((3, 5), np.dtype("f4")), "label": ArraySpec((), np.dtype("i8"))}, rows=4)
+ring = Ring.attach(int(sys.argv[1]), layout, 3)
+ring.views[1]["data"][...] = np.arange(60).reshape(4, 3, 5)
+ring.views[1]["label"][...] = ring.views[0]["label"] * 2
+ring.close()
+"""
+
+
+def test_another_process_reads_and_fills_the_same_slots() -> None:
+    ring = Ring.create(SMALL, slots=3)
+    ring.views[0]["label"][...] = [1, 2, 3, 4]  # type: ignore[index]
+    command = [sys.executable, "-c", FILLS_A_SLOT, str(ring.descriptor)]
+    subprocess.run(command, pass_fds=(ring.descriptor,), check=True)
+    assert np.array_equal(np.asarray(ring.views[1]["data"]).ravel(), np.arange(60))
+    assert np.asarray(ring.views[1]["label"]).tolist() == [2, 4, 6, 8]
+    ring.close()
+
+
+def test_all_pages_are_there_before_the_first_use() -> None:
+    layout = SlotLayout({"data": ArraySpec((1000, 1000), np.dtype(np.uint8))}, rows=4)
+    ring = Ring.create(layout, slots=2)
+    status = os.fstat(ring.descriptor)
+    assert status.st_size == 2 * layout.slot_bytes
+    assert status.st_blocks * 512 >= status.st_size
+    ring.close()
+
+
+def test_nobody_can_take_pages_away_from_under_a_mapped_ring() -> None:
+    # A file that shrinks would mean SIGBUS for everybody who has it mapped.
+    ring = Ring.create(SMALL, slots=2)
+    with pytest.raises(PermissionError):
+        os.ftruncate(ring.descriptor, 0)
+    ring.close()
+
+
+def test_closing_leaves_no_descriptor() -> None:
+    before = leftovers.descriptors()
+    ring = Ring.create(SMALL, slots=2)
+    descriptor = ring.descriptor
+    ring.close()
+    assert not leftovers.opened_since(before)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_a_view_in_use_outlives_the_ring_and_then_gives_the_memory_back() -> None:
+    before = leftovers.descriptors()
+    ring = Ring.create(SMALL, slots=2)
+    view = ring.views[1]["label"]
+    assert isinstance(view, np.ndarray)
+    view[...] = 5
+    ring.close()
+    assert view.tolist() == [5, 5, 5, 5]
+    del view, ring
+    assert not leftovers.opened_since(before)
+
+
+# ---- shortage
+
+
+def test_a_shortage_names_what_is_needed_and_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = leftovers.descriptors()
+    monkeypatch.setattr(ring_module, "available_memory", lambda: 12_345)
+    need = 7 * SMALL.slot_bytes
+    with pytest.raises(RingAllocationError) as caught:
+        Ring.create(SMALL, slots=7)
+    assert f"7 batch slots needs {need:,} bytes" in str(caught.value)
+    assert "12,345 bytes can be had" in str(caught.value)
+    assert "lower batch_size or prefetch_batches" in str(caught.value)
+    assert isinstance(caught.value, MemoryError)
+    assert not leftovers.opened_since(before)
+
+
+def test_what_just_fits_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "available_memory", lambda: 3 * SMALL.slot_bytes)
+    Ring.create(SMALL, slots=3).close()
+    with pytest.raises(RingAllocationError):
+        Ring.create(SMALL, slots=4)
+
+
+UNDER_A_LIMIT = """
+import os, resource, sys
+import numpy as np
+from blobfeed.workers.transport import ring
+from blobfeed.workers.base.errors import RingAllocationError
+from blobfeed.workers.base.specs import ArraySpec
+layout = ring.SlotLayout({"data": ArraySpec((1 << 20,), np.dtype("u1"))}, rows=64)
+def open_files():
+    return sorted(os.listdir("/proc/self/fd"))
+before = open_files()
+if sys.argv[1] == "address space":
+    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (128 << 20), resource.RLIM_INFINITY))
+else:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 20, resource.RLIM_INFINITY))
+if sys.argv[2] == "seen only by the kernel":
+    ring.available_memory = lambda: 1 << 50
+try:
+    ring.Ring.create(layout, slots=4)
+except RingAllocationError as error:
+    assert open_files() == before, open_files()
+    print(error)
+if sys.argv[1] == "address space":
+    ring.Ring.create(ring.SlotLayout(layout.specs, rows=4), slots=4).close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "seen"),
+    [
+        ("address space", "beforehand"),
+        ("address space", "seen only by the kernel"),
+        ("file size", "seen only by the kernel"),
+    ],
+)
+def test_a_limit_of_the_process_that_the_ring_does_not_fit_is_a_shortage_too(limit: str, seen: str) -> None:
+    command = [sys.executable, "-c", UNDER_A_LIMIT, limit, seen]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"the ring of 4 batch slots needs {4 << 26:,} bytes" in done.stdout

@@ -1,0 +1,146 @@
+"""Blobs as a Python layer meets them in Caffe, over torch tensors on the net's device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..prototxt.errors import BlobError
+
+Shape = tuple[int, ...]
+
+
+class BlobTensor(Tensor):
+    """A tensor that gets along with NumPy, which layers written for Caffe compute with.
+
+    Arrays (and lists) can be assigned to it (`top[0].data[...] = array`), it can be read as one, on CUDA as well, and
+    NumPy's element-wise operations take it and give arrays. Operations of torch give plain tensors.
+    """
+
+    __array_priority__ = -1  # `array - blob.data` is NumPy's business
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, (Tensor, float, int)):
+            super().__setitem__(key, value)
+        elif self.device.type == "cpu":
+            self.numpy()[key] = value
+        else:
+            super().__setitem__(key, torch.as_tensor(np.array(value), device=self.device))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.detach().cpu().numpy()
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        return array.copy() if copy else array
+
+    def __array_wrap__(self, array: NDArray[Any], context: object = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else array
+
+
+class Blob:
+    """The numbers that one layer gives to the next, and their gradient.
+
+    The memory is kept when a blob shrinks or keeps its size; growing takes new memory. A layer of torch does not write
+    here: the net `adopt`s the tensor that it gave, so that no copy is made.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._shape: Shape | None = None
+        self._data: Tensor | None = None
+        self._diff: Tensor | None = None
+        self._adopted: Tensor | None = None
+
+    @property
+    def shape(self) -> Shape:
+        if self._shape is None:
+            raise BlobError(
+                "a blob was read before it had a shape: call its reshape(...) first, in the layer's reshape"
+            )
+        return self._shape
+
+    @property
+    def data(self) -> BlobTensor:
+        return self.tensor.as_subclass(BlobTensor)
+
+    @property
+    def diff(self) -> BlobTensor:
+        self._diff = self._room(self._diff)
+        return self._diff[: self.count].view(self.shape).as_subclass(BlobTensor)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num(self) -> int:
+        return self._legacy_extent(0)
+
+    @property
+    def channels(self) -> int:
+        return self._legacy_extent(1)
+
+    @property
+    def height(self) -> int:
+        return self._legacy_extent(2)
+
+    @property
+    def width(self) -> int:
+        return self._legacy_extent(3)
+
+    def reshape(self, *shape: int) -> None:
+        """Set the shape; takes plain Python integers alone, as Caffe does. `reshape()` gives a blob of no axes."""
+        if not all(isinstance(extent, int) for extent in shape):
+            raise TypeError(f"reshape takes plain Python integers, one per axis, got {shape!r}")
+        if any(extent < 0 for extent in shape):
+            raise BlobError(f"reshape{shape!r}: no axis may be negative")
+        self._shape = shape
+        self._adopted = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """`data` as a plain tensor: what the net computes with."""
+        if self._adopted is not None:
+            return self._adopted
+        self._data = self._room(self._data)
+        return self._data[: self.count].view(self.shape)
+
+    def adopt(self, tensor: Tensor) -> None:
+        """Show `tensor` as this blob's data, in its own shape."""
+        self._shape = tuple(tensor.shape)
+        self._adopted = tensor
+
+    def own(self) -> None:
+        """Show the blob's own memory again: a layer is about to write there."""
+        self._adopted = None
+
+    def _room(self, memory: Tensor | None) -> Tensor:
+        if memory is not None and memory.numel() >= self.count:
+            return memory
+        return torch.zeros(self.count, device=self._device)
+
+    def _legacy_extent(self, axis: int) -> int:
+        if len(self.shape) > 4:
+            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+
+class BlobList:
+    """`bottom` and `top` as a layer's hooks get them: no list, but `len`, `[i]` and `[-1]` work."""
+
+    def __init__(self, blobs: Sequence[Blob]) -> None:
+        self._blobs = tuple(blobs)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __getitem__(self, index: int) -> Blob:
+        if not isinstance(index, int):
+            raise TypeError(f"blobs are reached by a plain integer, got {index!r}")
+        return self._blobs[index]

@@ -1,0 +1,1 @@
+"""The net: layers wired to blobs, run forward and backward."""

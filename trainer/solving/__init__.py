@@ -1,0 +1,1 @@
+"""The solver: updates, learning rates, snapshots, scores, progress."""

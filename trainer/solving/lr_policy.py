@@ -1,0 +1,69 @@
+"""The learning rate as a function of the iteration: Caffe's policies."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+
+from ...workers.base.checks import nearest
+from ..prototxt.prototxt import Document
+from ..prototxt.schema import SolverParameter
+
+_Policy = Callable[[SolverParameter, int], float]
+
+
+def _step(solver: SolverParameter, iteration: int) -> float:
+    return math.pow(solver.gamma, iteration // solver.stepsize)
+
+
+def _multistep(solver: SolverParameter, iteration: int) -> float:
+    return math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration))
+
+
+def _inv(solver: SolverParameter, iteration: int) -> float:
+    return math.pow(1 + solver.gamma * iteration, -solver.power)
+
+
+def _poly(solver: SolverParameter, iteration: int) -> float:
+    return math.pow(1 - iteration / solver.max_iter, solver.power)
+
+
+def _sigmoid(solver: SolverParameter, iteration: int) -> float:
+    return 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize)))
+
+
+_POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
+    "fixed": ((), lambda solver, iteration: 1.0),
+    "step": (("gamma", "stepsize"), _step),
+    "exp": (("gamma",), lambda solver, iteration: math.pow(solver.gamma, iteration)),
+    "inv": (("gamma", "power"), _inv),
+    "multistep": (("gamma", "stepvalue"), _multistep),
+    "poly": (("power",), _poly),
+    "sigmoid": (("gamma", "stepsize"), _sigmoid),
+}
+
+
+def learning_rate(solver: SolverParameter, iteration: int) -> float:
+    """The rate for the update that follows `iteration` updates."""
+    _, policy = _POLICIES[solver.lr_policy]
+    return solver.base_lr * policy(solver, iteration)
+
+
+def check_policy(solver: Document[SolverParameter]) -> None:
+    """Raises PrototxtError for an unknown policy, or one whose fields are missing."""
+    message = solver.message
+    if message.lr_policy not in _POLICIES:
+        raise solver.error(
+            f"lr_policy {message.lr_policy!r} is not supported{nearest(message.lr_policy, _POLICIES)}; "
+            f"the known ones are {', '.join(_POLICIES)}",
+            "lr_policy",
+        )
+    given = {field.name for field, _ in message.ListFields()}
+    missing = [field for field in _POLICIES[message.lr_policy][0] if field not in given]
+    if missing:
+        raise solver.error(f"lr_policy {message.lr_policy!r} needs {' and '.join(missing)}", "lr_policy")
+    if message.lr_policy == "step" and message.stepsize < 1:
+        raise solver.error("stepsize must be at least 1", "stepsize")
+    if list(message.stepvalue) != sorted(message.stepvalue):
+        raise solver.error(f"stepvalue must rise, got {list(message.stepvalue)}", "stepvalue")

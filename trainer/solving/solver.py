@@ -1,0 +1,199 @@
+"""A net in training: iterations, tests, and snapshots that training goes on from."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ...workers.base.errors import EndOfData
+from ..layer_types.python import HasStatistics
+from ..net.graph import Generators, Net
+from ..prototxt.errors import SnapshotError, SolverError
+from ..prototxt.prototxt import Document
+from ..prototxt.schema import SolverParameter
+from . import snapshot as snapshots
+from .lr_policy import learning_rate
+from .sgd import SGD
+from .snapshot import Snapshot
+from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+
+Scores = dict[str, float]
+"""By output: its mean over the iterations of a test."""
+
+
+class Solver:
+    """Trains the net that a solver prototxt names. Use as a context manager, or call `close()`.
+
+    Making one sets up the train net, then the test nets, which use the train net's weights. It starts nothing.
+    `device`: "cpu" or "cuda"; None lets the solver's solver_mode and the machine decide.
+    """
+
+    def __init__(self, document: Document[SolverParameter], device: str | None = None) -> None:
+        self.param = document.message
+        self.prefix = snapshot_prefix(document)
+        self.device = choose_device(device, self.param)
+        self.iteration = 0
+        self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
+        seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
+        self._generators = Generators.seeded(seed, self.device)
+        source = read_train_net(document)
+        self.test_nets: list[Net] = []
+        self.train_net = Net(source.document, source.state, self.device, self._generators)
+        try:
+            for test in read_test_nets(document):
+                net = Net(test.document, test.state, self.device, Generators.seeded(seed, self.device))
+                self.test_nets.append(net)
+                net.share_weights(self.train_net)
+        except BaseException:
+            self.close()
+            raise
+        self._sgd = SGD(list(self.train_net.learnt()), self.param)
+
+    @classmethod
+    def from_file(cls, path: str | Path, device: str | None = None) -> Self:
+        return cls(read_solver(Path(path)), device)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next update."""
+        return learning_rate(self.param, self.iteration)
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.train_net.batch_size * self.param.iter_size
+
+    def step(self) -> Tensor:
+        """One iteration: `iter_size` batches forward and backward, one update. Gives the loss, without axes."""
+        self._sgd.forget_gradients()
+        loss = torch.zeros((), device=self.device)
+        for _ in range(self.param.iter_size):
+            objective = self.train_net.forward()
+            if not objective.requires_grad:
+                raise SolverError(f"{self.train_net.document.path}: nothing to train: no loss depends on weights")
+            # On this thread, on CUDA too: a Python layer's backward may hold it to be the one that its forward had.
+            with torch.autograd.set_multithreading_enabled(False):
+                torch.autograd.backward(objective)
+            loss += objective.detach()
+        loss /= self.param.iter_size
+        self._sgd.update(self.rate)
+        self._losses.append(loss)
+        self.iteration += 1
+        return loss
+
+    def loss(self) -> float:
+        """The mean of the last `average_loss` iterations' losses. Waits for the device."""
+        return float(torch.stack(list(self._losses)).mean()) if self._losses else float("nan")
+
+    def stall_s(self) -> float:
+        """Seconds that training has waited for data, as far as the layers count them."""
+        layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
+        return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
+
+    @property
+    def test_is_due(self) -> bool:
+        interval = self.param.test_interval
+        return bool(interval and self.iteration % interval == 0 and (self.iteration or self.param.test_initialization))
+
+    @property
+    def snapshot_is_due(self) -> bool:
+        return bool(self.param.snapshot and self.iteration % self.param.snapshot == 0)
+
+    def test(self, give_up: Callable[[], bool] = lambda: False) -> list[Scores]:
+        """Each test net's outputs, as means over its test_iter batches; nothing for nets not reached by `give_up`."""
+        results = []
+        for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
+            scores = mean_outputs(net, iterations, give_up)
+            if scores is None:
+                break
+            results.append(scores)
+        return results
+
+    def check_snapshots(self) -> None:
+        """Raises SnapshotError where snapshots could not be written."""
+        snapshots.check_writable(self.prefix)
+
+    def save(self) -> Path:
+        """Write a snapshot; its path."""
+        path = snapshots.snapshot_path(self.prefix, self.iteration)
+        snapshots.save(
+            Snapshot(
+                iteration=self.iteration,
+                weights=self.train_net.weights(),
+                history=[history.to("cpu", copy=True) for history in self._sgd.history],
+                losses=[float(loss) for loss in self._losses],
+                train_data=self.train_net.data_states(),
+                test_data=[net.data_states() for net in self.test_nets],
+                dropout={self.device.type: self._generators.dropout.get_state()},
+            ),
+            path,
+        )
+        return path
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a snapshot, before the first step; raises SnapshotError where it belongs to another net."""
+        snapshot = snapshots.load(Path(path))
+        self.train_net.load_weights(snapshot.weights, str(path))
+        self._restore_history(snapshot.history, path)
+        self.train_net.load_data_states(snapshot.train_data)
+        for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
+            net.load_data_states(states)
+        if self.device.type in snapshot.dropout:
+            self._generators.dropout.set_state(snapshot.dropout[self.device.type])
+        self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
+        self.iteration = snapshot.iteration
+
+    def _restore_history(self, history: list[Tensor], path: str | Path) -> None:
+        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._sgd.history, history))
+        if own != stored:
+            raise SnapshotError(
+                f"{path} was made while weights of the shapes {stored} were trained, and the net of "
+                f"{self.train_net.document.path} trains {own}; lr_mult may have changed"
+            )
+        for mine, theirs in zip(self._sgd.history, history, strict=True):
+            mine.copy_(theirs)
+
+    def close(self) -> None:
+        """End what the nets' layers have running."""
+        try:
+            self.train_net.close()
+        finally:
+            for net in self.test_nets:
+                net.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@torch.no_grad()
+def mean_outputs(net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False) -> Scores | None:
+    """The means of a net's outputs of one number each, over `iterations` batches or as many as there are.
+
+    None where `give_up` became true in between. Raises EndOfData where there is not even one batch.
+    """
+    sums: dict[str, Tensor] = {}
+    for seen in range(iterations):
+        if give_up():
+            return None
+        try:
+            net.forward()
+        except EndOfData:
+            if not seen:
+                raise
+            return _means(sums, seen)
+        for name, output in net.outputs().items():
+            if output.numel() == 1:
+                sums[name] = sums.get(name, 0.0) + output.reshape(())
+    return _means(sums, iterations)
+
+
+def _means(sums: dict[str, Tensor], count: int) -> Scores:
+    return {name: float(total) / count for name, total in sums.items()}

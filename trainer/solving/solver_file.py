@@ -1,0 +1,112 @@
+"""What a solver prototxt says, checked: which nets, on which device, and whether all of it can be honoured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..prototxt.errors import SolverError
+from ..prototxt.phases import State
+from ..prototxt.prototxt import Document, read_prototxt
+from ..prototxt.schema import NetParameter, Phase, SolverMode, SolverParameter
+from .lr_policy import check_policy
+
+_SolverDocument = Document[SolverParameter]
+
+
+@dataclass(frozen=True)
+class NetSource:
+    """A net's prototxt, and the state that its rules are held against."""
+
+    document: Document[NetParameter]
+    state: State
+
+
+def read_solver(path: Path) -> _SolverDocument:
+    """Read and check; raises PrototxtError at the line of what is missing, impossible or not supported."""
+    solver = read_prototxt(path, SolverParameter)
+    message = solver.message
+    for field in ("base_lr", "lr_policy", "max_iter"):
+        if not message.HasField(field):
+            raise solver.error(f"{field} is needed")
+    if message.type != "SGD":
+        raise solver.error(f"solver type {message.type!r} is not supported; the known one is SGD", "type")
+    if message.regularization_type not in ("L1", "L2"):
+        raise solver.error(
+            f"regularization_type must be L1 or L2, got {message.regularization_type!r}", "regularization_type"
+        )
+    for field in ("iter_size", "average_loss"):
+        if getattr(message, field) < 1:
+            raise solver.error(f"{field} must be at least 1", field)
+    check_policy(solver)
+    return solver
+
+
+def read_train_net(solver: _SolverDocument) -> NetSource:
+    """The net to train: `train_net`, or `net` with its layers for TRAIN."""
+    given = [field for field in ("net", "train_net") if solver.message.HasField(field)]
+    if len(given) != 1:
+        raise solver.error("exactly one of net and train_net is needed", *given[-1:])
+    document = _read_net(solver, getattr(solver.message, given[0]), given[0], 0)
+    state = State(Phase.TRAIN).merged(document.message.state).merged(solver.message.train_state)
+    return NetSource(document, state)
+
+
+def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
+    """The nets to test, in the order of `test_iter`: each `test_net`, then `net` for what is left of test_iter."""
+    message = solver.message
+    paths = [(path, "test_net", nth) for nth, path in enumerate(message.test_net)]
+    if message.HasField("net"):
+        paths += [(message.net, "net", 0)] * (len(message.test_iter) - len(paths))
+    _check_tests(solver, len(paths))
+    sources = []
+    for position, (path, field, nth) in enumerate(paths):
+        document = _read_net(solver, path, field, nth)
+        state = State(Phase.TEST).merged(document.message.state)
+        if message.test_state:
+            state = state.merged(message.test_state[position])
+        sources.append(NetSource(document, state))
+    return sources
+
+
+def _check_tests(solver: _SolverDocument, nets: int) -> None:
+    message = solver.message
+    if nets != len(message.test_iter):
+        raise solver.error(f"test_iter is given {len(message.test_iter)} times, for {nets} test nets", "test_iter")
+    if any(iterations < 1 for iterations in message.test_iter):
+        raise solver.error("test_iter must be at least 1", "test_iter")
+    if nets and not message.test_interval:
+        raise solver.error("test_iter needs a test_interval of at least 1", "test_iter")
+    if message.test_interval and not nets:
+        raise solver.error("test_interval needs test_iter", "test_interval")
+    if message.test_state and len(message.test_state) != nets:
+        raise solver.error(f"test_state is given {len(message.test_state)} times, for {nets} test nets", "test_state")
+
+
+def _read_net(solver: _SolverDocument, name: str, field: str, nth: int) -> Document[NetParameter]:
+    # Caffe knows the working directory alone; a solver that can be run from anywhere needs its own folder first.
+    beside = solver.path.parent / name
+    path = beside if beside.exists() or not Path(name).exists() else Path(name)
+    return read_prototxt(path, NetParameter, named_by=solver.where(field, nth))
+
+
+def snapshot_prefix(solver: _SolverDocument) -> str:
+    """What snapshots' names begin with: as given, from the working directory, as in Caffe; else the solver's name."""
+    return solver.message.snapshot_prefix or str(solver.path.with_suffix(""))
+
+
+def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
+    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA where there is a device; raises SolverError."""
+    if asked is None:
+        wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
+        asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
+    elif asked == "cuda" and not torch.cuda.is_available():
+        raise SolverError("device 'cuda' was asked for, and torch finds no CUDA device here; use --device cpu")
+    if asked == "cpu":
+        return torch.device("cpu")
+    index = solver.device_id if solver is not None else 0
+    if index >= torch.cuda.device_count():
+        raise SolverError(f"device_id is {index}, and torch finds {torch.cuda.device_count()} CUDA devices, from 0 on")
+    return torch.device("cuda", index)

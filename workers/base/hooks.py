@@ -1,0 +1,77 @@
+"""User code that runs in loaders, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .specs import AnyArray
+
+
+class Sample(Mapping[str, AnyArray]):
+    """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
+
+    The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
+    """
+
+    __slots__ = ("_arrays", "epoch", "index")
+
+    def __init__(self, arrays: Mapping[str, AnyArray], index: int, epoch: int) -> None:
+        self._arrays = arrays
+        self.index = index
+        self.epoch = epoch
+
+    def __getitem__(self, name: str) -> AnyArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+DecodeHook = Callable[[Sample, np.random.Generator], object]
+PostprocessHook = Callable[[dict[str, AnyArray]], Mapping[str, AnyArray] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """User code that runs in loaders.
+
+    `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array where
+    there is one top. `postprocess(batch)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in
+    place or returns what shall take its place; shapes and types stay.
+    """
+
+    decode: DecodeHook | None = None
+    postprocess: PostprocessHook | None = None
+
+
+def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:
+    """A mapping, a tuple in the order of `names` or a single array, as arrays by name, in that order.
+
+    Raises ValueError, beginning with `what`, where it is not one array for each name.
+    """
+    values: Mapping[Any, Any]
+    if isinstance(result, Mapping):
+        values = result
+    elif isinstance(result, tuple | list):
+        values = dict(zip(names, result, strict=False)) if len(names) == len(result) else {}
+    else:
+        values = {names[0]: result}
+    if set(values) != set(names):
+        size = f" of {len(result)}" if isinstance(result, tuple | list) else ""
+        keys = f" with {', '.join(map(str, result))}" if isinstance(result, Mapping) else size
+        raise ValueError(f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}")
+    return {name: _as_array(values[name]) for name in names}
+
+
+def _as_array(value: object) -> AnyArray:
+    """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64."""
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return np.asarray(value, np.float32)
+    return np.asarray(value)

@@ -1,0 +1,84 @@
+"""What every source of samples is: a length, the specs of its arrays, and `read(indices, out)`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
+
+
+class Source(ABC):
+    """Samples by index.
+
+    The life of a source: it is made in the trainer, where its constructor opens the files, checks everything that can
+    be checked before training, and builds whatever index it needs; it is pickled to the loaders; there it opens its
+    files again at the first read (never across a fork). So `__getstate__` must leave handles and maps behind, and keep
+    the index. A source must not import torch.
+    """
+
+    kind: ClassVar[str] = "source"
+    """The key under `source:` in the parameters that chooses this class."""
+
+    modules: tuple[str, ...] = ()
+    """Modules that `read` needs: imported once, before the loaders are forked, so that they share the pages."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> Self:
+        """Build from the mapping that stands under the source's key in the parameters.
+
+        `tops`: the names wanted, in order, or None for the source's default. `base_dir`: what relative paths are
+        taken from. Raises ParameterError for a bad option, SourceError for what the files hold.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be declared by parameters: construct it and pass the object")
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    @property
+    @abstractmethod
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """What each sample has, by name, in the order of the tops."""
+
+    @abstractmethod
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        """Put sample indices[i] into row i of every name of `out`, for all i.
+
+        `indices`: shape (rows,) int64, in any order, repeats allowed. `out`: for each name of `specs` an array of
+        shape (rows, *spec.shape), C-contiguous, or RaggedRows where the spec varies. It is memory of the batch slot
+        itself: write into it, do not replace it. Whatever a sample makes go wrong is raised from here; the loader
+        then asks for the same rows one by one to find out which one it was.
+        """
+
+    def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
+        """These samples, by name, where all of them already lie in memory as `read` would give them; else None.
+
+        Arrays in their own shape, not to be written to, valid until the next call. Where only a part of each sample is
+        wanted, as with a crop, that saves copying the whole first.
+        """
+        return None
+
+    def where(self, index: int) -> str:
+        """Where sample `index` is stored, for error messages: a file's path and the entry in it."""
+        return f"{type(self).__name__} sample {index}"
+
+    @property
+    def chunk_samples(self) -> int | None:
+        """Samples in one storage chunk where reading one of them costs as much as reading all; else None."""
+        return None
+
+    def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
+        """Told ahead that these samples will be read soon: start the disk, do not wait for it."""
+
+    def fingerprint(self) -> str:
+        """Names the source's content for caches and resuming: kind, paths, sizes, modification times, options.
+
+        It changes whenever what `read` gives may have changed.
+        """
+        return f"{type(self).__qualname__}:{len(self)}:{sorted((n, str(s)) for n, s in self.specs.items())}"
+
+    def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
+        """Give back handles and maps; the next read opens them again."""

@@ -1,0 +1,1 @@
+"""What a loader does with a task: read, decode, crop, into the rows of a slot; postprocess."""

@@ -1,0 +1,160 @@
+"""Caffe's transform_param as far as loaders do it: colour or gray, crop, mirror. Scale and mean come with delivery."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import ParameterError, SampleError
+from ..base.parameters import Transform
+from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+
+CROPS = "(crops)"
+"""The name under which a slot has a note of each row's crop, beside the tops: CropMirror.note, of NOTE_SPEC."""
+
+NOTE_SPEC = ArraySpec((3,), np.dtype(np.int32))
+
+_GRAY_WEIGHTS = (0.114, 0.587, 0.299)  # blue, green, red: ITU-R BT.601, as Caffe's OpenCV has them
+_GRAY_WEIGHTS_UINT8 = (3735, 19235, 9798)  # the same times 2**15, as OpenCV rounds them for uint8
+_GRAY_BITS = 15
+_HALF = np.uint32(1 << (_GRAY_BITS - 1))
+
+_FLIPPED_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """Which part of an image is taken, and whether it is mirrored from left to right; in pixels."""
+
+    top: int
+    left: int
+    mirrored: bool
+
+
+class CropMirror:
+    """Turns an image of shape (channels, height, width) into what the top gets, in one copy.
+
+    With `train` the crop's place and the mirroring are drawn, else the crop is centred and nothing is mirrored. The
+    channels of a colour image are taken to be in Caffe's order, blue first, where force_gray weighs them.
+    """
+
+    def __init__(self, options: Transform, *, train: bool) -> None:
+        if options.force_color and options.force_gray:
+            raise ParameterError("transform: force_color and force_gray exclude each other: set one of them")
+        self._size = options.crop_size
+        self._train = train
+        self._mirror = options.mirror and train
+        self._channels = 3 if options.force_color else 1 if options.force_gray else 0
+        self.is_noted = train and bool(options.mean_file) and (bool(options.crop_size) or options.mirror)
+        """Whether delivery has to know each row's crop: to subtract the part of the mean image that lies under it."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do; else images can be read straight into the slot."""
+        return bool(self._size or self._mirror or self._channels)
+
+    def output_spec(self, spec: ArraySpec) -> ArraySpec:
+        """What images of `spec` become; raises ParameterError where they cannot be cropped or recoloured so."""
+        if len(spec.shape) != 3:
+            raise ParameterError(
+                f"transform: crop_size, mirror, force_color and force_gray need images of shape (channels, height, "
+                f"width), but the top holds {spec}"
+            )
+        channels, height, width = spec.shape
+        if self._channels and channels not in (1, 3):
+            name = "force_color" if self._channels == 3 else "force_gray"
+            raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
+        if self._size > min(height, width):
+            raise ParameterError(
+                f"transform: crop_size is {self._size}: expected at most the size of the image, {spec}"
+            )
+        return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._size)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape that an image of `shape` gets."""
+        channels, height, width = shape
+        return self._channels or channels, self._size or height, self._size or width
+
+    def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
+        """Which part of an image of `shape` to take; raises SampleError where it is smaller than the crop."""
+        spare_height, spare_width = (have - (self._size or have) for have in shape[1:])
+        if spare_height < 0 or spare_width < 0:
+            raise SampleError(
+                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._size}: resize it, or crop less"
+            )
+        if not self._train:
+            return Crop(spare_height // 2, spare_width // 2, mirrored=False)
+        # Three draws whatever the options are, so that mirroring does not change where a sample is cropped.
+        down, right, mirror = rng.random(3).tolist()
+        return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
+
+    def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
+        """How far `crop` lies from the centre of an image of `shape`, down and right, and whether it is mirrored."""
+        height, width = self.output_shape(shape)[1:]
+        return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
+
+    def apply(self, sample: AnyArray, out: AnyArray, rng: np.random.Generator) -> Crop:
+        """Put the transformed `sample`, shape (channels, height, width), into `out`, of shape `output_shape`."""
+        crop = self.draw(sample.shape, rng)
+        self.copy(sample, out, crop)
+        return crop
+
+    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
+        """`apply` into one of the rows of a top; raises SampleTooLargeError where it varies and has no room."""
+        if isinstance(rows, RaggedRows):
+            return self.apply(sample, rows.reserve(row, self.output_shape(sample.shape)), rng)
+        return self.apply(sample, rows[row], rng)
+
+    def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
+        """Put the part of `sample` that `crop` says into `out`."""
+        height, width = out.shape[1:]
+        part = sample[:, crop.top : crop.top + height, crop.left : crop.left + width]
+        if len(out) < len(part):
+            _weigh(part[:, :, ::-1] if crop.mirrored else part, out[0])
+        elif crop.mirrored:
+            _mirror(part, out)
+        else:
+            out[...] = part  # one gray channel goes to all three by broadcasting
+
+
+def _mirror(part: AnyArray, out: AnyArray) -> None:
+    cv2 = _opencv() if part.dtype in _FLIPPED_BY_OPENCV and part.dtype == out.dtype else None
+    if cv2 is None:
+        out[...] = part[:, :, ::-1]
+        return
+    # 6 µs at 3×224×224 uint8, like the copy forwards; NumPy goes backwards item by item and takes 42.
+    for channel, plane in enumerate(out):
+        cv2.flip(part[min(channel, len(part) - 1)], 1, dst=plane)
+
+
+@functools.cache
+def _opencv() -> ModuleType | None:
+    # Imported with the first mirrored image: who mirrors none needs no OpenCV, nor the 26 ms that it takes.
+    try:
+        import cv2
+    except ImportError:
+        return None
+    return cv2
+
+
+def _weigh(colors: AnyArray, out: AnyArray) -> None:
+    """The gray of `colors`, shape (3, height, width), into `out`, shape (height, width)."""
+    if colors.dtype == np.uint8:
+        out[...] = (_weighted_sum(colors, _GRAY_WEIGHTS_UINT8, np.dtype("uint32")) + _HALF) >> _GRAY_BITS
+        return
+    gray = _weighted_sum(colors, _GRAY_WEIGHTS, np.result_type(colors.dtype, np.float32))
+    out[...] = gray if np.issubdtype(colors.dtype, np.floating) else np.rint(gray)
+
+
+def _weighted_sum(planes: AnyArray, weights: Sequence[float], dtype: np.dtype[Any]) -> NDArray[Any]:
+    blue, green, red = (
+        np.multiply(plane, dtype.type(weight), dtype=dtype) for plane, weight in zip(planes, weights, strict=True)
+    )
+    total: NDArray[Any] = blue + green + red
+    return total

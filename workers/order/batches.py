@@ -1,0 +1,160 @@
+"""Which global positions each batch of each rank takes: arithmetic alone, O(1) for any batch.
+
+A *round* is what all ranks take together: batch k of every rank is round k. Positions are global (see epoch_order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..base.errors import ParameterError
+from ..base.keys import derive_key
+
+LastBatch = Literal["wrap", "drop", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """The rows of one batch: global positions start … start+rows-1."""
+
+    start: int
+    rows: int
+
+
+class BatchPlan:
+    """The batches of one rank; every rank has the same number of them.
+
+    `last_batch` says what happens where an epoch is no multiple of batch_size × world_size:
+
+    - wrap: the endless sequence of epochs is cut into full batches, so a batch may hold the end of one epoch and the
+      start of the next. With `epochs`, the last round is filled up from the epoch that would come next.
+    - drop: each epoch has as many full rounds as fit; the samples behind them are left out (others in each epoch
+      where the order is shuffled).
+    - partial: the last round of an epoch deals what is left to the ranks, in parts whose sizes differ by one at most.
+
+    `start`: the global position of the first round, to resume or to skip. A plan with `start=other.round_start(k)` and
+    the same arguments otherwise has exactly the batches of `other` from k on; batch_size, world_size and last_batch
+    may differ too, and still no sample of the epoch comes twice.
+    `epochs`: None for endless; counted from epoch 0, whatever `start` is.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        last_batch: LastBatch = "wrap",
+        epochs: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+    ) -> None:
+        _check(samples, batch_size, last_batch, epochs, rank, world_size, start)
+        self.samples = samples
+        self.batch_size = batch_size
+        self.last_batch = last_batch
+        self.epochs = epochs
+        self.rank = rank
+        self.world_size = world_size
+        self.start = start
+        self._round_rows = batch_size * world_size
+        self._first_epoch, skipped = divmod(start, samples)
+        self._rounds = self._rounds_in(samples)
+        self._first_rounds = self._rounds_in(samples - skipped)
+        self._check_every_rank_gets_some(samples - skipped)
+
+    @property
+    def total(self) -> int | None:
+        """Batches of this rank from `start` to the end of the last epoch; None where there is no end."""
+        if self.epochs is None:
+            return None
+        if self.last_batch == "wrap":
+            return max(0, _ceil_div(self.epochs * self.samples - self.start, self._round_rows))
+        if self._first_epoch >= self.epochs:
+            return 0
+        return self._first_rounds + (self.epochs - self._first_epoch - 1) * self._rounds
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of this rank in a whole epoch; for wrap, whose epochs may end within a batch, rounded up."""
+        return self._rounds
+
+    def batch(self, k: int) -> BatchRange:
+        """The k-th batch of this rank; raises IndexError where the plan has none of that number."""
+        if k < 0 or (self.total is not None and k >= self.total):
+            raise IndexError(f"batch {k} of a plan of {self.total} batches")
+        start = self.round_start(k)
+        rest = self.samples - start % self.samples
+        if self.last_batch != "partial" or rest >= self._round_rows:
+            return BatchRange(start + self.rank * self.batch_size, self.batch_size)
+        rows, longer = divmod(rest, self.world_size)
+        return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
+
+    def round_start(self, k: int) -> int:
+        """The global position where round k begins: what a state needs to hold when k batches have been taken."""
+        if self.last_batch == "wrap" or k < self._first_rounds:
+            return self.start + k * self._round_rows
+        epochs, number = divmod(k - self._first_rounds, self._rounds)
+        return (self._first_epoch + 1 + epochs) * self.samples + number * self._round_rows
+
+    def ends_epoch(self, k: int) -> bool:
+        """Whether an epoch ends with round k or within it; the same for all ranks."""
+        return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
+
+    def _rounds_in(self, rows: int) -> int:
+        return rows // self._round_rows if self.last_batch == "drop" else _ceil_div(rows, self._round_rows)
+
+    def _check_every_rank_gets_some(self, first_rows: int) -> None:
+        sizes = f"samples={self.samples}, batch_size={self.batch_size}, world_size={self.world_size}"
+        if self.last_batch == "drop" and not self._rounds:
+            raise ParameterError(
+                f"last_batch is 'drop', and an epoch has no full batch for every rank: {sizes}, but "
+                f"{self._round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
+            )
+        for rows, what in ((self.samples, "an epoch"), (first_rows, f"the epoch from position {self.start} on")):
+            rest = rows % self._round_rows
+            if self.last_batch == "partial" and 0 < rest < self.world_size:
+                raise ParameterError(
+                    f"last_batch is 'partial', and the last round of {what} has {rest} samples for "
+                    f"{self.world_size} ranks, so that some would get none: {sizes}; use last_batch 'wrap' or 'drop'"
+                )
+
+
+def resume_position(plan: BatchPlan, taken: Sequence[int]) -> int:
+    """Where a plan with another world_size may start, given how many batches each rank of `plan` has taken.
+
+    Raises ParameterError unless all ranks have taken the same number: only then is everything before that position
+    delivered and nothing behind it.
+    """
+    if len(taken) != plan.world_size:
+        raise ParameterError(f"the states of {plan.world_size} ranks are needed to resume, got {len(taken)}")
+    if len(set(taken)) > 1:
+        raise ParameterError(
+            f"the ranks have taken different numbers of batches, {list(taken)}: the number of ranks can change only "
+            "where all have taken the same; save the states after the same step on every rank"
+        )
+    return plan.round_start(taken[0])
+
+
+def rand_skip_of(seed: int, rand_skip: int) -> int:
+    """Samples to skip once at the start: uniform below `rand_skip`, the same for all ranks; 0 where rand_skip is 0."""
+    return derive_key(seed, "rand_skip") * rand_skip >> 64
+
+
+def _ceil_div(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+def _check(
+    samples: int, batch_size: int, last_batch: str, epochs: int | None, rank: int, world_size: int, start: int
+) -> None:
+    least = {"samples": (samples, 1), "batch_size": (batch_size, 1), "epochs": (epochs, 1), "start": (start, 0)}
+    least |= {"world_size": (world_size, 1), "rank": (rank, 0)}
+    for name, (value, minimum) in least.items():
+        if value is not None and value < minimum:
+            raise ParameterError(f"{name} is {value}: expected at least {minimum}")
+    if rank >= world_size:
+        raise ParameterError(f"rank is {rank}: expected a number below world_size={world_size}")
+    if last_batch not in ("wrap", "drop", "partial"):
+        raise ParameterError(f"last_batch is {last_batch!r}: expected 'wrap', 'drop' or 'partial'")

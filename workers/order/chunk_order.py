@@ -1,0 +1,143 @@
+"""`shuffle: chunk`: each storage chunk is read about once, and the samples are well mixed nevertheless.
+
+The chunks of `chunk_samples` consecutive samples (the last may be short) stand in a random order; runs of up to
+`window_chunks` of them in that order form the windows, and within each the samples are shuffled uniformly. A reader
+that keeps the chunks of one window reads every chunk once per epoch. How well that mixes is measured in docs/order.md.
+The windows are as equal as can be: a last window of whatever is left could be a single chunk, not mixed with anything.
+
+The arithmetic works in *slots*: what positions would be if the short chunk had its full length. Chunks and windows
+start at multiples of a chunk there, and sample slots are all but the `gap` that the short chunk lacks, which lies
+behind its last sample. In positions, everything behind its window comes `gap` earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from ..base.keys import derive_key
+from ..base.specs import IndexArray
+from .epoch_order import BLOCK, EpochOrder
+from .permutation import SORTED_LIMIT, Permutation, keyed_permutation, numbered_keys, shuffled_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """What one epoch's order depends on. Ranks number the chunks in the epoch's random order."""
+
+    number: int
+    short_rank: int
+    short_window: int
+    other_chunks: Permutation
+    windows_key: int
+
+
+class ChunkOrder(EpochOrder):
+    """Chunks in random order, samples shuffled within windows of several chunks; another order in each epoch."""
+
+    def __init__(
+        self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
+    ) -> None:
+        """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
+        super().__init__(samples)
+        self._chunks_are_decoded = chunks_are_decoded
+        for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
+            if value < 1:
+                raise ParameterError(f"{name} is {value}: expected at least 1")
+        self._seed = seed
+        self._chunk = min(chunk_samples, samples)
+        self._chunks = -(-samples // self._chunk)
+        self._gap = self._chunks * self._chunk - samples
+        self._windows = -(-self._chunks // window_chunks)
+        # The first `longer` windows have one chunk more than the others.
+        self._window_chunks, self._longer = divmod(self._chunks, self._windows)
+        self._epoch: _Epoch | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_epoch": None}
+
+    def window_at(self, position: int) -> int | None:
+        if not self._chunks_are_decoded:
+            return None
+        number, within = divmod(position, self.samples)
+        return number * self._windows + self._window_at(self._of_epoch(number), within)
+
+    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+        number, within = divmod(position, self.samples)
+        epoch = self._of_epoch(number)
+        whole = (self._window_chunks + 1) * self._chunk <= SORTED_LIMIT
+        first, slots = (self._whole_windows if whole else self._part_of_window)(epoch, within)
+        return position - within + first, self._samples_at(epoch, slots)
+
+    def _of_epoch(self, number: int) -> _Epoch:
+        if self._epoch is None or self._epoch.number != number:
+            # The short chunk's rank is drawn by itself, and the others are permuted around it: it is known without
+            # inverting a permutation, and all orders of the chunks are still equally likely.
+            short_rank = derive_key(self._seed, "short chunk", number) * self._chunks >> 64
+            self._epoch = _Epoch(
+                number,
+                short_rank,
+                self._window_of(short_rank),
+                keyed_permutation(max(1, self._chunks - 1), derive_key(self._seed, "chunks", number)),
+                derive_key(self._seed, "windows", number),
+            )
+        return self._epoch
+
+    def _whole_windows(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
+        """As many whole windows as a block holds, the one at position `within` among them, all shuffled by one sort."""
+        together = BLOCK // ((self._window_chunks + 1) * self._chunk)
+        first = self._window_at(epoch, within) // together * together
+        borders = np.arange(first, min(first + together, self._windows) + 1, dtype=np.int64)
+        starts, windows = self._starts(epoch, borders), borders[:-1]
+        sizes = np.diff(starts)
+        shuffled = shuffled_rows(numbered_keys(epoch.windows_key, windows), sizes)
+        shuffled += self._start_slots(windows)[:, np.newaxis]
+        return int(starts[0]), shuffled[np.arange(shuffled.shape[1]) < sizes[:, np.newaxis]]
+
+    def _part_of_window(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
+        """A block of the window at position `within`, which is too long to be shuffled as a whole."""
+        borders = self._window_at(epoch, within) + np.arange(2, dtype=np.int64)
+        start, end = self._starts(epoch, borders).tolist()
+        first = (within - start) // BLOCK * BLOCK
+        permutation = keyed_permutation(end - start, int(numbered_keys(epoch.windows_key, borders)[0]))
+        shuffled = permutation(np.arange(first, min(first + BLOCK, end - start), dtype=np.int64))
+        return start + first, shuffled + self._start_slots(borders[:1])
+
+    def _window_of(self, rank: int) -> int:
+        in_longer = rank < self._longer * (self._window_chunks + 1)
+        return rank // (self._window_chunks + 1) if in_longer else (rank - self._longer) // self._window_chunks
+
+    def _window_at(self, epoch: _Epoch, within: int) -> int:
+        slot = within if within < self._short_window_end(epoch) - self._gap else within + self._gap
+        return self._window_of(slot // self._chunk)
+
+    def _start_slots(self, windows: IndexArray) -> IndexArray:
+        slots: IndexArray = (windows * self._window_chunks + np.minimum(windows, self._longer)) * self._chunk
+        return slots
+
+    def _starts(self, epoch: _Epoch, windows: IndexArray) -> IndexArray:
+        """The positions in the epoch where windows start; that of the window behind the last is the epoch's end."""
+        return self._start_slots(windows) - self._gap * (windows > epoch.short_window)
+
+    def _short_window_end(self, epoch: _Epoch) -> int:
+        return int(self._start_slots(np.array([epoch.short_window + 1], np.int64))[0])
+
+    def _samples_at(self, epoch: _Epoch, slots: IndexArray) -> IndexArray:
+        """The samples at slots that count, within the short chunk's window, as if there were no gap."""
+        gap_start = (epoch.short_rank + 1) * self._chunk - self._gap
+        slots += self._gap * ((slots >= gap_start) & (slots < self._short_window_end(epoch)))
+        ranks = slots // self._chunk
+        slots -= ranks * self._chunk
+        slots += self._chunks_at(epoch, ranks) * self._chunk
+        return slots
+
+    def _chunks_at(self, epoch: _Epoch, ranks: IndexArray) -> IndexArray:
+        low, high = int(ranks.min()), int(ranks.max())
+        if high - low + 1 < len(ranks):  # few chunks, many samples in each: look each chunk up once
+            return self._chunks_at(epoch, np.arange(low, high + 1, dtype=np.int64))[ranks - low]
+        short = ranks == epoch.short_rank
+        others = ranks - (ranks > epoch.short_rank)
+        others[short] = 0
+        return np.where(short, self._chunks - 1, epoch.other_chunks(others))

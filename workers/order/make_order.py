@@ -1,0 +1,28 @@
+"""Which order the parameter `shuffle` asks for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .chunk_order import ChunkOrder
+from .epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
+
+Shuffle = bool | Literal["chunk"]
+
+DEFAULT_CHUNK_SAMPLES = 64
+"""Samples taken for a chunk by `shuffle: chunk` if the source has no chunks of its own."""
+
+
+def make_order(
+    samples: int, *, shuffle: Shuffle, seed: int, chunk_samples: int | None = None, window_chunks: int = 16
+) -> EpochOrder:
+    """The order that the parameter `shuffle` asks for.
+
+    `chunk_samples`: consecutive samples that cost as much to read as one of them, or None where there are no such
+    chunks. `window_chunks`: chunks whose samples are shuffled among each other. Both count for `shuffle: chunk` alone.
+    Raises ParameterError.
+    """
+    if shuffle == "chunk":
+        size = DEFAULT_CHUNK_SAMPLES if chunk_samples is None else chunk_samples
+        return ChunkOrder(samples, seed, size, window_chunks, chunks_are_decoded=chunk_samples is not None)
+    return ShuffledOrder(samples, seed) if shuffle else SequentialOrder(samples)

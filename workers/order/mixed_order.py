@@ -1,0 +1,128 @@
+"""`mix`: several sources drawn from in proportion to their weights, as a function of the position.
+
+The sources stand one behind the other in one space of indices (`offsets`). Which source is drawn from is decided in
+*patterns*: runs of some thousand positions in each of which every source has exactly its share, in another random
+order each time. So the n-th draw of a source is known for any position without counting from the start, and each
+source simply walks through its own epoch order: no sample of it comes again before all of it has come.
+
+Drawing the source of each position independently was the other choice: its proportions are right only on average,
+and how often a source came before position 10**9 could be found by counting alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from ..base.keys import derive_key
+from ..base.specs import IndexArray
+from .epoch_order import BLOCK, EpochOrder
+from .make_order import Shuffle, make_order
+from .permutation import numbered_keys, shuffled_rows
+
+_LEAST_PATTERN = 1000
+
+
+class MixedOrder(EpochOrder):
+    """An epoch of a mix is as many draws as the sources have samples together.
+
+    In it a source of a large weight comes more than once, and one of a small weight not entirely: what is left comes
+    first in the mix's next epoch, since a source's own epochs follow each other without regard to those of the mix.
+    With `shuffle` false the sources are interleaved evenly, each as stored; the seed does not matter then.
+
+    `sizes`, `weights`: one for each source; weights need not sum to 1. `chunk_samples`: as for make_order, one for
+    each source, or None. Raises ParameterError.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        *,
+        shuffle: Shuffle,
+        seed: int,
+        chunk_samples: Sequence[int | None] | None = None,
+        window_chunks: int = 16,
+    ) -> None:
+        super().__init__(sum(sizes))
+        chunks = chunk_samples or [None] * len(sizes)
+        self.offsets = tuple(sum(sizes[:source]) for source in range(len(sizes)))
+        self.draws = draws_per_pattern(weights)
+        self._orders = tuple(
+            make_order(
+                size,
+                shuffle=shuffle,
+                seed=derive_key(seed, "mix source", source),
+                chunk_samples=chunk,
+                window_chunks=window_chunks,
+            )
+            for source, (size, chunk) in enumerate(zip(sizes, chunks, strict=True))
+        )
+        self._key = derive_key(seed, "mix pattern") if shuffle else None
+        self._pattern = even_pattern(self.draws)
+
+    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+        length = len(self._pattern)
+        together = BLOCK // length
+        first = position // length // together * together
+        sources = self._sources(np.arange(first, first + together, dtype=np.int64))
+        samples = np.empty(len(sources), np.int64)
+        for source, (order, offset, draws) in enumerate(zip(self._orders, self.offsets, self.draws, strict=True)):
+            samples[sources == source] = order.indices(first * draws, together * draws) + offset
+        return first * length, samples
+
+    def _sources(self, numbers: IndexArray) -> IndexArray:
+        """The sources drawn from in the patterns of these numbers, one pattern behind the other."""
+        if self._key is None:
+            return np.tile(self._pattern, len(numbers))
+        sizes = np.full(len(numbers), len(self._pattern), np.int64)
+        shuffled: IndexArray = self._pattern[shuffled_rows(numbered_keys(self._key, numbers), sizes)]
+        return shuffled.ravel()
+
+
+def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
+    """How often each source is drawn in one pattern.
+
+    The pattern's length is chosen so that the shares are exact, where one of at most 8192 draws makes them so: 0.7 and
+    0.3 give 700 and 300. Else it is 8192, with the shares rounded to whole draws. Raises ParameterError for a weight
+    that is not above zero, or so small that its source would not be drawn.
+    """
+    exact = _exact(weights)
+    shares = [weight / sum(exact) for weight in exact]
+    common = math.lcm(*(share.denominator for share in shares))
+    length = common * -(-_LEAST_PATTERN // common) if common <= BLOCK else BLOCK
+    for weight, share in zip(weights, shares, strict=True):
+        if share * length < 1:
+            raise ParameterError(
+                f"mix: the weight {weight} is {float(share):.2g} of all weights, {list(weights)}: expected at least "
+                f"1/{BLOCK} of them; raise it, or leave its source out"
+            )
+    return _largest_remainder(shares, length)
+
+
+def even_pattern(draws: Sequence[int]) -> IndexArray:
+    """Source numbers, each as often as `draws` says and as evenly spread as can be; shape (sum of draws,)."""
+    due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])
+    sources: IndexArray = np.repeat(np.arange(len(draws), dtype=np.int64), draws)
+    return sources[np.argsort(due, kind="stable")]
+
+
+def _exact(weights: Sequence[float]) -> list[Fraction]:
+    if not weights:
+        raise ParameterError("mix: expected at least one source with a weight, got none")
+    for weight in weights:
+        if not 0 < weight < math.inf:
+            raise ParameterError(f"mix: a weight is {weight}, of {list(weights)}: expected a number above 0")
+    return [Fraction(str(weight)) for weight in weights]  # 0.7 is 7/10 here; the float itself is a little less
+
+
+def _largest_remainder(shares: Sequence[Fraction], total: int) -> tuple[int, ...]:
+    counts = [math.floor(share * total) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda source: counts[source] - shares[source] * total)
+    for source in by_remainder[: total - sum(counts)]:
+        counts[source] += 1
+    return tuple(counts)

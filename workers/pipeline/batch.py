@@ -1,0 +1,53 @@
+"""A batch as the trainer sees it: views on its slot, and which samples it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ..base.specs import IndexArray, Rows
+from ..order.epoch_order import EpochOrder
+
+
+@dataclass(eq=False)
+class Batch:
+    """One filled batch; its arrays are the slot's own memory, valid until the batch is released.
+
+    `number`: counts the batches of this run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
+    `tops`: by name an array of shape (rows, *sample shape), C-contiguous, or RaggedRows where the samples' shapes vary.
+    """
+
+    number: int
+    epoch: int
+    position: int
+    rows: int
+    tops: Mapping[str, Rows]
+    unit: int = field(repr=False)
+    order: EpochOrder | None = field(repr=False)
+    replaced: Mapping[int, int] = field(repr=False)
+    shard: int = 0
+    """Of a stream: which of its shards gave the batch."""
+
+    @cached_property
+    def indices(self) -> IndexArray:
+        """The sample of each row, shape (rows,); for a bad sample the one that took its place.
+
+        A stream's samples have no indices: these count what its shard has given in this epoch.
+        """
+        if self.order is None:
+            return np.arange(self.position, self.position + self.rows, dtype=np.int64)
+        indices: IndexArray = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
+        for row, index in self.replaced.items():
+            indices[row] = index
+        return indices
+
+    @property
+    def epochs(self) -> IndexArray:
+        """The epoch of each row, shape (rows,): a batch that wraps holds the end of one and the start of the next."""
+        if self.order is None:
+            return np.full(self.rows, self.epoch, np.int64)
+        first = self.epoch * self.order.samples + self.position
+        return np.arange(first, first + self.rows, dtype=np.int64) // self.order.samples

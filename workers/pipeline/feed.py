@@ -1,0 +1,323 @@
+"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next unit.
+
+Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The trainer's
+side of the board says what every loader is doing even when the assembler does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+import zmq
+
+from ..base.errors import (
+    AssemblerDied,
+    BlobfeedError,
+    EndOfData,
+    LoaderDied,
+    PipelineClosed,
+    PipelineStalled,
+    SampleError,
+    SourceError,
+    TooManyBadSamples,
+)
+from ..loading.worker import place_of
+from ..processes.config import Config
+from ..processes.packing import pack
+from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
+from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..transport import links
+from ..transport.board import Count
+from ..transport.error_channel import ErrorInbox
+from ..transport.messages import Announce, End, Failure, Opener, Release, Resend, Resent, Sealer, Stop, ToTrainer
+from .plan import RunPlan
+
+_STALL_LOG_S = 10.0
+_END_S = 5.0
+"""What the assembler may take to end before it is killed."""
+
+_log = logging.getLogger("blobfeed")
+
+
+class Feed:
+    """The processes of one pipeline, from start to close."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        """Start them.
+
+        Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
+        """
+        self.waited_ns = 0
+        self.stalls = 0
+        self.start_ns = 0
+        self._plan = plan
+        self._begun = time.monotonic_ns()
+        self._held: set[int] = set()
+        self._arrived: bytes | None = None
+        self._releasing: deque[int] = deque()
+        self._in_doubt = False
+        self._resends = 0
+        self._awaited = 0
+        self._accepted: set[int] = set()
+        self._all_accepted_below = 0
+        self._reported_ns = 0
+        self._failure: BlobfeedError | None = None
+        recipe, modules = pack(plan.recipe)
+        require_descriptors(plan.max_loaders)
+        fill_standard_streams()
+        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox = ErrorInbox(self.shared.errors)
+        self._sealer = Sealer(self.shared.key)
+        self._opener: Opener[ToTrainer] = Opener(self.shared.key, ToTrainer)
+        self._assembler: AssemblerProcess | None = None
+        self._release_link: zmq.Socket[bytes] | None = None
+        try:
+            with interrupts_deferred():
+                self._start(_config(plan, self.shared, recipe, modules))
+            self.shared.ring.populate()  # while the assembler's interpreter starts
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, config: Config) -> None:
+        self._assembler = AssemblerProcess(config)
+        self.shared.close_childrens()
+        links.make_socket_directory(self.shared.folder)
+        self._batch_link = links.open_socket(self._context, zmq.PULL)
+        self._batch_link.bind(links.address(self.shared.folder, "batches"))
+        self._release_link = links.open_socket(self._context, zmq.PUSH)
+        self._release_link.connect(links.address(self.shared.folder, "releases"))
+        self._poller = zmq.Poller()
+        self._poller.register(self._batch_link, zmq.POLLIN)
+        self._poller.register(self._assembler.handle, zmq.POLLIN)
+
+    # ---- units
+
+    def next_unit(self) -> Announce:
+        """The next complete unit, and the same one until it is accepted; waits at most `timeout_s`.
+
+        Raises SampleError, TooManyBadSamples, LoaderDied, AssemblerDied, PipelineStalled; after the first of them the
+        same error again, for there is no way on.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        return self._received() or self._wait()
+
+    def accept(self, unit: int) -> None:
+        """`unit` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
+        if self._is_new(unit):
+            self._held.add(unit)
+            self._note(unit)
+            self._arrived = None
+
+    def release(self, unit: int) -> None:
+        """Give the unit's slot back."""
+        self._releasing.append(unit)
+        self._held.discard(unit)
+        self._send_releases()
+
+    def _send_releases(self) -> None:
+        """A release that was interrupted is sent again: the assembler drops the second of two, a lost one is a slot
+        less for ever."""
+        while self._releasing:
+            waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
+            if self._release_link is not None and self._failure is None:
+                self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
+            self._releasing.popleft()
+
+    def ready_unit(self) -> Announce | None:
+        """The next unit where it has come; an error in its place is left for `next_unit` to raise."""
+        try:
+            return self._received() if self._failure is None else None
+        except BlobfeedError:
+            return None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `next_unit` would raise an error that has been received."""
+        return self._failure is not None
+
+    def _received(self) -> Announce | None:
+        """The next valid announcement among what has arrived; it stays there until it is accepted."""
+        for _ in range(links.MOST_AT_ONCE):
+            if self._arrived is None:
+                self._receive()
+            if self._arrived is None:
+                break
+            message = self._opener.open(self._arrived)
+            if isinstance(message, Resent):
+                self._awaited = 0 if message.number == self._awaited else self._awaited
+            elif self._awaited:
+                pass  # it comes again
+            elif isinstance(message, (Failure, End)):
+                self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
+                raise self._failure
+            elif message is not None:
+                if self._is_new(message.unit):
+                    return message
+                if message.unit not in self._held or not self._resends:
+                    self._opener.dropped += 1  # a frame of ours that somebody sent again
+            self._arrived = None
+        return None
+
+    def _receive(self) -> None:
+        """Take the next frame, if one is waiting. Only one: the turn that finds nothing costs more than a frame, 60 µs
+        where a training step has emptied the caches.
+
+        pyzmq runs signal handlers between taking a message off the link and giving it to us (_check_rc in its
+        _recv_copy), and where one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
+        """
+        if self._in_doubt and self._release_link is not None:
+            self._resends += 1
+            self._awaited = self._resends
+            self._release_link.send(self._sealer.seal(Resend(self._resends)))
+        self._in_doubt = True
+        self._arrived = links.receive(self._batch_link)
+        self._in_doubt = False
+
+    def _is_new(self, unit: int) -> bool:
+        return unit >= self._all_accepted_below and unit not in self._accepted
+
+    def _note(self, unit: int) -> None:
+        self._accepted.add(unit)
+        while self._all_accepted_below in self._accepted:
+            self._all_accepted_below += 1
+            self._accepted.discard(self._all_accepted_below - 1)
+
+    def _wait(self) -> Announce:
+        if (assembler := self._assembler) is None:
+            raise PipelineClosed("the pipeline has been closed; make a new one")
+        if len(self._held) >= self._plan.slots:
+            raise PipelineStalled(
+                f"all {self._plan.slots} slots of the ring are held by batches that were taken and not released: "
+                "release them, or raise prefetch_batches"
+            )
+        self._send_releases()
+        begun = time.monotonic_ns()
+        self.stalls += 1
+        try:
+            return self._watch(assembler, begun / 1e9)
+        finally:
+            now = time.monotonic_ns()
+            self.waited_ns += now - begun
+            self.start_ns = self.start_ns or now - self._begun
+
+    def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
+        timeout_s = self._plan.parameters.timeout_s
+        deadline, next_log = begun + timeout_s, begun + _STALL_LOG_S
+        while True:
+            now = time.monotonic()
+            # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
+            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log) - now) * 1000) + 1))
+            if (announce := self._received()) is not None:
+                return announce
+            if assembler.handle in ready:
+                raise self._assembler_died(assembler)
+            now = time.monotonic()
+            if now >= deadline:
+                raise self._stalled(timeout_s)
+            if now >= next_log:
+                next_log = now + _STALL_LOG_S
+                _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
+
+    def activities(self) -> str:
+        """What each loader is doing, in words."""
+        words = [str(state) for state in self.shared.board.states()] or ["no loader has started"]
+        if self._assembler is not None and is_stopped(self._assembler.pid):
+            words.insert(
+                0, f"the assembler (pid {self._assembler.pid}) stands still, stopped by a signal or a debugger"
+            )
+        return "; ".join(words)
+
+    # ---- errors
+
+    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
+        self._failure = AssemblerDied(
+            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+            "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage"
+        )
+        return self._failure
+
+    def _stalled(self, timeout_s: float) -> BlobfeedError:
+        return PipelineStalled(
+            f"no batch for timeout_s={timeout_s:g} s; what the loaders were doing: {self.activities()}; "
+            "raise timeout_s if this source may take so long"
+        )
+
+    def _explain(self, failure: Failure) -> BlobfeedError:
+        """The exception for what the assembler reported, with the loader's own exception as its cause."""
+        error = self._exception_for(failure)
+        if failure.traceback:
+            error.__cause__ = self._inbox.take(failure.cause, failure.traceback)
+        return error
+
+    def _exception_for(self, failure: Failure) -> BlobfeedError:
+        if failure.error == "TooManyBadSamples":
+            return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
+        if failure.error == "LoaderDied":
+            return LoaderDied(failure.text, failure.details)
+        if failure.error == "SourceError":
+            return SourceError(failure.text)
+        source = self._plan.recipe.source
+        path = failure.path or place_of(source, failure.index)
+        return SampleError(
+            f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
+            "sample, or set on_error: replace to have another take its place",
+            source=source.kind,
+            index=failure.index,
+            path=path,
+        )
+
+    # ---- the end
+
+    @property
+    def dropped(self) -> int:
+        board = self.shared.board
+        return self._opener.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+
+    def close(self) -> None:
+        """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
+        assembler, self._assembler = self._assembler, None
+        link, self._release_link = self._release_link, None
+        self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+            try:
+                if link is not None:
+                    link.send(self._sealer.seal(Stop()))
+                if assembler is not None:
+                    deaf = link is None or is_stopped(assembler.pid)
+                    assembler.end(0.0 if deaf else _END_S)
+            finally:
+                self._context.destroy(linger=0)
+                self.shared.close()
+
+
+def _end_of_stream(plan: RunPlan) -> EndOfData:
+    return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
+
+
+def _config(plan: RunPlan, shared: Shared, recipe: bytes, modules: tuple[str, ...]) -> Config:
+    parameters = plan.parameters
+    wanted = parameters.num_loaders
+    return Config(
+        descriptors=shared.descriptors,
+        sockets=str(shared.folder),
+        key=shared.key,
+        layout=plan.layout,
+        slots=plan.slots,
+        supply=plan.supply(),
+        recipe=recipe,
+        modules=(*plan.recipe.source.modules, *modules),
+        sys_path=trainer_sys_path(),
+        num_loaders=None if wanted == "auto" else wanted,
+        max_loaders=plan.max_loaders,
+        in_order=parameters.in_order,
+        postprocess=plan.recipe.hooks.postprocess is not None,
+        worker=plan.worker_settings,
+        max_bad_samples=parameters.max_bad_samples,
+        task_timeout_s=parameters.task_timeout_s,
+        seconds_per_row=plan.seconds_per_row,
+    )

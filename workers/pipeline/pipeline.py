@@ -1,0 +1,221 @@
+"""The pipeline as the trainer holds it: starts the processes at the first need, waits for batches, gives slots back.
+
+It runs no thread: Caffe holds the GIL while it computes, so a Python thread would make one step an iteration. What must
+go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..base.errors import EndOfData, ParameterError, PipelineClosed
+from ..base.parameters import Parameters
+from ..base.source import Source
+from ..base.specs import ArraySpec
+from ..base.statistics import Statistics
+from ..loading.recipe import Hooks
+from ..sources.stream import StreamSource
+from ..transport.board import Count, SeatState
+from ..transport.messages import Announce
+from .batch import Batch
+from .feed import Feed
+from .indexed_plan import make_plan
+from .plan import AnySource, RunPlan, State
+
+
+class Pipeline:
+    """Batches of one source, ready ahead of time.
+
+    Making one opens the source, checks the parameters and decodes one sample, so that mistakes surface there; it starts
+    no process. `base_dir`: what relative paths are taken from. `train`: false for centred crops and no mirroring.
+    Raises ParameterError, SourceError, and whatever a decode hook raises on its first sample.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+        *,
+        base_dir: Path | None = None,
+        train: bool = True,
+        source: Source | StreamSource | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self._plan: RunPlan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        self._owner = os.getpid()
+        self._feed: Feed | None = None
+        self._open: dict[int, int] = {}
+        self._ready: list[Batch] = []
+        self._taken = 0
+        self._progress = self._plan.begin()
+        self._finished: Statistics | None = None
+        self._closed = False
+
+    # ---- what it will give
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """What each top's rows are, by name, in the tops' order."""
+        return self._plan.recipe.specs
+
+    @property
+    def samples(self) -> int:
+        """Samples in an epoch, over all ranks."""
+        return self._plan.samples
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Of this rank; rounded up where batches wrap from one epoch into the next. None for a stream."""
+        return self._plan.batches_per_epoch
+
+    @property
+    def total_batches(self) -> int | None:
+        """From the start, or from where a state was loaded, to the end; None where there is no end."""
+        return self._plan.total_batches
+
+    @property
+    def source(self) -> AnySource:
+        return self._plan.recipe.source
+
+    # ---- batches
+
+    def start(self) -> None:
+        """Start the processes, unless they run already. Raises RingAllocationError and the like."""
+        self._check_usable()
+        if self._feed is None:
+            self._feed = Feed(self._plan)
+
+    def peek(self) -> Batch:
+        """The next batch, without taking it; waits for it at most `timeout_s`.
+
+        Raises EndOfData after the last one, and what errors.py says of a pipeline that cannot go on.
+        """
+        self._check_usable()
+        if not self._ready:
+            self._ready = self._next_batches()
+        return self._ready[0]
+
+    def take(self) -> Batch:
+        """The next batch, the caller's until it is released."""
+        batch = self.peek()
+        if self._feed is not None:
+            self._feed.accept(batch.unit)
+        self._ready.pop(0)
+        self._taken += 1
+        self._progress.took(batch)
+        return batch
+
+    def release(self, batch: Batch) -> None:
+        """The caller is done with `batch`: its memory will be filled anew."""
+        self._check_usable()
+        if self._feed is None or self._open.get(batch.unit, 0) < 1:
+            raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
+        if self._open[batch.unit] > 1:
+            self._open[batch.unit] -= 1
+            return
+        self._feed.release(batch.unit)  # first: who is interrupted here may release it again
+        del self._open[batch.unit]
+
+    def is_ready(self) -> bool:
+        """Whether `peek` would not wait."""
+        self.look_ahead()
+        return bool(self._ready) or (self._feed is not None and self._feed.has_failed)
+
+    def look_ahead(self) -> None:
+        """Open the next batch's announcement where it has come; raises nothing.
+
+        For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
+        nothing is, so that the same work takes the trainer 0.1 ms longer.
+        """
+        if not self._ready and self._feed is not None and (announce := self._feed.ready_unit()) is not None:
+            self._ready = self._open_unit(self._feed, announce)
+
+    def _next_batches(self) -> list[Batch]:
+        total = self._plan.total_batches
+        if total is not None and self._taken >= total:
+            raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
+        self.start()
+        if self._feed is None:
+            raise PipelineClosed("the pipeline was closed while it started")
+        return self._open_unit(self._feed, self._feed.next_unit())
+
+    def _open_unit(self, feed: Feed, announce: Announce) -> list[Batch]:
+        batches = self._plan.unpack(announce, feed.shared.ring.views[announce.slot])
+        self._open[announce.unit] = len(batches)
+        return batches
+
+    # ---- counts and states
+
+    def statistics(self) -> Statistics:
+        """What has been counted so far; still there after close()."""
+        feed = self._feed
+        if feed is None:
+            return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        count = feed.shared.board.count
+        return Statistics(
+            batches=self._taken,
+            stalls=feed.stalls,
+            stall_s=feed.waited_ns / 1e9,
+            start_s=feed.start_ns / 1e9,
+            loaders=count(Count.LOADERS),
+            loader_deaths=count(Count.LOADER_DEATHS),
+            replaced=count(Count.REPLACED),
+            dropped_messages=feed.dropped,
+            tasks=count(Count.TASKS),
+        )
+
+    def activities(self) -> list[SeatState]:
+        """What each loader is doing; empty before the start."""
+        return [] if self._feed is None else self._feed.shared.board.states()
+
+    def state_dict(self) -> State:
+        """Where the next batch stands: what was taken counts as received."""
+        return self._progress.state()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
+
+        The number of loaders may differ, and batch_size, rank and world_size too: what all ranks together have taken is
+        behind, the rest of the epoch is dealt anew. Raises ParameterError.
+        """
+        self._check_usable()
+        if self._feed is not None:
+            raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
+        self._plan = self._plan.resumed(state)
+        self._progress = self._plan.begin()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
+        if os.getpid() != self._owner:
+            return  # a fork of the trainer: what it inherited is the trainer's to close
+        self._finished = self.statistics()
+        self._closed = True
+        self._ready.clear()
+        self._open.clear()
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
+        self._plan.recipe.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise PipelineClosed("the pipeline has been closed; make a new one")
+        if os.getpid() != self._owner:
+            raise PipelineClosed(
+                f"the pipeline belongs to process {self._owner}, and this is process {os.getpid()}, a fork of it: "
+                "make a pipeline in the process that reads from it"
+            )

@@ -1,0 +1,88 @@
+"""Which Python runs the assembler: it must be the trainer's own version, and `sys.executable` may lie.
+
+Inside a program that embeds Python, such as the `caffe train` binary, `sys.executable` is the first `python3` on PATH
+or an empty string; it can be another version than the one embedded.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..base.errors import InterpreterError
+
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+_ASK_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_ANSWER_S = 10.0
+
+
+def find_interpreter() -> str:
+    """The path of a Python of this very major.minor version; raises InterpreterError naming what was tried.
+
+    BLOBFEED_PYTHON, where set, is the only candidate.
+    """
+    tried = []
+    for candidate in _candidates():
+        if _is_this_process(candidate) or (answer := _version_of(candidate)) == _VERSION:
+            return candidate
+        tried.append(f"{candidate} ({answer})")
+    raise InterpreterError(
+        f"no Python {_VERSION} found to run the loaders: tried {', '.join(tried) or 'nothing, none is known'}; "
+        f"set the environment variable BLOBFEED_PYTHON to the path of a Python {_VERSION} that has blobfeed's packages"
+    )
+
+
+def _candidates() -> Iterator[str]:
+    if chosen := os.environ.get("BLOBFEED_PYTHON"):
+        yield chosen
+        return
+    if sys.executable:
+        yield sys.executable
+    for prefix in dict.fromkeys((sys.exec_prefix, sys.base_exec_prefix)):
+        candidate = Path(prefix, "bin", f"python{_VERSION}")
+        if candidate.exists():
+            yield str(candidate)
+
+
+def _is_this_process(candidate: str) -> bool:
+    """Asking costs 20 ms, and is not needed where the trainer itself is that program."""
+    try:
+        return Path(candidate).samefile("/proc/self/exe")
+    except OSError:
+        return False
+
+
+def _version_of(candidate: str) -> str:
+    try:
+        answer = subprocess.run(
+            [candidate, "-I", "-S", "-c", _ASK_VERSION], capture_output=True, timeout=_ANSWER_S, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not run: {error}"
+    return answer.stdout.strip()
+
+
+def child_environment() -> dict[str, str]:
+    """The trainer's environment, and what lets a child of ours find this package wherever the trainer found it.
+
+    Numeric libraries in loaders keep to one thread each: the loaders themselves are the parallelism.
+    """
+    environment = dict(os.environ)
+    package = str(_package_folder())
+    if package not in (*site.getsitepackages(), site.getusersitepackages()):
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([package, before] if before else [package])
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment.setdefault(name, "1")
+    environment["BLOBFEED_ROLE"] = "assembler"
+    return environment
+
+
+def _package_folder() -> Path:
+    """The folder from which `import blobfeed` works: what holds the top package, installed or as a checkout."""
+    top = sys.modules[__name__.partition(".")[0]]
+    return Path(str(top.__file__)).resolve().parent.parent

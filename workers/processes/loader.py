@@ -1,0 +1,131 @@
+"""A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
+
+    1. receive Fill or Postprocess       (its own tasks link, at most two ahead)
+    2. write on the board what it is about to do
+    3. make the rows, in the slot's own memory
+    4. send Done, with the rows that could not be made
+
+It is killed whenever the assembler sees fit, so nothing it does may need a tidy end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cloudpickle
+import zmq
+
+from ..loading.indexed_worker import IndexedWorker
+from ..loading.stream_worker import StreamWorker
+from ..loading.worker import Worker
+from ..transport import links
+from ..transport.board import Activity, Board, Seat
+from ..transport.error_channel import describe, send_exception, summary_of
+from ..transport.messages import Done, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
+from ..transport.ring import Ring
+from .config import Config
+from .malloc import keep_freed_memory
+from .supply import StreamSupply
+
+_LAST_REPORT_MS = 1000
+
+Report = Callable[[FromLoader], None]
+
+
+def run_loader(config: Config, loader: int, seat_number: int) -> None:
+    """The whole life of loader number `loader`; comes back only where it could not start."""
+    os.environ["BLOBFEED_ROLE"] = "loader"
+    _settle()
+    seat = Board(config.descriptors.board, config.max_loaders).seat(seat_number)
+    seat.take(loader, os.getpid())
+    channel = socket.socket(fileno=config.descriptors.errors)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    report = _connect_results(context, config)
+    try:
+        worker = _prepare(config, seat, channel)
+    except Exception as error:
+        report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
+        context.destroy(linger=_LAST_REPORT_MS)
+        return
+    tasks = links.open_socket(context, zmq.PULL)
+    tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
+    report(Ready(loader))
+    _work(loader, worker, seat, _messages(_Tasks(loader, tasks, config.key, seat), seat, worker), report)
+
+
+def _settle() -> None:
+    """What suits a process that decodes and does little else."""
+    keep_freed_memory()
+    if cv2 := sys.modules.get("cv2"):
+        cv2.setNumThreads(1)
+
+
+def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) -> Report:
+    results = links.open_socket(context, zmq.PUSH)
+    results.connect(links.address(Path(config.sockets), "results"))
+    sealer = Sealer(config.key)
+
+    def report(message: FromLoader) -> None:
+        results.send(sealer.seal(message))
+
+    return report
+
+
+def _prepare(config: Config, seat: Seat, channel: socket.socket) -> Worker:
+    recipe = cloudpickle.loads(config.recipe)
+    ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
+    if isinstance(config.supply, StreamSupply):
+        return StreamWorker(recipe, config.worker, ring.views, seat, channel)
+    return IndexedWorker(recipe, config.supply.units, config.worker, ring.views, seat, channel)
+
+
+def _work(loader: int, worker: Worker, seat: Seat, messages: Iterator[ToLoader], report: Report) -> None:
+    for message in messages:
+        seat.begin_task(message.task)
+        begun = time.monotonic_ns()
+        done = worker.work(message)
+        report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))
+        seat.begin_task(0)
+
+
+class _Tasks:
+    """The loader's end of its tasks link: what is no order of ours, or was done before, is dropped and counted."""
+
+    def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, seat: Seat) -> None:
+        self._loader = loader
+        self._link = link
+        self._opener: Opener[Order] = Opener(key, Order)
+        self._seat = seat
+        self._last = 0
+
+    def wait(self) -> None:
+        # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
+        self._link.poll()
+
+    def arrived(self) -> Iterator[ToLoader]:
+        for frame in links.frames(self._link):
+            order = self._opener.open(frame)
+            if order is None or order.loader != self._loader or order.number <= self._last:
+                self._seat.note_dropped()
+                continue
+            self._last = order.number
+            yield order.task
+
+
+def _messages(tasks: _Tasks, seat: Seat, worker: Worker) -> Iterator[ToLoader]:
+    """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
+    waiting: list[ToLoader] = []
+    while True:
+        if not waiting:
+            seat.write(Activity.WAITING)
+            tasks.wait()
+        waiting.extend(tasks.arrived())
+        for early in waiting[1:]:
+            worker.announce(early)
+        if waiting:
+            yield waiting.pop(0)

@@ -1,0 +1,181 @@
+"""The loader pool: asks the nursery for loaders, keeps their handles, replaces the dead with a growing pause.
+
+Decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections import deque
+from dataclasses import dataclass
+
+from ..base.errors import LoaderDied
+from ..transport.board import Board, Count, SeatState
+from .config import Config
+from .ledger import Weight
+from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
+from .process import exit_in_words, send_signal
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_PROMPT = 2
+"""Deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
+
+_DEATHS_BEYOND = 8
+"""Deaths in a row, with no task done in between, that end the run: this many and two for each loader. A sample on which
+loaders die is isolated after seven at most."""
+
+_log = logging.getLogger("blobfeed")
+
+
+@dataclass(slots=True)
+class _Member:
+    seat: int
+    deadline: float
+    """When it must be ready."""
+    handle: int = -1
+    ready: bool = False
+    kill_reason: str = ""
+    dismissed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A loader that has ended: what it was doing, and how it ended in words."""
+
+    loader: int
+    last: SeatState
+    how: str
+    was_ready: bool
+    dismissed: bool
+    weight: Weight
+
+    def __str__(self) -> str:
+        return f"{self.last}, {self.how}"
+
+
+class LoaderPool:
+    """At most `max_loaders` loaders, each on a seat of the board; loader numbers are never used again."""
+
+    def __init__(self, config: Config, nursery: Nursery, board: Board) -> None:
+        self.wanted = config.num_loaders or 1
+        self._max_loaders = config.max_loaders
+        self._start_timeout_s = config.task_timeout_s
+        self._nursery = nursery
+        self._board = board
+        self._members: dict[int, _Member] = {}
+        self._free_seats = deque(range(config.max_loaders))
+        self._next_loader = 1
+        self._failed_starts: list[str] = []
+        self._failed_tasks: list[str] = []
+        self._next_start = 0.0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def start_missing(self, now: float) -> list[int]:
+        """Ask for as many loaders as are wanted and not there; returns their numbers."""
+        started = []
+        while len(self._members) < self.wanted and now >= self._next_start:
+            loader, seat = self._next_loader, self._free_seats.popleft()
+            self._next_loader += 1
+            self._members[loader] = _Member(seat, now + self._start_timeout_s)
+            self._board.seat(seat).take(loader, 0)
+            self._nursery.spawn(loader, seat)
+            started.append(loader)
+        self._board.set_count(Count.LOADERS, len(self._members))
+        return started
+
+    def next_deadline(self) -> float | None:
+        """When a pause before starting another loader ends, or one is too late in starting; None for never."""
+        times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
+        if len(self._members) < self.wanted:
+            times.append(self._next_start)
+        return min(times, default=None)
+
+    def note_ready(self, loader: int) -> bool:
+        """False for a loader that is not, or no longer, one of ours, or that has said so before."""
+        member = self._members.get(loader)
+        if member is None or member.ready:
+            return False
+        member.ready = True
+        self._failed_starts.clear()
+        return True
+
+    def note_task_done(self) -> None:
+        self._failed_tasks.clear()
+
+    def kill(self, loader: int, reason: str) -> None:
+        """SIGKILL: works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
+        member = self._members.get(loader)
+        if member is None or member.kill_reason or member.handle < 0:
+            return
+        member.kill_reason = reason
+        send_signal(member.handle, signal.SIGKILL)
+
+    def dismiss(self, loader: int) -> None:
+        """End a loader that is not needed any more and owes nothing; this is no death to be counted."""
+        self._members[loader].dismissed = True
+        self.kill(loader, "not needed any more")
+
+    def kill_slow_starters(self, now: float) -> None:
+        for loader, member in self._members.items():
+            if not member.ready and now > member.deadline:
+                self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
+
+    def handle_event(self) -> Death | None:
+        """Take one event from the nursery; raises NurseryDied."""
+        event = self._nursery.receive()
+        if isinstance(event, LoaderStarted):
+            self._members[event.loader].handle = event.handle
+            return None
+        if isinstance(event, ForkFailed):
+            how = f"could not be forked: {os.strerror(event.error)}"
+        else:
+            how = exit_in_words(event.returncode)
+        return self._bury(event, how)
+
+    def _bury(self, event: LoaderExited | ForkFailed, how: str) -> Death:
+        member = self._members.pop(event.loader)
+        if member.handle >= 0:
+            os.close(member.handle)
+        seat = self._board.seat(member.seat)
+        last = seat.read()
+        seat.leave()
+        self._free_seats.append(member.seat)
+        self._board.set_count(Count.LOADERS, len(self._members))
+        weight = Weight.HUNG if member.kill_reason else _weight_of(event)
+        if member.kill_reason:
+            how = f"{how} by us: {member.kill_reason}"
+        return Death(event.loader, last, how, member.ready, member.dismissed, weight)
+
+    def count(self, death: Death, was_idle: bool, now: float) -> None:
+        """A loader has died that was wanted; raises LoaderDied when starting more of them is no use.
+
+        One that had nothing to do (`was_idle`) proves nothing of those that follow it: it is replaced, and not held
+        against them.
+        """
+        self._board.add(Count.LOADER_DEATHS)
+        _log.warning("a loader died: %s", death)
+        if not was_idle:
+            (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
+        deaths = len(self._failed_starts) + len(self._failed_tasks)
+        if deaths > _DEATHS_BEYOND + 2 * self.wanted:
+            raise self._no_use()
+        # The pause grows, for memory may be short for a while.
+        self._next_start = now + (min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (deaths - 3)) if deaths > _PROMPT else 0)
+
+    def _no_use(self) -> LoaderDied:
+        exits = [*self._failed_tasks, *self._failed_starts]
+        return LoaderDied(
+            f"{len(exits)} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
+            "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
+            exits,
+        )
+
+
+def _weight_of(event: LoaderExited | ForkFailed) -> Weight:
+    killed = isinstance(event, LoaderExited) and event.returncode == -signal.SIGKILL
+    return Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED

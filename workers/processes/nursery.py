@@ -1,0 +1,275 @@
+"""The nursery: a small single-threaded process from which loaders are forked.
+
+The assembler forks it before it makes its ZeroMQ context, so that forking a loader copies neither sockets nor threads,
+costs a few milliseconds, and shares the pages of all that was imported. What only loaders need is imported here and not
+in the assembler, which must see the trainer's death even while an import takes its time.
+It reaps the loaders and says how each ended. It lives as long as its parent, and its loaders as long as it.
+
+    assembler → nursery   SPAWN loader seat       (one datagram of a sequenced-packet socket pair)
+    nursery → assembler   STARTED loader + pidfd  (the handle travels as ancillary data)
+    nursery → assembler   EXITED loader code
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..base.errors import LoaderDied
+from .process import close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
+
+_END_S = 0.5
+"""A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
+
+_CHORES_AFTER_MS = 300
+"""Until then the first batches are being made, and chores would be in their way."""
+
+_RECORD = struct.Struct("=qqq")
+_STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
+
+_log = logging.getLogger("blobfeed")
+
+LoaderMain = Callable[[int, int], None]
+"""Called in the new loader with its number and its seat."""
+
+
+Chores = Callable[[], Iterator[object]]
+
+
+def _no_chores() -> Iterator[object]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStarted:
+    loader: int
+    handle: int
+    """A pidfd: readable once the process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderExited:
+    loader: int
+    returncode: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFailed:
+    loader: int
+    error: int
+    """errno of fork."""
+
+
+class NurseryDied(LoaderDied):
+    """The nursery has ended, and all loaders with it."""
+
+
+class Nursery:
+    """The assembler's side."""
+
+    def __init__(
+        self, loader_main: LoaderMain, modules: tuple[str, ...], keep: tuple[int, ...], chores: Chores = _no_chores
+    ) -> None:
+        """Fork it now. `modules`: what it imports before the first loader; `keep`: descriptors that the loaders need.
+
+        `chores`: steps of some milliseconds each, taken there when there is nothing else to do. No ZeroMQ context may
+        exist in this process yet.
+        """
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, chores))
+        theirs.close()
+        self._handle = os.pidfd_open(self.pid)
+        self._how = ""
+        self._has_had_loaders = False
+
+    def fileno(self) -> int:
+        """Readable when there is something to `receive`."""
+        return self._socket.fileno()
+
+    def spawn(self, loader: int, seat: int) -> None:
+        """Ask for a loader; raises NurseryDied."""
+        try:
+            self._socket.send(_RECORD.pack(0, loader, seat))
+        except ConnectionError:
+            raise self._death() from None
+
+    def receive(self) -> LoaderStarted | LoaderExited | ForkFailed:
+        """The next event; raises NurseryDied."""
+        try:
+            data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
+        except ConnectionError:  # it ended with a request unread
+            raise self._death() from None
+        if not data:
+            raise self._death()
+        kind, loader, value = _RECORD.unpack(data)
+        if kind == _STARTED:
+            self._has_had_loaders = True
+            return LoaderStarted(loader, handles[0])
+        return LoaderExited(loader, value) if kind == _EXITED else ForkFailed(loader, value)
+
+    def close(self) -> None:
+        """End it and all its loaders, and wait until they are gone."""
+        self._socket.close()
+        # Before its first loader it is importing: that may take seconds, and there is nothing to be tidied up.
+        if not wait_for_exit(self._handle, _END_S if self._has_had_loaders else 0.0):
+            send_signal(self._handle, signal.SIGKILL)
+        if not self._how:
+            os.waitpid(self.pid, 0)
+        os.close(self._handle)
+
+    def _death(self) -> NurseryDied:
+        if not self._how:
+            _, status = os.waitpid(self.pid, 0)
+            self._how = exit_in_words(os.waitstatus_to_exitcode(status))
+        return NurseryDied(
+            f"the process from which loaders are forked, and without which they do not live, has ended: {self._how}; "
+            "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage",
+            [self._how],
+        )
+
+
+def _run_and_exit(main: Callable[[], None]) -> None:
+    """Run `main` in a process just forked and end there, whatever happens: the caller's frames are not ours."""
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Nothing may lead past the next line: not a stream that user code closed or replaced, nor a broken pipe.
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code & 0xFF)
+
+
+@dataclass(slots=True)
+class _Child:
+    loader: int
+    pid: int
+
+
+class _Nurse:
+    """The nursery's own side."""
+
+    def __init__(self, link: socket.socket, loader_main: LoaderMain, chores: Iterator[object]) -> None:
+        self._link = link
+        self._chores = chores
+        self._pause_ms: int | None = _CHORES_AFTER_MS
+        self._loader_main = loader_main
+        self._pid = os.getpid()
+        self._children: dict[int, _Child] = {}
+        self._poller = select.poll()
+        self._poller.register(link, select.POLLIN)
+
+    def run(self) -> None:
+        """Until the assembler closes its end."""
+        try:
+            while self._serve():
+                pass
+        except ConnectionError:
+            _log.debug("the assembler has closed its end while something was being reported to it")
+        finally:
+            self._end_all()
+
+    def _serve(self) -> bool:
+        events = self._poller.poll(self._pause_ms)
+        if not events:
+            self._do_chore()
+        for descriptor, _ in events:
+            if descriptor != self._link.fileno():
+                self._reap(descriptor)
+            elif request := self._link.recv(_RECORD.size):
+                _, loader, seat = _RECORD.unpack(request)
+                self._fork_loader(loader, seat)
+            else:
+                return False
+        return True
+
+    def _do_chore(self) -> None:
+        try:
+            self._pause_ms = None if next(self._chores, None) is None else 0
+        except Exception as problem:  # they are for speed; without them everything still works
+            _log.info("a chore was given up: %s: %s", type(problem).__name__, problem)
+            self._pause_ms = None
+
+    def _fork_loader(self, loader: int, seat: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
+            return
+        if pid == 0:
+            _run_and_exit(lambda: self._become_loader(loader, seat))
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError as error:  # no descriptor is left: the loader could neither be watched nor killed
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
+            return
+        self._children[handle] = _Child(loader, pid)
+        self._poller.register(handle, select.POLLIN)
+        rights = array.array("i", [handle])
+        self._link.sendmsg([_RECORD.pack(_STARTED, loader, pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+    def _become_loader(self, loader: int, seat: int) -> None:
+        die_with(self._pid)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a loader may be ended by hand: it is replaced
+        self._link.close()
+        for handle in self._children:
+            os.close(handle)
+        self._loader_main(loader, seat)
+
+    def _reap(self, handle: int) -> None:
+        self._poller.unregister(handle)
+        child = self._children.pop(handle)
+        _, status = os.waitpid(child.pid, 0)
+        os.close(handle)
+        self._link.send(_RECORD.pack(_EXITED, child.loader, os.waitstatus_to_exitcode(status)))
+
+    def _end_all(self) -> None:
+        for handle in self._children:
+            send_signal(handle, signal.SIGKILL)
+        for child in self._children.values():
+            os.waitpid(child.pid, 0)
+
+
+def _nurse(
+    link: socket.socket,
+    parent: int,
+    loader_main: LoaderMain,
+    modules: tuple[str, ...],
+    keep: tuple[int, ...],
+    chores: Chores,
+) -> None:
+    die_with(parent)
+    close_all_but((link.fileno(), *keep))
+    _preload(modules)
+    _Nurse(link, loader_main, chores()).run()
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    """Import once what every loader will need; what cannot be imported is the loaders' to report, with the reason."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as problem:
+            _log.info("%s cannot be imported ahead of the loaders: %s: %s", name, type(problem).__name__, problem)

@@ -1,0 +1,142 @@
+"""Small facts about processes: handles that can be waited for, death with the parent, descriptors, exits in words."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..base.errors import DescriptorLimitError
+
+_PR_SET_PDEATHSIG = 1
+_START_DESCRIPTORS = 32
+"""What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
+
+_ASSEMBLER_DESCRIPTORS = 24
+_DESCRIPTORS_PER_LOADER = 5
+"""In the assembler: process handle, results, and three for the socket of its tasks where the next is there already."""
+
+
+def die_with(parent: int) -> None:
+    """Be killed by the kernel when the parent process ends; end at once where it already has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def leave_signals_to_trainer() -> None:
+    """Ctrl-C, a closed terminal and a scheduler's SIGTERM are the trainer's business; it ends its children itself.
+
+    A trainer that ignores SIGCHLD would hand that down, and the kernel would then keep no exit codes for us.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of what could not be undone if it broke off in the middle.
+
+    Such as the start of a process that nobody has a handle of yet, or of a socket that its context has not heard of and
+    would wait for at its end, for ever. Threads other than the main one are never interrupted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            handler(signal.SIGINT, None)
+
+
+def fill_standard_streams() -> None:
+    """Put the null device where descriptors 0, 1 and 2 are closed, for good.
+
+    Else the next socket or memory file would get such a number, and what somebody prints would go into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def require_descriptors(loaders: int) -> None:
+    """Raise DescriptorLimitError unless this process and an assembler of `loaders` loaders can open what they need.
+
+    Asked in time, since ZeroMQ ends the process that it runs out of descriptors in.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = soft - len(list(Path("/proc/self/fd").iterdir()))
+    if free < _START_DESCRIPTORS:
+        raise DescriptorLimitError(
+            f"a pipeline needs {_START_DESCRIPTORS} file descriptors to start, and {max(0, free)} of this process's "
+            f"{soft} are free: close some, or raise the limit (ulimit -n)"
+        )
+    need = _ASSEMBLER_DESCRIPTORS + _DESCRIPTORS_PER_LOADER * loaders
+    if hard < need:
+        raise DescriptorLimitError(
+            f"{loaders} loaders need {need} file descriptors, and the limit is {hard}: "
+            "lower num_loaders, or raise the hard limit (ulimit -Hn)"
+        )
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files as the hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close every descriptor above the standard streams that is not `kept`."""
+    wanted = set(kept)
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        descriptor = int(entry.name)
+        if descriptor > 2 and descriptor not in wanted:
+            # One of the names is the listing's own descriptor, closed by now.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def wait_for_exit(handle: int, timeout_s: float | None) -> bool:
+    """Whether the process that the pidfd `handle` stands for has ended, waiting for it at most `timeout_s`."""
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process stands still, by SIGSTOP or under a debugger."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state in "Tt"
+
+
+def send_signal(handle: int, number: signal.Signals) -> None:
+    """Signal the process that the pidfd `handle` stands for; that it is already gone is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, number)
+
+
+def exit_in_words(returncode: int) -> str:
+    """`killed by SIGKILL` or `exited with code 3`; `returncode` as subprocess and waitstatus_to_exitcode give it."""
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"killed by signal {-returncode}"

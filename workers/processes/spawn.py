@@ -1,0 +1,110 @@
+"""Starting the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script.
+
+Whenever the trainer is killed, nothing may be left. So the assembler is started first, and is told the name of a
+directory that is not there yet: from then on there is a process that will remove it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..transport import links
+from ..transport.board import Board
+from ..transport.ring import Ring, SlotLayout
+from .config import Config, Descriptors
+from .interpreter import child_environment, find_interpreter
+from .process import exit_in_words, send_signal, wait_for_exit
+
+_MODULE = f"{__package__}.assembler"
+
+
+class Shared:
+    """What trainer and children have in common; made by the trainer, closed by `close`.
+
+    `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
+    Raises RingAllocationError, SocketPathError.
+    """
+
+    def __init__(self, layout: SlotLayout, slots: int, loaders: int) -> None:
+        with ExitStack() as stack:
+            self.ring = Ring.create(layout, slots)
+            stack.callback(self.ring.close)
+            self.board = Board.create(loaders)
+            stack.callback(self.board.close)
+            self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(self.errors)
+            self._childrens = stack.enter_context(ExitStack())
+            self._childrens.enter_context(theirs)
+            trainer = os.pidfd_open(os.getpid())
+            self._childrens.callback(os.close, trainer)
+            self.descriptors = Descriptors(trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno())
+            self.folder = links.choose_socket_directory()
+            stack.callback(links.remove_socket_directory, self.folder)
+            self.key = secrets.token_bytes(32)
+            self._closing = stack.pop_all()
+
+    def close_childrens(self) -> None:
+        """The children have inherited what only they need."""
+        self._childrens.close()
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+class AssemblerProcess:
+    """The assembler as its parent sees it; started by the constructor, which raises InterpreterError."""
+
+    def __init__(self, config: Config) -> None:
+        descriptor = config.write()
+        try:
+            self._process = _start(descriptor, config.descriptors)
+        finally:
+            os.close(descriptor)
+        try:
+            self.handle = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_in_words(self) -> str:
+        """How it ended; only where it has."""
+        return exit_in_words(self._process.wait())
+
+    def end(self, patience_s: float) -> None:
+        """Wait for its end, enforce it where it does not come, and close the handle."""
+        if not wait_for_exit(self.handle, patience_s):
+            send_signal(self.handle, signal.SIGKILL)
+        self._process.wait()
+        os.close(self.handle)
+
+
+def _start(configuration: int, inherited: Descriptors) -> subprocess.Popen[bytes]:
+    """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
+    the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
+    to the trainer's standard error.
+    """
+    return subprocess.Popen(
+        [find_interpreter(), "-P", "-m", _MODULE, str(configuration)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=(configuration, *inherited.all()),
+        env=child_environment(),
+        start_new_session=True,
+    )
+
+
+def trainer_sys_path() -> tuple[str, ...]:
+    """The trainer's module search path, with the working directory by its name."""
+    return tuple(str(Path.cwd()) if entry == "" else entry for entry in sys.path)

@@ -1,0 +1,85 @@
+"""Where in a cache file everything lies. Pure arithmetic over the specs.
+
+    identity | boot | a state for each sample | shapes of varying samples | rows of fixed size | rows of varying size
+
+Each part begins on a page. Rows of varying size each begin on one, too, with room for the largest: the file is sparse
+there, so that a small sample takes no more disk than it needs, and its place needs no table and no lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...base.specs import ArraySpec
+
+PAGE_BYTES = 4096
+MAGIC = b"blobfeed sample cache 1\n"
+
+IDENTITY_BYTES = 2048
+BOOT_AT = IDENTITY_BYTES
+BOOT_BYTES = 64
+STATES_AT = PAGE_BYTES
+SHAPE_ITEM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The rows of one name: row i begins at `at + i * stride`, and its shape, where it varies, at `shapes_at`."""
+
+    spec: ArraySpec
+    at: int
+    stride: int
+    shapes_at: int
+
+    def row_at(self, index: int) -> int:
+        return self.at + index * self.stride
+
+    def shape_at(self, index: int) -> int:
+        return self.shapes_at + index * SHAPE_ITEM_BYTES * len(self.spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`sparse_at`: where the rows of varying size begin, and the file may have holes. `size`: of the file, in bytes."""
+
+    samples: int
+    identity: bytes
+    regions: Mapping[str, Region]
+    sparse_at: int
+    size: int
+
+    @property
+    def varies(self) -> bool:
+        return self.size > self.sparse_at
+
+
+def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
+    """The layout of a file for `samples` samples of `specs`; `key` names what they were made from, and how."""
+    end = _whole_pages(STATES_AT + samples)
+    shapes_at: dict[str, int] = {}
+    for name, spec in specs.items():
+        shapes_at[name] = end
+        end = _whole_pages(end + samples * SHAPE_ITEM_BYTES * len(spec.shape) * spec.varies)
+    regions: dict[str, Region] = {}
+    sparse_at = end
+    for name, spec in sorted(specs.items(), key=lambda item: item[1].varies):
+        stride = _whole_pages(spec.nbytes) if spec.varies else spec.nbytes
+        regions[name] = Region(spec, end, stride, shapes_at[name])
+        end = _whole_pages(end + samples * stride)
+        sparse_at = sparse_at if spec.varies else end
+    return Layout(samples, _identity(specs, samples, key, end), regions, sparse_at, end)
+
+
+def _identity(specs: Mapping[str, ArraySpec], samples: int, key: str, size: int) -> bytes:
+    """What tells this file from any other one: the first bytes of it, for people to read, too."""
+    whole = json.dumps([key, samples, [(name, str(spec), spec.dtype.str) for name, spec in specs.items()]])
+    digest = hashlib.blake2b(whole.encode(), digest_size=32).hexdigest()
+    text = MAGIC + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"
+    return text.ljust(IDENTITY_BYTES, b"\0")
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES

@@ -1,0 +1,152 @@
+"""The decoded cache: a source in front of another one, which keeps what that one has read in a memory-mapped file.
+
+What is kept is what `read` gives: samples after the deterministic part of decoding, before anything that is drawn.
+The first epoch fills the file, whoever reads; from then on, and in later runs, a sample is a copy out of the map.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.source import Source
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from .file import CacheFile, attach, prepare
+from .layout import Layout, lay_out
+
+_log = logging.getLogger(__name__)
+
+
+class CachedSource(Source):
+    """The samples of `source`, read from it once and from the file at `path` ever after.
+
+    `size_limit`: bytes that the file may take on the disk. Samples of fixed size are all provided for at once, so that
+    a limit or a disk too small for them is an error here; of samples that vary in size, those that go beyond the limit
+    are read from `source` each time, which is said once in the log.
+
+    A file that holds other content (another source, changed files, other decode options), or is damaged, is replaced;
+    processes that use it keep it. Two runs may share one. Raises ParameterError and SourceError, see `prepare`.
+    """
+
+    kind = "cache"
+
+    def __init__(self, source: Source, path: Path, size_limit: int) -> None:
+        self._source = source
+        self.modules = source.modules
+        self._path = path.absolute()
+        self._size_limit = size_limit
+        self._layout: Layout = lay_out(source.specs, len(source), source.fingerprint())
+        self._file: CacheFile | None = None
+        self._usable = True
+        self._fills = True
+        prepare(self._path, self._layout, size_limit)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._source.specs
+
+    @property
+    def chunk_samples(self) -> int | None:
+        # Of the source behind, even when all is cached: the order of samples must not depend on what a run finds.
+        return self._source.chunk_samples
+
+    @property
+    def cached_samples(self) -> int:
+        """How many samples the file holds by now."""
+        file = self._opened()
+        return 0 if file is None else int(np.count_nonzero(file.states))
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        file = self._opened()
+        if file is None:
+            self._source.read(indices, out)
+            return
+        for hit, rows in _runs(file.states[indices] != 0):
+            here = {name: top[rows] for name, top in out.items()}
+            if hit:
+                for name, top in here.items():
+                    file.take(name, indices[rows], top)
+            else:
+                self._source.read(indices[rows], here)
+                self._keep(file, indices[rows], here)
+
+    def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
+        file = self._opened()
+        if file is None or not file.states[indices].all():
+            return None
+        return [{name: file.view(name, index) for name in self.specs} for index in indices.tolist()]
+
+    def where(self, index: int) -> str:
+        return self._source.where(index)
+
+    def will_need(self, indices: IndexArray) -> None:
+        file = self._opened()
+        hits = np.zeros(len(indices), np.bool_) if file is None else file.states[indices] != 0
+        if file is not None and hits.any():
+            file.will_need(indices[hits])
+        if not hits.all():
+            self._source.will_need(indices[~hits])
+
+    def fingerprint(self) -> str:
+        return f"{self.kind}:{self._source.fingerprint()}"
+
+    def close(self) -> None:
+        """Close file and source; the next read opens them again."""
+        if self._file is not None:
+            self._settle(self._file)
+            self._file.close()
+            self._file = None
+        self._source.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_file": None}
+
+    def _opened(self) -> CacheFile | None:
+        if self._file is None and self._usable:
+            self._file = attach(self._path, self._layout, self._size_limit)
+            if self._file is None:
+                self._usable = False
+                _log.warning("cache %s now holds other samples, another run has replaced it: go on without", self._path)
+        return self._file
+
+    def _settle(self, file: CacheFile) -> None:
+        try:
+            file.settle()
+        except OSError as error:  # the samples stay good until the machine stops
+            _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
+
+    def _keep(self, file: CacheFile, indices: IndexArray, rows: Mapping[str, Rows]) -> None:
+        """Store what was just read; a cache that is full, or fails, costs speed and no sample."""
+        if not self._fills or len(rows) < len(self.specs):  # a sample is published whole or not at all
+            return
+        try:
+            for row, index in enumerate(indices.tolist()):
+                file.store(index, [(name, _sample(top, row)) for name, top in rows.items()])
+        except OSError as error:
+            self._fills = False
+            held = int(np.count_nonzero(file.states))
+            _log.warning(
+                "cache %s takes no more samples, it holds %d of %d: %s; the others are read from the source each time",
+                *(self._path, held, len(self), error.strerror),
+            )
+
+
+def _sample(rows: Rows, row: int) -> AnyArray:
+    return rows.get(row) if isinstance(rows, RaggedRows) else rows[row : row + 1]
+
+
+def _runs(hits: NDArray[np.bool_]) -> Iterator[tuple[bool, slice]]:
+    """The runs of equal values in `hits`: the value and the rows that have it."""
+    edges = [0, *(np.flatnonzero(np.diff(hits)) + 1).tolist(), len(hits)]
+    for start, stop in itertools.pairwise(edges):
+        if start < stop:
+            yield bool(hits[start]), slice(start, stop)

@@ -1,0 +1,1 @@
+"""HDF5 files with one data set for each top: which files, which data sets, where their bytes lie."""

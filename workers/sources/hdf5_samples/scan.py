@@ -1,0 +1,270 @@
+"""Going through HDF5 files whose samples are data sets, or groups of data sets, of their own."""
+
+from __future__ import annotations
+
+import math
+from array import array as compact_list
+from collections.abc import Iterator, Sequence
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+
+from ...base.checks import nearest
+from ...base.errors import SourceError
+from ...base.specs import AnyArray
+from ..stored.columns import Locking
+from ..stored.file import FileStamp
+from ..stored.library_rows import open_file
+from ..stored.paths import natural_key
+from .index import IndexedData, Names, SamplesIndex, Wanted
+
+_WHAT = "source hdf5_samples"
+_NAMES_IN_A_MESSAGE = 10
+_METADATA_CACHE_BYTES = 8 << 20
+
+
+class Scan:
+    """Collects the samples of one file after the other into an index."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._stamps: list[FileStamp] = []
+        self._starts = [0]
+        self._names: list[str] = []
+        self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
+        self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
+
+    def add_file(self, stamp: FileStamp, locking: Locking) -> None:
+        """Take in the samples of one file; raises SourceError."""
+        with open_file(stamp.path, locking) as file:
+            _limit_metadata_cache(file)
+            self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
+            for name, entry in _entries(file, self._wanted):
+                if len(self._names) == self._wanted.limit:
+                    break
+                self._add_sample(stamp, name, entry)
+        self._stamps.append(stamp)
+        self._starts.append(len(self._names))
+
+    def _add_sample(self, stamp: FileStamp, name: str, entry: h5py.HLObject) -> None:
+        where = f"{stamp.path}:{name}"
+        datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
+        for top, dataset in datasets.items():
+            self._data[top].add(dataset, where, stamp, self._direct_in)
+        for label in self._labels.values():
+            label.add((entry, *datasets.values()), where)
+        self._names.append(name)
+
+    def index(self) -> SamplesIndex:
+        """All that was found; raises SourceError where there is nothing."""
+        if not self._names:
+            kind = f"group with {', '.join(self._wanted.data.values())}" if self._wanted.in_groups else "data set"
+            places = ", ".join(stamp.path for stamp in self._stamps)
+            raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {places}")
+        return SamplesIndex(
+            tuple(self._stamps),
+            np.array(self._starts, np.int64),
+            Names.of(self._names),
+            {top: column.indexed(top) for top, column in self._data.items()},
+            {top: column.values() for top, column in self._labels.items()},
+        )
+
+
+class _DataColumn:
+    """One top: where each sample lies, and what all of them must have in common."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offsets = compact_list("q")
+        self._shapes = compact_list("i")
+        self._type: h5py.h5t.TypeID | None = None
+        self._dtype = np.dtype(np.uint8)
+        self._rank = 0
+        self._first = ""
+
+    def add(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> None:
+        where = f"{where}/{self._path}" if self._path else where
+        shape, stored = dataset.shape, dataset.id.get_type()
+        if self._type is None:
+            self._begin(dataset, where)
+        if stored != self._type and np.dtype(dataset.dtype.str).newbyteorder("=") != self._dtype.newbyteorder("="):
+            raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, {self._first} {self._dtype}: all need one type")
+        if shape is None or len(shape) != self._rank:
+            raise SourceError(
+                f"{_WHAT}: {where} has shape {shape}, {self._first} has {self._rank} axes: all need the same number"
+            )
+        self._shapes.extend(shape)
+        self._offsets.append(self._offset(dataset, where, stamp, direct_in) if stored == self._direct else -1)
+
+    def _begin(self, dataset: h5py.Dataset, where: str) -> None:
+        if dataset.dtype.kind not in "biufcS":
+            raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, which is no array of numbers or fixed strings")
+        self._type, self._first = dataset.id.get_type(), where
+        self._dtype, self._rank = np.dtype(dataset.dtype.str), len(dataset.shape or ())
+        # A type that NumPy has no equal of is converted by the library; where this is none, no sample is read directly.
+        self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
+
+    def _offset(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> int:
+        offset = dataset.id.get_offset()
+        # In another file by an external link, chunked, compact, never written: only the library reads it.
+        if offset is None or h5py.h5o.get_info(dataset.id).fileno != direct_in:
+            return -1
+        end = offset + math.prod(dataset.shape) * self._dtype.itemsize
+        if end > stamp.size:
+            raise SourceError(f"{_WHAT}: {where} reaches to byte {end}, the file has {stamp.size}: it was cut short")
+        return int(offset)
+
+    def indexed(self, top: str) -> IndexedData:
+        shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self._offsets), self._rank)
+        largest = tuple(int(extent) for extent in shapes.max(axis=0))
+        if not math.prod(largest):
+            raise SourceError(f"{_WHAT}: samples of {top!r} are empty: their shape is {largest}, such as {self._first}")
+        varies = bool((shapes != shapes[0]).any())
+        return IndexedData(
+            self._path, self._dtype, largest, np.array(self._offsets, np.int64), shapes.copy() if varies else None
+        )
+
+
+class _LabelColumn:
+    """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bytes = bytearray()
+        self._dtype: np.dtype[np.generic] | None = None
+        self._shape: tuple[int, ...] = ()
+        self._first = ""
+        self._type: h5py.h5t.TypeID | None = None
+
+    def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
+        if not self._add_like_before(holders[0]):
+            self._add_any(holders, where)
+
+    def _add_like_before(self, holder: h5py.HLObject) -> bool:
+        """Whether this attribute is a number, or an array of them, as the first one was.
+
+        Then it is read with half of what h5py does for any attribute: nearly all of a scan's time goes into this.
+        """
+        if self._type is None or not h5py.h5a.exists(holder.id, self._name.encode()):
+            return False
+        attribute = h5py.h5a.open(holder.id, self._name.encode())
+        if attribute.get_type() != self._type or attribute.shape != self._shape:
+            return False
+        value = np.empty(self._shape, self._dtype)
+        attribute.read(value)
+        self._bytes += value.tobytes()
+        return True
+
+    def _add_any(self, holders: Sequence[h5py.HLObject], where: str) -> None:
+        value = _attribute(holders, self._name, where)
+        if self._dtype is None:
+            self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            if value.dtype.kind in "iuf":
+                self._type = h5py.h5t.py_create(value.dtype)
+        if value.shape != self._shape:
+            raise self._differs(value, where)
+        if value.dtype != self._dtype:
+            self._widen(value, where)
+        self._bytes += value.astype(self._dtype, copy=False).tobytes()
+
+    def _widen(self, value: AnyArray, where: str) -> None:
+        before = self._dtype
+        assert before is not None
+        if (before.kind == "S") != (value.dtype.kind == "S"):
+            raise self._differs(value, where)
+        self._dtype, self._type = np.result_type(before, value.dtype), None
+        if self._dtype != before:
+            self._bytes = bytearray(np.frombuffer(self._bytes, before).astype(self._dtype).tobytes())
+
+    def _differs(self, value: AnyArray, where: str) -> SourceError:
+        return SourceError(
+            f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} has "
+            f"{self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
+        )
+
+    def values(self) -> AnyArray:
+        return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
+
+
+def _limit_metadata_cache(file: h5py.File) -> None:
+    """Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory."""
+    config = file.id.get_mdc_config()
+    config.max_size = _METADATA_CACHE_BYTES
+    file.id.set_mdc_config(config)
+
+
+def _entries(file: h5py.File, wanted: Wanted) -> Iterator[tuple[str, h5py.HLObject]]:
+    for name in wanted.groups:
+        group = file.get(name) if name else file
+        if not isinstance(group, h5py.Group):
+            raise SourceError(f"{_WHAT}: {file.filename!r} has no group {name!r}{nearest(name, file)}{_held(file)}")
+        yield from _walk(group, name.strip("/"), wanted, set())
+
+
+def _walk(
+    group: h5py.Group, name: str, wanted: Wanted, seen: set[tuple[int, int]]
+) -> Iterator[tuple[str, h5py.HLObject]]:
+    """The samples at and below `group`, in natural order; a group that is linked more than once is entered once."""
+    info = h5py.h5o.get_info(group.id)
+    if (info.fileno, info.addr) in seen:
+        return
+    seen.add((info.fileno, info.addr))
+    if wanted.in_groups and _holds_sample(group, name, wanted):
+        yield name, group
+        return
+    for member in sorted(group, key=natural_key):
+        path = f"{name}/{member}" if name else member
+        entry = _open(group, member, path)
+        if isinstance(entry, h5py.Group):
+            yield from _walk(entry, path, wanted, seen)
+        elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:
+            yield path, entry
+
+
+def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
+    # The low-level way takes half the time of group[member], and this is done for each sample.
+    try:
+        opened = h5py.h5o.open(group.id, member.encode())
+    except KeyError as error:
+        raise SourceError(f"{_WHAT}: {group.file.filename}:{path} is a link that leads nowhere: {error}") from None
+    if isinstance(opened, h5py.h5d.DatasetID):
+        return h5py.Dataset(opened)
+    return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else None
+
+
+def _holds_sample(group: h5py.Group, name: str, wanted: Wanted) -> bool:
+    missing = [path for path in wanted.data.values() if path not in group]
+    if missing and len(missing) < len(wanted.data):
+        raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
+    return not missing
+
+
+def _member(entry: h5py.HLObject, path: str, where: str) -> h5py.Dataset:
+    dataset = entry[path] if path else entry
+    if not isinstance(dataset, h5py.Dataset):
+        raise SourceError(f"{_WHAT}: {where}/{path} is a {type(dataset).__name__.lower()}, not a data set")
+    return dataset
+
+
+def _attribute(holders: Sequence[h5py.HLObject], name: str, where: str) -> AnyArray:
+    """The attribute `name` of the first of `holders` that has it, as numbers or as strings of bytes."""
+    for holder in holders:
+        if name in holder.attrs:
+            value = holder.attrs[name]
+            break
+    else:
+        known = sorted({key for holder in holders for key in holder.attrs})
+        raise SourceError(
+            f"{_WHAT}: {where} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known) or 'none'}"
+        )
+    values = np.asarray(value)
+    if values.dtype.kind in "UO" and all(isinstance(text, str | bytes) for text in values.ravel().tolist()):
+        values = np.char.encode(values.astype(str), "utf-8")
+    if values.dtype.kind not in "biufcS":
+        raise SourceError(f"{_WHAT}: attribute {name!r} of {where} holds {value!r}: expected numbers or strings")
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def _held(group: h5py.Group) -> str:
+    names = [name for name, _ in zip(group, range(_NAMES_IN_A_MESSAGE), strict=False)]
+    return f"; it holds {', '.join(names) or 'nothing'}{', …' if len(names) == _NAMES_IN_A_MESSAGE else ''}"

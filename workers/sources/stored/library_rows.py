@@ -1,0 +1,206 @@
+"""All that is done through the HDF5 library: opening and examining files, and reading what has no shorter way."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+
+from ...base.errors import SampleTooLargeError, SourceError
+from ...base.specs import AnyArray, IndexArray, RaggedRows
+from .columns import Locking
+from .file import FileStamp
+from .layout import StoredArray, ThroughLibrary
+from .lru import ChunkCache
+from .runs import by_group, copy_runs, stretches
+
+_CACHE_SLOTS = 521
+_BLOCK_BYTES = 1 << 14
+
+
+def open_file(path: str, locking: Locking) -> h5py.File:
+    """The HDF5 file at `path`, for reading; raises SourceError that names it."""
+    try:
+        return h5py.File(path, "r", locking=locking)
+    except FileNotFoundError:
+        raise SourceError(f"source hdf5: there is no file {path!r}") from None
+    except OSError as error:
+        advice = (
+            "set locking: false" if "to lock file" in str(error) else "check that it was written and copied to its end"
+        )
+        raise SourceError(f"source hdf5: {path!r} cannot be opened as HDF5: {error}; {advice}") from error
+
+
+def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """The data set `name`; raises SourceError that lists what the file holds."""
+    try:
+        entry = file[name]
+    except KeyError as error:
+        raise _missing(file, name, error) from None
+    if not isinstance(entry, h5py.Dataset):
+        raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
+    return entry
+
+
+def _missing(file: h5py.File, name: str, error: KeyError) -> SourceError:
+    held = dict(_datasets(file))
+    near = difflib.get_close_matches(name, held, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    broken = f"; there is a link of that name, but: {error.args[0]}" if file.get(name, getlink=True) else ""
+    return SourceError(
+        f"source hdf5: {file.filename!r} has no data set {name!r}{hint}{broken}; it holds "
+        f"{', '.join(held.values()) or 'no data sets'}; name the ones to read in 'tops'"
+    )
+
+
+def _datasets(file: h5py.File, most: int = 20) -> Iterator[tuple[str, str]]:
+    found: dict[str, str] = {}
+
+    def visit(name: str, entry: object) -> bool | None:
+        if isinstance(entry, h5py.Dataset):
+            found[name] = f"{name} {entry.shape} {entry.dtype}" if len(found) < most else "…"
+        return True if len(found) > most else None
+
+    file.visititems(visit)
+    yield from found.items()
+
+
+def has_filter(number: int) -> bool:
+    """Whether the library can undo the filter of this number, with what hdf5plugin adds to it where it is installed."""
+    if not h5py.h5z.filter_avail(number):
+        register_plugins()
+    return bool(h5py.h5z.filter_avail(number))
+
+
+def register_plugins() -> None:
+    """Have the library know lz4, zstd, blosc and more, where hdf5plugin is installed."""
+    try:
+        import hdf5plugin  # noqa: F401 - the import itself registers them
+    except ImportError:
+        return
+
+
+class LibraryFile:
+    """One HDF5 file opened through the library; blocks of samples that were read are kept in `cache`."""
+
+    def __init__(self, stamp: FileStamp, locking: Locking, cache: ChunkCache) -> None:
+        stamp.require_unchanged()
+        self._file = open_file(stamp.path, locking)
+        self._cache = cache
+
+    def rows(self, array: StoredArray) -> LibraryRows:
+        """The reader of `array`."""
+        return LibraryRows(self._dataset(array), array, self._cache)
+
+    def ragged(self, array: StoredArray) -> LibraryRaggedRows:
+        """The reader of an `array` whose elements vary in length."""
+        return LibraryRaggedRows(self._dataset(array))
+
+    def value(self, name: str) -> AnyArray:
+        """All of the data set `name`."""
+        value: AnyArray = np.asarray(find_dataset(self._file, name)[()])
+        return value
+
+    def _dataset(self, array: StoredArray) -> h5py.Dataset:
+        """The data set, with a library cache for one chunk: else each sample of it would be decoded by itself."""
+        layout = array.layout
+        if isinstance(layout, ThroughLibrary) and layout.plugin:
+            register_plugins()
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        chunk = layout.chunk if isinstance(layout, ThroughLibrary) and layout.chunk else ()
+        access.set_chunk_cache(_CACHE_SLOTS, math.prod(chunk) * array.dtype.itemsize, 1.0)
+        try:
+            return h5py.Dataset(h5py.h5d.open(self._file.id, array.name.encode(), access))
+        except KeyError as error:
+            raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class LibraryRows:
+    """Samples of one data set, read by h5py a block at a time: the samples of a chunk, or what is read as fast as one.
+
+    A call of h5py costs 15 µs and more, whether it reads one label or a thousand, and a chunk is decoded as a whole.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, array: StoredArray, cache: ChunkCache) -> None:
+        self._dataset = dataset
+        self._array = array
+        self._cache = cache
+        self._axis = array.arrangement.sample_axis
+        block = array.chunk_samples or max(1, _BLOCK_BYTES // array.sample_bytes)
+        # A block that the cache cannot hold would be read again for each sample: then rather each sample by itself.
+        self._block = block if block * array.sample_bytes <= cache.limit else 1
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
+        if self._block == 1:
+            self._read_runs(indices, positions, rows)
+            return
+        try:
+            self._read_blocks(indices, positions, rows)
+        except (SampleTooLargeError, OSError):
+            # It may be another sample of the block that is bad: that is no fault of those asked for.
+            self._read_runs(indices, positions, rows)
+
+    def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        for block, members in by_group(indices // self._block):
+            samples = self._cached(block)
+            copy_runs(samples, indices[members] - block * self._block, positions[members], rows)
+
+    def _cached(self, block: int) -> AnyArray:
+        key = (self._array.file.path, self._array.name, block)
+        samples = self._cache.get(key)
+        if samples is None:
+            samples = self._read_run(block * self._block, self._block)
+            self._cache.put(key, samples)
+        return samples
+
+    def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """In the order in which they are stored, each sample once, runs of neighbours in one call."""
+        wanted, first, back = np.unique(indices, return_index=True, return_inverse=True)
+        targets = positions[first]
+        for start, stop in stretches(wanted, targets, 1):
+            to = int(targets[start])
+            rows[to : to + stop - start] = self._read_run(int(wanted[start]), stop - start)
+        sources = targets[back]
+        repeats = np.flatnonzero(sources != positions)
+        copy_runs(rows, sources[repeats], positions[repeats], rows)
+
+    def _read_run(self, start: int, count: int) -> AnyArray:
+        run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
+        return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
+
+    def will_need(self, indices: IndexArray) -> None:
+        """Nothing: only the library knows where the samples lie."""
+
+
+def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
+    longest = longest_element(strings)
+    if longest > dtype.itemsize:
+        raise SampleTooLargeError(
+            f"a string of {longest} bytes does not fit the declared maximum of {dtype.itemsize}; raise 'max_length'"
+        )
+    return strings.astype(dtype)
+
+
+def longest_element(elements: AnyArray) -> int:
+    """The length of the longest of `elements`, strings or arrays of varying length."""
+    return max(map(len, elements.ravel().tolist()), default=0)
+
+
+class LibraryRaggedRows:
+    """Samples of one data set whose elements are arrays of varying length."""
+
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        self._dataset = dataset
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: RaggedRows) -> None:
+        """Put sample indices[i] into rows[positions[i]]."""
+        for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
+            rows.put(position, self._dataset[index])

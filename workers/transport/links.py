@@ -1,0 +1,96 @@
+"""The four ZeroMQ links: PUSH/PULL pairs over `ipc://` in a directory that only this user may enter.
+
+    releases  trainer PUSH (connects)   → assembler PULL (binds)
+    batches   assembler PUSH (connects) → trainer PULL (binds)
+    tasks-N   assembler PUSH (connects) → loader N PULL (binds), one socket for each loader
+    results   loaders PUSH (connect)    → assembler PULL (binds)
+
+The receiver binds, the sender connects: a PUSH socket that bound would block its process in send while it has no peer,
+before the other process has started and after it has died. One that connects keeps what it is given.
+Names in the abstract socket namespace would need no directory, but anyone may connect there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import zmq
+
+from ..base.errors import SocketPathError
+from .messages import MAX_FRAME_BYTES
+
+_MAX_PATH = 107
+"""Characters: sun_path holds 108 with the closing zero (man 7 unix)."""
+
+_LONGEST_NAME = "tasks-9999999"
+MOST_AT_ONCE = 1000
+"""Frames taken off a link before anything else is looked at: no flood may keep its reader from that."""
+_PREFIX = "blobfeed-"
+_ADVICE = "set TMPDIR to a writable directory with a short path"
+
+
+def choose_socket_directory() -> Path:
+    """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
+    tried = []
+    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+        directory = Path(base, _PREFIX + secrets.token_hex(6))
+        length = len(os.fsencode(directory / _LONGEST_NAME))
+        if length > _MAX_PATH:
+            tried.append(f"{base} (a socket's path would have {length} characters, at most {_MAX_PATH} fit)")
+        elif not os.access(base, os.W_OK | os.X_OK):
+            tried.append(f"{base} (not a directory that may be written to)")
+        else:
+            return directory
+    raise SocketPathError(f"no directory for the sockets: tried {'; '.join(tried)}; {_ADVICE}")
+
+
+def make_socket_directory(directory: Path) -> None:
+    """Make it, for this user alone; raises SocketPathError."""
+    try:
+        directory.mkdir(0o700)
+    except OSError as error:
+        raise SocketPathError(f"no directory for the sockets: {directory}: {error.strerror}; {_ADVICE}") from error
+
+
+def remove_socket_directory(directory: Path) -> None:
+    """Whoever ends last removes it; that another was faster is no error."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def address(directory: Path, name: str) -> str:
+    return f"ipc://{directory}/{name}"
+
+
+def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A PUSH or PULL socket that never blocks its process at close and refuses oversized frames.
+
+    No high-water mark: the protocol itself bounds what can be under way (slots, and two tasks a loader).
+    """
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, 5)
+    return socket
+
+
+def receive(socket: zmq.Socket[bytes]) -> bytes | None:
+    """The next frame, or None where none is waiting."""
+    try:
+        return socket.recv(zmq.NOBLOCK)
+    except zmq.Again:
+        return None
+
+
+def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
+    """What has arrived, at most so much at once."""
+    for _ in range(MOST_AT_ONCE):
+        if (frame := receive(socket)) is None:
+            return
+        yield frame

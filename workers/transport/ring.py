@@ -1,0 +1,127 @@
+"""The ring: one anonymous memory file that holds every slot, each with room for whole batches.
+
+Who creates, attaches and closes: the trainer creates it at start (`Ring.create`) and hands its descriptor down; each
+loader attaches to the same descriptor (`Ring.attach`); each process closes its own map and descriptor. The file has no
+name, so nothing is left behind however the processes end, and /dev/shm's size does not matter. All pages are allocated
+at creation: a shortage is an error then, and not a SIGBUS at some later batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import RingAllocationError
+from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+from .memory import available_memory
+from .shared_map import SharedMap
+
+_ALIGNMENT = 64
+"""Bytes: a cache line, and what vector instructions like best; every top's rows start at a multiple of it."""
+
+_PAGE = mmap.PAGESIZE
+_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+class SlotLayout:
+    """Where in a slot each top's rows lie; for tops of varying shape the rows' shapes follow them."""
+
+    def __init__(self, specs: Mapping[str, ArraySpec], rows: int) -> None:
+        self.specs = dict(specs)
+        self.rows = rows
+        self._offsets: dict[str, int] = {}
+        self._shape_offsets: dict[str, int] = {}
+        end = 0
+        for name, spec in self.specs.items():
+            self._offsets[name] = end
+            end = _round_up(end + rows * spec.nbytes, _ALIGNMENT)
+            if spec.varies:
+                self._shape_offsets[name] = end
+                end = _round_up(end + rows * len(spec.shape) * 4, _ALIGNMENT)
+        self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
+
+    def view(self, memory: NDArray[np.uint8], slot: int) -> dict[str, Rows]:
+        """All the rows of `slot`, by name, as views on `memory`, shape (slots * slot_bytes,)."""
+        base = slot * self.slot_bytes
+        return {name: self._rows(memory, base, name, spec) for name, spec in self.specs.items()}
+
+    def _rows(self, memory: NDArray[np.uint8], base: int, name: str, spec: ArraySpec) -> Rows:
+        start = base + self._offsets[name]
+        flat: AnyArray = memory[start : start + self.rows * spec.nbytes].view(spec.dtype)
+        if not spec.varies:
+            return flat.reshape((self.rows, *spec.shape))
+        axes = len(spec.shape)
+        start = base + self._shape_offsets[name]
+        shapes = memory[start : start + self.rows * axes * 4].view(np.int32)
+        return RaggedRows(spec, flat.reshape(self.rows, spec.items), shapes.reshape(self.rows, axes))
+
+
+class Ring:
+    """`slots` slots of one layout, mapped into this process."""
+
+    def __init__(self, descriptor: int, layout: SlotLayout, slots: int) -> None:
+        self.descriptor = descriptor
+        self.layout = layout
+        self.slots = slots
+        self._map: SharedMap | None = SharedMap(descriptor, slots * layout.slot_bytes)
+        self.memory: NDArray[np.uint8] = self._map.array()
+        self.views = [layout.view(self.memory, slot) for slot in range(slots)]
+
+    @classmethod
+    def create(cls, layout: SlotLayout, slots: int) -> Ring:
+        """Allocate every page now; raises RingAllocationError that says what is needed and what is there."""
+        need = slots * layout.slot_bytes
+        have = available_memory()
+        if need > have:
+            raise _shortage(need, have, slots)
+        descriptor = os.memfd_create("blobfeed-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, need)
+            os.posix_fallocate(descriptor, 0, need)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            return cls(descriptor, layout, slots)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
+                raise _shortage(need, have, slots) from error
+            raise
+
+    @classmethod
+    def attach(cls, descriptor: int, layout: SlotLayout, slots: int) -> Ring:
+        """The same slots in another process, which inherited `descriptor`."""
+        return cls(descriptor, layout, slots)
+
+    def populate(self) -> None:
+        """Map all pages into this process now, 0.3 ms a megabyte; else each is mapped when it is first touched."""
+        if self._map is not None:
+            self._map.populate()
+
+    def use_huge_pages(self) -> Iterator[int]:
+        """Put the ring's pages together into huge ones, a step each, for all processes; see shared_map.py."""
+        if self._map is not None:
+            yield from self._map.collapse()
+
+    def close(self) -> None:
+        """Give the memory back once the last view on it is gone: a view that a user still holds stays readable."""
+        self.views = []
+        self.memory = np.empty(0, np.uint8)
+        self._map = None
+        os.close(self.descriptor)
+
+
+def _shortage(need: int, have: int, slots: int) -> RingAllocationError:
+    return RingAllocationError(
+        f"the ring of {slots} batch slots needs {need:,} bytes, and {have:,} bytes can be had "
+        "(free memory, control group and address-space limits considered): "
+        "lower batch_size or prefetch_batches, or give the process more memory"
+    )
