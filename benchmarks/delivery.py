@@ -24,8 +24,8 @@ from blobfeed.readers.delivery.delivery import Delivery, as_numpy, make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec
-from blobfeed.workers.pipeline.batch import Batch
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.transport.ring import Ring, SlotLayout
 
 from .report import machine, table

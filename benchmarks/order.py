@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from blobfeed.workers.base.specs import IndexArray
-from blobfeed.workers.order.batches import BatchPlan
+from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import Shuffle, make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
@@ -85,11 +85,11 @@ def _costs() -> None:
 
 
 def _calls() -> None:
-    rng, plan = SampleRng(1), BatchPlan(10**9, _BATCH, "partial", 10, 1, 4)
+    rng, plan = SampleRng(1), Batches(10**9, _BATCH, "partial", 10, 1, 4)
     print("\n| call | µs |\n|---|---|")
     print(f"| SampleRng.generator | {_us(lambda: rng.generator(3, 12345)):.2f} |")
     print(f"| numpy.random.default_rng([seed, epoch, index]) | {_us(lambda: np.random.default_rng([1, 2, 3])):.2f} |")
-    print(f"| BatchPlan.batch | {_us(lambda: plan.batch(3_000_000)):.2f} |")
+    print(f"| Batches.batch | {_us(lambda: plan.batch(3_000_000)):.2f} |")
     print(f"| replacement_index, of 10⁹ | {_us(lambda: replacement_index(1, 2, 3, 0, 10**9), 500):.0f} |")
     passed = _us(lambda: sum(shuffled(range(10_000), ShuffleBuffer(1000, 500, 1))), 5) / 10_000
     print(f"| ShuffleBuffer, push and pop | {passed:.2f} |")

@@ -9,8 +9,8 @@ import cloudpickle
 import numpy as np
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import Hooks, Sample
 from ..workers.base.specs import AnyArray
-from ..workers.loading.recipe import Hooks, Sample
 
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""

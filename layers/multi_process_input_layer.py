@@ -12,12 +12,12 @@ from ..readers.delivery.delivery import Blob, Delivery, make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.errors import ParameterError, PipelineClosed
+from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
-from ..workers.loading.recipe import Sample
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.pipeline.plan import State
+from ..workers.plan.plan import State
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors

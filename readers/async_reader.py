@@ -11,11 +11,11 @@ import msgspec
 
 from ..workers.base.checks import check_options
 from ..workers.base.errors import FetchOrderError, ParameterError
+from ..workers.base.hooks import Hooks
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
-from ..workers.loading.recipe import Hooks
-from ..workers.order.batches import BatchPlan
-from ..workers.pipeline.plan import State
+from ..workers.order.batches import Batches
+from ..workers.plan.plan import State
 from .looped import LoopedPipeline, check_hook
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ class AsyncReader:
     ) -> None:
         self.close()
 
-    def _plan(self) -> BatchPlan:
+    def _plan(self) -> Batches:
         """The batches that have not been got; those of rank 0, but every rank's epochs end with the same ones."""
         given, start = self._feed.parameters, int(self._feed.handout.state_dict()["position"])
-        return BatchPlan(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
+        return Batches(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
 
 
 class _OnData:

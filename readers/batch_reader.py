@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from ..workers.base.errors import EndOfData, PipelineClosed
+from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
-from ..workers.loading.recipe import DecodeHook, Hooks, PostprocessHook
-from ..workers.pipeline.plan import State
+from ..workers.plan.plan import State
 from .delivery.handout import NamedBatch
 from .delivery.tops import UnevenTop
 from .looped import LoopedPipeline, SourceLike

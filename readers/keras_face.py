@@ -10,8 +10,8 @@ import keras  # type: ignore[import-untyped]
 
 from ..workers.base.checks import nearest
 from ..workers.base.errors import ParameterError
-from ..workers.loading.recipe import DecodeHook, PostprocessHook
-from ..workers.pipeline.plan import State
+from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.handout import NamedBatch
 from .looped import SourceLike

@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
-from ..workers.loading.recipe import Hooks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.sources import Source, open_source
 from ..workers.sources.mixed import open_mix

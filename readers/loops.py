@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..workers.order.batches import BatchPlan, LastBatch
-from ..workers.pipeline.plan import State
+from ..workers.order.batches import Batches, LastBatch
+from ..workers.plan.plan import State
 
 
 class Loops(ABC):
@@ -76,9 +76,9 @@ class IndexedLoops(Loops):
     def pipeline_epochs(self, state: Mapping[str, object]) -> None:
         return None
 
-    def _plan(self, position: int, epochs: int | None) -> BatchPlan:
+    def _plan(self, position: int, epochs: int | None) -> Batches:
         """The batches from a global position on: those of rank 0, but every rank has as many."""
-        return BatchPlan(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, position)
+        return Batches(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, position)
 
     @property
     def _round(self) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.base.specs import AnyArray, ArraySpec
-from ..workers.loading.recipe import DecodeHook, PostprocessHook
 from .batch_reader import BatchReader
 from .looped import SourceLike
 from .passes import Passes

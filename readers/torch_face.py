@@ -9,8 +9,8 @@ from typing import Self
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..workers.base.errors import PipelineClosed
-from ..workers.loading.recipe import DecodeHook, PostprocessHook
-from ..workers.pipeline.plan import State
+from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.handout import NamedBatch
 from .looped import SourceLike

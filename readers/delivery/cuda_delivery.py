@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.loading.transform import CROPS
-from ...workers.pipeline.batch import Batch
 from ...workers.pipeline.pipeline import Pipeline
-from ...workers.pipeline.plan import State
+from ...workers.plan.batch import Batch
+from ...workers.plan.plan import State
 from .conversion import Conversion, check_exact
 from .cuda_convert import DeviceConversion
 from .cuda_lane import Event, Lane

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...workers.base.errors import BlobfeedError, ParameterError
 from ...workers.base.specs import AnyArray
-from ...workers.pipeline.batch import Batch
 from ...workers.pipeline.pipeline import Pipeline
-from ...workers.pipeline.plan import State
+from ...workers.plan.batch import Batch
+from ...workers.plan.plan import State
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:

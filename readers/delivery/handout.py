@@ -12,9 +12,9 @@ import numpy as np
 
 from ...workers.base.errors import ParameterError
 from ...workers.base.specs import AnyArray, IndexArray
-from ...workers.pipeline.batch import Batch
 from ...workers.pipeline.pipeline import Pipeline
-from ...workers.pipeline.plan import State
+from ...workers.plan.batch import Batch
+from ...workers.plan.plan import State
 from .array_pool import ArrayPool
 from .tops import EvenTop, Top
 

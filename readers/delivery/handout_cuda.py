@@ -9,7 +9,7 @@ import torch
 
 from ...workers.base.errors import ParameterError
 from ...workers.pipeline.pipeline import Pipeline
-from ...workers.pipeline.plan import State
+from ...workers.plan.plan import State
 from .cuda_delivery import CudaDelivery
 from .cuda_lane import CudaLane
 from .handout import Handout, NamedBatch, check_torch_has

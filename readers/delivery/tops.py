@@ -13,7 +13,7 @@ from ...workers.base.errors import ParameterError, UnequalShapesError
 from ...workers.base.parameters import Pad, Parameters, Transform
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
-from ...workers.pipeline.batch import Batch
+from ...workers.plan.batch import Batch
 from .conversion import Conversion, check_exact, mean_of
 from .mean_file import load_mean_file
 from .mean_image import mean_image

@@ -59,7 +59,7 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
             batch = pipeline.take()
             record.add(batch)
             pipeline.release(batch)
-            if number == 10:  # the first units are released by now
+            if number == 10:  # the first groups are released by now
                 attackers = _connect(context, _folder(pipeline))
             if 10 <= number < batches // 2:
                 sent += _send(attackers, pipeline, frames // (batches // 2), rng)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.board import Activity, SeatState
+from blobfeed.workers.transport.status_board import Activity, LoaderState
 
 _BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
 _POLL_S = 0.0005
 
 
-def send(state: SeatState, number: signal.Signals) -> bool:
-    """Signal the loader on that seat; False where it has ended since, be its number another process's by now."""
+def send(state: LoaderState, number: signal.Signals) -> bool:
+    """Signal that loader; False if it has ended since, even if its number is another process's by now."""
     with suppress(OSError):
         handle = os.pidfd_open(state.pid)
         try:
@@ -31,13 +31,13 @@ def send(state: SeatState, number: signal.Signals) -> bool:
     return False
 
 
-def loaders(pipeline: Pipeline, *, busy: bool = False) -> list[SeatState]:
-    """The seats on which a process sits; with `busy` only those that are at a task."""
+def loaders(pipeline: Pipeline, *, busy: bool = False) -> list[LoaderState]:
+    """The loaders that there are; with `busy` only those that are working on a task."""
     return [state for state in pipeline.activities() if state.pid and (not busy or state.activity in _BUSY)]
 
 
-def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> SeatState | None:
-    """A loader that is at a task or, where within `patience_s` there is none, any one."""
+def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> LoaderState | None:
+    """A loader that is working on a task or, if within `patience_s` there is none, any one."""
     deadline = time.monotonic() + patience_s
     while not (found := loaders(pipeline, busy=True)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

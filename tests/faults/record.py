@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from blobfeed.workers.base.errors import EndOfData
-from blobfeed.workers.pipeline.batch import Batch
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.batch import Batch
 
 
 @dataclass

@@ -21,8 +21,8 @@ from blobfeed.workers.base.errors import (
     SampleError,
     SourceError,
 )
+from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.loading.recipe import Sample
 
 from tests.support.standin_files import images, write_hdf5, write_images
 

@@ -15,8 +15,8 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.handout import NamedBatch
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
+from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.loading.recipe import Sample
 from blobfeed.workers.sources import open_source
 
 from tests.support import leftovers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from blobfeed.readers.loops import IndexedLoops, StreamLoops
-from blobfeed.workers.order.batches import BatchPlan, LastBatch
-from blobfeed.workers.pipeline.plan import State
+from blobfeed.workers.order.batches import Batches, LastBatch
+from blobfeed.workers.plan.plan import State
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +25,8 @@ def at(position: int) -> State:
     return {"position": position, "seed": 7}
 
 
-def endless(loop: IndexedLoops) -> BatchPlan:
-    return BatchPlan(loop.samples, loop.batch_size, loop.last_batch, None, 0, loop.world_size)
+def endless(loop: IndexedLoops) -> Batches:
+    return Batches(loop.samples, loop.batch_size, loop.last_batch, None, 0, loop.world_size)
 
 
 @settings(deadline=None, max_examples=80)
@@ -54,7 +54,7 @@ def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLo
 @settings(deadline=None, max_examples=80)
 @given(loops())
 def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> None:
-    plan = BatchPlan(loop.samples, loop.batch_size, loop.last_batch, loop.epochs, 0, loop.world_size)
+    plan = Batches(loop.samples, loop.batch_size, loop.last_batch, loop.epochs, 0, loop.world_size)
     assert loop.batches == plan.total
 
 

@@ -23,6 +23,7 @@ ROOMS = (
     "workers",
     "workers.pipeline",
     "workers.processes",
+    "workers.plan",
     "workers.loading",
     "workers.sources",
     "workers.sources.cache",

@@ -20,12 +20,12 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.order.batches import BatchPlan, BatchRange
+from blobfeed.workers.order.batches import Batches, BatchRange
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
-from blobfeed.workers.pipeline.batch import Batch
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.batch import Batch
 
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
@@ -295,7 +295,7 @@ class Promise:
         return chosen
 
     def batches(self) -> list[Delivered]:
-        plan = BatchPlan(self.samples, self.given.batch_size, self.given.last_batch, self.given.epochs)
+        plan = Batches(self.samples, self.given.batch_size, self.given.last_batch, self.given.epochs)
         return [self._batch(k, plan.batch(k)) for k in range(plan.total or 0)]
 
     def _batch(self, number: int, where: BatchRange) -> Delivered:

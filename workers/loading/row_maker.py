@@ -31,7 +31,7 @@ class RowMaker:
         transform: CropMirror | None,
         max_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._hooks = hooks
+        self.hooks = hooks
         self._rng = SampleRng(seed)
         self._transform = transform
         self._names = tops or tuple(raw_specs)
@@ -54,9 +54,9 @@ class RowMaker:
                 self._store(name, value, out[name], row)
 
     def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
-        if self._hooks.decode is None:
+        if self.hooks.decode is None:
             return {name: sample[name] for name in self._names}
-        return by_name(self._hooks.decode(sample, rng), self._names, "decode returned")
+        return by_name(self.hooks.decode(sample, rng), self._names, "decode returned")
 
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror

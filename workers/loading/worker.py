@@ -1,31 +1,26 @@
-"""What a loader's worker is: the part of a loader that knows its kind of source. The loader itself moves messages."""
+"""What a loader does with its tasks, whatever the source. The loader itself moves messages; this part knows rows."""
 
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import msgspec
+import numpy as np
 
+from ..base.hooks import PostprocessHook
+from ..base.parameters import Parameters
+from ..base.source import Source
+from ..base.specs import AnyArray, NamedRows, RaggedRows, Rows
+from ..sources.stream import StreamSource
 from ..transport.error_channel import describe, send_exception, sendable, summary_of
-from ..transport.messages import BadRow, ToLoader
-
-__all__ = ["ToLoader", "WorkDone", "Worker", "WorkerSettings", "failed_hook", "place_of", "with_cause"]
+from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
+from ..transport.status_board import Activity, LoaderStatus
+from .transform import CROPS
 
 _MOST_CHARACTERS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """The parameters that decide what a worker makes."""
-
-    batch_size: int
-    last_batch: Literal["wrap", "drop", "partial"]
-    epochs: int | None
-    seed: int
-    replace: bool
-    """`on_error: replace`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +31,88 @@ class WorkDone:
     stream_rows: int = -1
 
 
-class Worker(Protocol):
-    """Makes rows in the slots, and says which could not be made."""
+class Worker(ABC):
+    """Makes rows in the slots, and says which could not be made. `slots`: each slot's rows by top name."""
 
-    def announce(self, message: ToLoader) -> None:
-        """`message` will have to be worked on later."""
+    def __init__(
+        self,
+        parameters: Parameters,
+        postprocess: PostprocessHook | None,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        channel: socket.socket,
+    ) -> None:
+        self.parameters = parameters
+        self.slots = slots
+        self.status = status
+        self._postprocess = postprocess
+        self._channel = channel
+
+    def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
+        """`task` will have to be done later."""
 
     def work(self, message: ToLoader) -> WorkDone:
         """Do what `message` asks for; a sample that raises is a bad row, not an exception."""
+        return self.fill(message) if isinstance(message, Fill) else WorkDone(self._postprocess_batches(message))
+
+    @abstractmethod
+    def fill(self, task: Fill) -> WorkDone:
+        """Make the task's rows."""
+
+    def _postprocess_batches(self, task: Postprocess) -> list[BadRow]:
+        """Run the hook on each batch; what it raises counts against the batch's first row."""
+        if self._postprocess is None:
+            raise RuntimeError(f"slot {task.slot} is to be postprocessed, but there is no such hook")
+        for number, rows in enumerate(task.batches):
+            first = number * self.parameters.batch_size
+            self.status.write(Activity.POSTPROCESSING)
+            try:
+                postprocess_rows(self._postprocess, cut_rows(self.slots[task.slot], first, rows))
+            except Exception as error:
+                text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
+                return [self.with_cause(BadRow(first, -1, -1, -1, "", text), error)]
+        return []
+
+    def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
+        """`bad` with all that can be told of `error`, because the run ends with it."""
+        return msgspec.structs.replace(bad, cause=send_exception(self._channel, error), traceback=describe(error))
 
 
-class _Shelf(Protocol):
-    """Any source."""
-
-    def where(self, index: int) -> str: ...
-
-
-def place_of(source: _Shelf, index: int) -> str:
+def location_of(source: Source | StreamSource, index: int) -> str:
     """Where sample `index` is stored; a source that fails to say so must not hide what was wrong with the sample."""
     try:
         return sendable(source.where(index), _MOST_CHARACTERS)
     except Exception as error:
-        return f"at a place that its source cannot name: {summary_of(error)}"
+        return f"at a location that its source cannot name: {summary_of(error)}"
 
 
-def with_cause(bad: BadRow, error: Exception, channel: socket.socket) -> BadRow:
-    """`bad` with all that can be told of `error`, because the run ends with it."""
-    return msgspec.structs.replace(bad, cause=send_exception(channel, error), traceback=describe(error))
+def postprocess_rows(hook: PostprocessHook, rows: NamedRows) -> None:
+    """Call `hook` with the batch by name; it may change it in place or return what replaces it.
+
+    Raises what the hook raises, ValueError if what it returned has another shape or name.
+    """
+    batch = {name: _array(name, top) for name, top in rows.items() if name != CROPS}
+    result = hook(dict(batch))
+    if result is None:
+        return
+    if unknown := [name for name in result if name not in batch]:
+        raise ValueError(f"postprocess returned {', '.join(map(str, unknown))}, but the tops are {', '.join(batch)}")
+    for name, value in result.items():
+        if value is batch[name]:
+            continue
+        if np.shape(value) != batch[name].shape:
+            raise ValueError(
+                f"postprocess returned shape {np.shape(value)} for top {name!r}, expected {batch[name].shape}"
+            )
+        batch[name][...] = value
 
 
-def failed_hook(row: int, error: Exception, channel: socket.socket) -> BadRow:
-    """The report that the postprocess hook raised for the batch that begins with `row`."""
-    text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
-    return with_cause(BadRow(row, -1, -1, -1, "", text), error, channel)
+def _array(name: str, top: Rows) -> AnyArray:
+    if isinstance(top, RaggedRows):
+        raise ValueError(f"postprocess needs samples of one shape, but top {name!r} has {top.spec}")
+    return top
+
+
+def cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
+    """Rows first … first+count-1 of every top."""
+    return {name: top[first : first + count] for name, top in rows.items()}

@@ -5,7 +5,6 @@ A *round* is what all ranks take together: batch k of every rank is round k. Pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,20 +22,20 @@ class BatchRange:
     rows: int
 
 
-class BatchPlan:
+class Batches:
     """The batches of one rank; every rank has the same number of them.
 
-    `last_batch` says what happens where an epoch is no multiple of batch_size × world_size:
+    `last_batch` says what happens if an epoch is not a multiple of batch_size × world_size:
 
     - wrap: the endless sequence of epochs is cut into full batches, so a batch may hold the end of one epoch and the
       start of the next. With `epochs`, the last round is filled up from the epoch that would come next.
-    - drop: each epoch has as many full rounds as fit; the samples behind them are left out (others in each epoch
-      where the order is shuffled).
+    - drop: each epoch has as many full rounds as fit; the samples behind them are left out (other samples in each
+      epoch if the order is shuffled).
     - partial: the last round of an epoch deals what is left to the ranks, in parts whose sizes differ by one at most.
 
-    `start`: the global position of the first round, to resume or to skip. A plan with `start=other.round_start(k)` and
-    the same arguments otherwise has exactly the batches of `other` from k on; batch_size, world_size and last_batch
-    may differ too, and still no sample of the epoch comes twice.
+    `start`: the global position of the first round, to resume or to skip. Batches with `start=other.round_start(k)` and
+    otherwise the same arguments are exactly those of `other` from k on; batch_size, world_size and last_batch may
+    differ too, and still no sample of the epoch comes twice.
     `epochs`: None for endless; counted from epoch 0, whatever `start` is.
     """
 
@@ -66,7 +65,7 @@ class BatchPlan:
 
     @property
     def total(self) -> int | None:
-        """Batches of this rank from `start` to the end of the last epoch; None where there is no end."""
+        """Batches of this rank from `start` to the end of the last epoch; None if there is no end."""
         if self.epochs is None:
             return None
         if self.last_batch == "wrap":
@@ -81,9 +80,9 @@ class BatchPlan:
         return self._rounds
 
     def batch(self, k: int) -> BatchRange:
-        """The k-th batch of this rank; raises IndexError where the plan has none of that number."""
+        """The k-th batch of this rank; raises IndexError if there is no such batch."""
         if k < 0 or (self.total is not None and k >= self.total):
-            raise IndexError(f"batch {k} of a plan of {self.total} batches")
+            raise IndexError(f"batch {k} of {self.total} batches")
         start = self.round_start(k)
         rest = self.samples - start % self.samples
         if self.last_batch != "partial" or rest >= self._round_rows:
@@ -92,7 +91,7 @@ class BatchPlan:
         return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
 
     def round_start(self, k: int) -> int:
-        """The global position where round k begins: what a state needs to hold when k batches have been taken."""
+        """The global position where round k begins: what a state holds when k batches have been taken."""
         if self.last_batch == "wrap" or k < self._first_rounds:
             return self.start + k * self._round_rows
         epochs, number = divmod(k - self._first_rounds, self._rounds)
@@ -117,28 +116,12 @@ class BatchPlan:
             if self.last_batch == "partial" and 0 < rest < self.world_size:
                 raise ParameterError(
                     f"last_batch is 'partial', and the last round of {what} has {rest} samples for "
-                    f"{self.world_size} ranks, so that some would get none: {sizes}; use last_batch 'wrap' or 'drop'"
+                    f"{self.world_size} ranks, so some would get none: {sizes}; use last_batch 'wrap' or 'drop'"
                 )
 
 
-def resume_position(plan: BatchPlan, taken: Sequence[int]) -> int:
-    """Where a plan with another world_size may start, given how many batches each rank of `plan` has taken.
-
-    Raises ParameterError unless all ranks have taken the same number: only then is everything before that position
-    delivered and nothing behind it.
-    """
-    if len(taken) != plan.world_size:
-        raise ParameterError(f"the states of {plan.world_size} ranks are needed to resume, got {len(taken)}")
-    if len(set(taken)) > 1:
-        raise ParameterError(
-            f"the ranks have taken different numbers of batches, {list(taken)}: the number of ranks can change only "
-            "where all have taken the same; save the states after the same step on every rank"
-        )
-    return plan.round_start(taken[0])
-
-
 def rand_skip_of(seed: int, rand_skip: int) -> int:
-    """Samples to skip once at the start: uniform below `rand_skip`, the same for all ranks; 0 where rand_skip is 0."""
+    """Samples to skip once at the start: uniform below `rand_skip`, the same for all ranks; 0 if rand_skip is 0."""
     return derive_key(seed, "rand_skip") * rand_skip >> 64
 
 

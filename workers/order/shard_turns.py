@@ -40,7 +40,7 @@ class StreamPosition:
 
 
 @dataclass(slots=True)
-class StreamSchedule:
+class ShardTurns:
     """`chained`: the shards' epochs follow each other without a border (`last_batch: wrap`), so an end is the end."""
 
     position: StreamPosition

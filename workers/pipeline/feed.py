@@ -1,7 +1,7 @@
-"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next unit.
+"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next group.
 
-Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The trainer's
-side of the board says what every loader is doing even when the assembler does not answer.
+Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The
+status board says what every loader is doing even when the assembler does not answer.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from ..base.errors import (
     SourceError,
     TooManyBadSamples,
 )
-from ..loading.worker import place_of
+from ..loading.worker import location_of
+from ..plan.plan import Plan
 from ..processes.config import Config
-from ..processes.packing import pack
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
-from ..transport.board import Count
 from ..transport.error_channel import ErrorInbox
 from ..transport.messages import Announce, End, Failure, Opener, Release, Resend, Resent, Sealer, Stop, ToTrainer
-from .plan import RunPlan
+from ..transport.status_board import Count
 
 _STALL_LOG_S = 10.0
 _END_S = 5.0
@@ -44,7 +43,7 @@ _log = logging.getLogger("blobfeed")
 class Feed:
     """The processes of one pipeline, from start to close."""
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         """Start them.
 
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
@@ -64,7 +63,6 @@ class Feed:
         self._all_accepted_below = 0
         self._reported_ns = 0
         self._failure: BlobfeedError | None = None
-        recipe, modules = pack(plan.recipe)
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
         self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
@@ -76,13 +74,15 @@ class Feed:
         self._release_link: zmq.Socket[bytes] | None = None
         try:
             with interrupts_deferred():
-                self._start(_config(plan, self.shared, recipe, modules))
+                self._start()
             self.shared.ring.populate()  # while the assembler's interpreter starts
         except BaseException:
             self.close()
             raise
 
-    def _start(self, config: Config) -> None:
+    def _start(self) -> None:
+        shared = self.shared
+        config = Config(self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path())
         self._assembler = AssemblerProcess(config)
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)
@@ -94,10 +94,10 @@ class Feed:
         self._poller.register(self._batch_link, zmq.POLLIN)
         self._poller.register(self._assembler.handle, zmq.POLLIN)
 
-    # ---- units
+    # ---- groups
 
-    def next_unit(self) -> Announce:
-        """The next complete unit, and the same one until it is accepted; waits at most `timeout_s`.
+    def next_group(self) -> Announce:
+        """The next complete group, and the same one until it is accepted; waits at most `timeout_s`.
 
         Raises SampleError, TooManyBadSamples, LoaderDied, AssemblerDied, PipelineStalled; after the first of them the
         same error again, for there is no way on.
@@ -106,30 +106,30 @@ class Feed:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
 
-    def accept(self, unit: int) -> None:
-        """`unit` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
-        if self._is_new(unit):
-            self._held.add(unit)
-            self._note(unit)
+    def accept(self, group: int) -> None:
+        """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
+        if self._is_new(group):
+            self._held.add(group)
+            self._note(group)
             self._arrived = None
 
-    def release(self, unit: int) -> None:
-        """Give the unit's slot back."""
-        self._releasing.append(unit)
-        self._held.discard(unit)
+    def release(self, group: int) -> None:
+        """Give the group's slot back."""
+        self._releasing.append(group)
+        self._held.discard(group)
         self._send_releases()
 
     def _send_releases(self) -> None:
-        """A release that was interrupted is sent again: the assembler drops the second of two, a lost one is a slot
-        less for ever."""
+        """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
+        leaks the slot."""
         while self._releasing:
             waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
             if self._release_link is not None and self._failure is None:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
-    def ready_unit(self) -> Announce | None:
-        """The next unit where it has come; an error in its place is left for `next_unit` to raise."""
+    def ready_group(self) -> Announce | None:
+        """The next group, if it has come; an error in its place is left for `next_group` to raise."""
         try:
             return self._received() if self._failure is None else None
         except BlobfeedError:
@@ -137,7 +137,7 @@ class Feed:
 
     @property
     def has_failed(self) -> bool:
-        """Whether `next_unit` would raise an error that has been received."""
+        """Whether `next_group` would raise an error that has been received."""
         return self._failure is not None
 
     def _received(self) -> Announce | None:
@@ -156,19 +156,19 @@ class Feed:
                 self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
                 raise self._failure
             elif message is not None:
-                if self._is_new(message.unit):
+                if self._is_new(message.group):
                     return message
-                if message.unit not in self._held or not self._resends:
+                if message.group not in self._held or not self._resends:
                     self._opener.dropped += 1  # a frame of ours that somebody sent again
             self._arrived = None
         return None
 
     def _receive(self) -> None:
         """Take the next frame, if one is waiting. Only one: the turn that finds nothing costs more than a frame, 60 µs
-        where a training step has emptied the caches.
+        if a training step has emptied the caches.
 
         pyzmq runs signal handlers between taking a message off the link and giving it to us (_check_rc in its
-        _recv_copy), and where one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
+        _recv_copy), and if one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
         """
         if self._in_doubt and self._release_link is not None:
             self._resends += 1
@@ -178,11 +178,11 @@ class Feed:
         self._arrived = links.receive(self._batch_link)
         self._in_doubt = False
 
-    def _is_new(self, unit: int) -> bool:
-        return unit >= self._all_accepted_below and unit not in self._accepted
+    def _is_new(self, group: int) -> bool:
+        return group >= self._all_accepted_below and group not in self._accepted
 
-    def _note(self, unit: int) -> None:
-        self._accepted.add(unit)
+    def _note(self, group: int) -> None:
+        self._accepted.add(group)
         while self._all_accepted_below in self._accepted:
             self._all_accepted_below += 1
             self._accepted.discard(self._all_accepted_below - 1)
@@ -261,8 +261,8 @@ class Feed:
             return LoaderDied(failure.text, failure.details)
         if failure.error == "SourceError":
             return SourceError(failure.text)
-        source = self._plan.recipe.source
-        path = failure.path or place_of(source, failure.index)
+        source = self._plan.source
+        path = failure.path or location_of(source, failure.index)
         return SampleError(
             f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
             "sample, or set on_error: replace to have another take its place",
@@ -295,29 +295,5 @@ class Feed:
                 self.shared.close()
 
 
-def _end_of_stream(plan: RunPlan) -> EndOfData:
+def _end_of_stream(plan: Plan) -> EndOfData:
     return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
-
-
-def _config(plan: RunPlan, shared: Shared, recipe: bytes, modules: tuple[str, ...]) -> Config:
-    parameters = plan.parameters
-    wanted = parameters.num_loaders
-    return Config(
-        descriptors=shared.descriptors,
-        sockets=str(shared.folder),
-        key=shared.key,
-        layout=plan.layout,
-        slots=plan.slots,
-        supply=plan.supply(),
-        recipe=recipe,
-        modules=(*plan.recipe.source.modules, *modules),
-        sys_path=trainer_sys_path(),
-        num_loaders=None if wanted == "auto" else wanted,
-        max_loaders=plan.max_loaders,
-        in_order=parameters.in_order,
-        postprocess=plan.recipe.hooks.postprocess is not None,
-        worker=plan.worker_settings,
-        max_bad_samples=parameters.max_bad_samples,
-        task_timeout_s=parameters.task_timeout_s,
-        seconds_per_row=plan.seconds_per_row,
-    )

@@ -13,18 +13,18 @@ from types import TracebackType
 from typing import Self
 
 from ..base.errors import EndOfData, ParameterError, PipelineClosed
+from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
-from ..loading.recipe import Hooks
+from ..plan.batch import Batch
+from ..plan.make_plan import make_plan
+from ..plan.plan import Plan, State
 from ..sources.stream import StreamSource
-from ..transport.board import Count, SeatState
 from ..transport.messages import Announce
-from .batch import Batch
+from ..transport.status_board import Count, LoaderState
 from .feed import Feed
-from .indexed_plan import make_plan
-from .plan import AnySource, RunPlan, State
 
 
 class Pipeline:
@@ -45,7 +45,7 @@ class Pipeline:
         source: Source | StreamSource | None = None,
     ) -> None:
         self.parameters = parameters
-        self._plan: RunPlan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = os.getpid()
         self._feed: Feed | None = None
         self._open: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Pipeline:
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
         """What each top's rows are, by name, in the tops' order."""
-        return self._plan.recipe.specs
+        return self._plan.specs
 
     @property
     def samples(self) -> int:
@@ -74,12 +74,12 @@ class Pipeline:
 
     @property
     def total_batches(self) -> int | None:
-        """From the start, or from where a state was loaded, to the end; None where there is no end."""
+        """From the start, or from where a state was loaded, to the end; None if there is no end."""
         return self._plan.total_batches
 
     @property
-    def source(self) -> AnySource:
-        return self._plan.recipe.source
+    def source(self) -> Source | StreamSource:
+        return self._plan.source
 
     # ---- batches
 
@@ -103,7 +103,7 @@ class Pipeline:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
         if self._feed is not None:
-            self._feed.accept(batch.unit)
+            self._feed.accept(batch.group)
         self._ready.pop(0)
         self._taken += 1
         self._progress.took(batch)
@@ -112,13 +112,13 @@ class Pipeline:
     def release(self, batch: Batch) -> None:
         """The caller is done with `batch`: its memory will be filled anew."""
         self._check_usable()
-        if self._feed is None or self._open.get(batch.unit, 0) < 1:
+        if self._feed is None or self._open.get(batch.group, 0) < 1:
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        if self._open[batch.unit] > 1:
-            self._open[batch.unit] -= 1
+        if self._open[batch.group] > 1:
+            self._open[batch.group] -= 1
             return
-        self._feed.release(batch.unit)  # first: who is interrupted here may release it again
-        del self._open[batch.unit]
+        self._feed.release(batch.group)  # first: who is interrupted here may release it again
+        del self._open[batch.group]
 
     def is_ready(self) -> bool:
         """Whether `peek` would not wait."""
@@ -126,13 +126,13 @@ class Pipeline:
         return bool(self._ready) or (self._feed is not None and self._feed.has_failed)
 
     def look_ahead(self) -> None:
-        """Open the next batch's announcement where it has come; raises nothing.
+        """Open the next batch's announcement, if it has come; raises nothing.
 
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
-        if not self._ready and self._feed is not None and (announce := self._feed.ready_unit()) is not None:
-            self._ready = self._open_unit(self._feed, announce)
+        if not self._ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
+            self._ready = self._open_group(self._feed, announce)
 
     def _next_batches(self) -> list[Batch]:
         total = self._plan.total_batches
@@ -141,11 +141,11 @@ class Pipeline:
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
-        return self._open_unit(self._feed, self._feed.next_unit())
+        return self._open_group(self._feed, self._feed.next_group())
 
-    def _open_unit(self, feed: Feed, announce: Announce) -> list[Batch]:
+    def _open_group(self, feed: Feed, announce: Announce) -> list[Batch]:
         batches = self._plan.unpack(announce, feed.shared.ring.views[announce.slot])
-        self._open[announce.unit] = len(batches)
+        self._open[announce.group] = len(batches)
         return batches
 
     # ---- counts and states
@@ -168,7 +168,7 @@ class Pipeline:
             tasks=count(Count.TASKS),
         )
 
-    def activities(self) -> list[SeatState]:
+    def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""
         return [] if self._feed is None else self._feed.shared.board.states()
 
@@ -201,7 +201,7 @@ class Pipeline:
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
-        self._plan.recipe.source.close()
+        self._plan.source.close()
 
     def __enter__(self) -> Self:
         return self

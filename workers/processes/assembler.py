@@ -1,13 +1,13 @@
 """The assembler: the process between trainer and loaders that plans batches and keeps the ledger.
 
      trainer                       assembler                        loader N
-        │ ── Release(unit) ───────────► │                               │
-        │                               │ ── Fill(task, slot, rows) ──► │   1. a free slot gets the next unit,
+        │ ── Release(group) ──────────► │                               │
+        │                               │ ── Fill(task, slot, rows) ──► │   1. a free slot gets the next group,
         │                               │                               │      its rows are cut into tasks
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
-        │ ◄── Announce(unit, slot) ──── │                               │   3. all rows in: announced, in order
+        │ ◄── Announce(group, slot) ─── │                               │   3. all rows in: announced, in order
         │    or Failure(what, cause)    │                               │
-        │ ── Resend(number) ──────────► │                               │   where Ctrl-C may have cost a message: all
+        │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have cost a message: all
         │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
 It is started as an interpreter of its own (`python -m blobfeed.workers.processes.assembler DESCRIPTOR`), forks the
@@ -31,16 +31,17 @@ import zmq
 
 from ..base.errors import LoaderDied
 from ..transport import links
-from ..transport.board import Board, Count
 from ..transport.messages import (
     Announce,
     BadRow,
     Done,
     End,
     Failure,
+    Fill,
     FromLoader,
     Opener,
     Order,
+    Postprocess,
     Ready,
     Release,
     Resend,
@@ -51,15 +52,15 @@ from ..transport.messages import (
     ToAssembler,
 )
 from ..transport.ring import Ring
+from ..transport.status_board import Count, StatusBoard
 from .autoscale import AutoScale
 from .config import Config
-from .dispatch import TaskSize
 from .ledger import Ledger, Task
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
-from .supply import Supply
+from .task_size import TaskSize
 
 _LONGEST_WAIT_S = 1.0
 _ALL_ROWS = 1 << 40
@@ -74,20 +75,23 @@ class Assembler:
     def __init__(self, config: Config, nursery: Nursery) -> None:
         self._config = config
         self._nursery = nursery
-        self._board = Board(config.descriptors.board, config.max_loaders)
+        self._plan = plan = config.plan
+        self._parameters = plan.parameters
+        self._board = StatusBoard(config.descriptors.board, plan.max_loaders)
         self._pool = LoaderPool(config, nursery, self._board)
-        self._supply: Supply = config.supply
+        self._schedule = plan.schedule()
         self._ledger = Ledger(
-            slots=config.slots,
-            rows_of=self._supply.rows_of,
-            has=self._supply.has,
-            in_order=config.in_order,
-            postprocess=config.postprocess,
-            kin_of=self._supply.kin_of,
-            can_be_cut=self._supply.can_be_cut,
+            slots=plan.slots,
+            rows_of=self._schedule.rows_of,
+            has=self._schedule.has,
+            in_order=plan.parameters.in_order,
+            postprocess=plan.postprocesses,
+            affinity=self._schedule.affinity,
+            can_be_cut=self._schedule.can_be_cut,
         )
-        self._auto = AutoScale(config.max_loaders, time.monotonic()) if config.num_loaders is None else None
-        self._task_size = TaskSize(config.seconds_per_row, config.layout.rows)
+        auto = plan.parameters.num_loaders == "auto"
+        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows)
         self._sealer = Sealer(config.key)
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
@@ -132,7 +136,7 @@ class Assembler:
     def _turn(self) -> None:
         try:
             self._pool.start_missing(time.monotonic())
-            self._hand_out()
+            self._assign()
             self._announce()
             self._wait()
         except NurseryDied as death:
@@ -160,25 +164,30 @@ class Assembler:
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
-        deadlines = (self._ledger.next_deadline(self._config.task_timeout_s), self._pool.next_deadline())
+        deadlines = (self._ledger.next_deadline(self._parameters.task_timeout_s), self._pool.next_deadline())
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
 
     # ---- towards the loaders
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         if self._last is not None:
             return
         self._ledger.rows_per_task = self._task_size.rows
-        self._ledger.open_units()
+        self._ledger.open_groups()
         for loader, task in self._ledger.assign(time.monotonic()):
-            good_rows = min(self._failures.get(task.unit, (_ALL_ROWS,)))
             self._orders[loader] = number = self._orders.get(loader, 0) + 1
-            order = Order(loader, number, self._supply.order_for(task, good_rows))
-            self._task_links[loader].send(self._sealer.seal(order))
+            self._task_links[loader].send(self._sealer.seal(Order(loader, number, self._message_for(task))))
+
+    def _message_for(self, task: Task) -> Fill | Postprocess:
+        if not task.is_postprocess:
+            stream = self._schedule.stream_batch(task.group)
+            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
+        good_rows = min(self._failures.get(task.group, (_ALL_ROWS,)))
+        return Postprocess(task.id, task.slot, self._schedule.batch_rows(task.group, good_rows))
 
     def _kill_overdue(self) -> None:
-        limit = self._config.task_timeout_s
+        limit = self._parameters.task_timeout_s
         for loader in self._ledger.overdue(time.monotonic(), limit):
             self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         self._pool.kill_slow_starters(time.monotonic())
@@ -191,7 +200,7 @@ class Assembler:
             self._ledger.dismiss_one()
         self._pool.wanted = auto.wanted
         if auto.settled:
-            _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._config.max_loaders)
+            _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._plan.max_loaders)
 
     def _let_go(self) -> None:
         for loader in self._ledger.dismissed_and_free():
@@ -226,18 +235,19 @@ class Assembler:
             self._results.dropped += 1
             return
         self._pool.note_task_done()
-        self._supply.note_done(task, done)
+        if not task.is_postprocess:
+            self._schedule.note_done(task.group, done.stream_rows)
         self._board.add(Count.TASKS)
         self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
         for bad in done.bad:
-            self._note_bad(task.unit, bad)
+            self._note_bad(task.group, bad)
 
-    def _note_bad(self, unit: int, bad: BadRow) -> None:
+    def _note_bad(self, group: int, bad: BadRow) -> None:
         if bad.replacement < 0:
-            self._failures.setdefault(unit, {})[bad.row] = self._failure_of(unit, bad)
+            self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
             return
-        replaced = self._replaced.setdefault(unit, {})
-        if bad.row in replaced:  # the row was made a second time, since a loader died in the unit's postprocessing
+        replaced = self._replaced.setdefault(group, {})
+        if bad.row in replaced:  # the row was made a second time, since a loader died in the group's postprocessing
             return
         replaced[bad.row] = bad.replacement
         self._board.add(Count.REPLACED)
@@ -245,17 +255,17 @@ class Assembler:
                      bad.replacement, bad.text)  # fmt: skip
         # The same sample is bad again in every epoch: that makes it no further one.
         self._bad_samples.setdefault((bad.index, bad.path), bad.text)
-        if len(self._bad_samples) > self._config.max_bad_samples:
+        if len(self._bad_samples) > self._parameters.max_bad_samples:
             self._fail_for_bad_samples()
 
-    def _failure_of(self, unit: int, bad: BadRow) -> Failure:
+    def _failure_of(self, group: int, bad: BadRow) -> Failure:
         epoch, index, path = bad.epoch, bad.index, bad.path
         if index < 0:
-            epoch, index, path = self._supply.sample_in(unit, bad.row, -1)
+            epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
         return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback)
 
     def _fail_for_bad_samples(self) -> None:
-        limit = self._config.max_bad_samples
+        limit = self._parameters.max_bad_samples
         listed = [f"{index} ({path}): {text}" for (index, path), text in self._bad_samples.items()]
         text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
         self._fail(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
@@ -268,7 +278,7 @@ class Assembler:
         if link := self._task_links.pop(death.loader, None):
             link.close()
         known = death.loader in self._ledger.loaders
-        was_idle = known and not self._ledger.owed(death.loader)
+        was_idle = known and not self._ledger.assigned(death.loader)
         poisoned = self._ledger.remove_loader(death.loader, death.last.task, death.weight) if known else None
         if poisoned is not None:
             self._settle(poisoned, death)
@@ -277,36 +287,37 @@ class Assembler:
 
     def _settle(self, poisoned: Task, death: Death) -> None:
         """Loaders die on this task again and again."""
-        if self._config.worker.replace and self._supply.can_be_cut and not poisoned.is_postprocess:
+        replace = self._parameters.on_error == "replace" and self._schedule.can_be_cut
+        if replace and not poisoned.is_postprocess:
             self._ledger.retry(poisoned)
             return
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
-        sample = self._supply.sample_in(poisoned.unit, poisoned.first_row, death.last.sample)
-        self._failures.setdefault(poisoned.unit, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
+        sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
         self._ledger.write_off(poisoned)
 
     # ---- towards the trainer
 
     def _announce(self) -> None:
-        for unit, slot in self._ledger.announcements():
+        for group, slot in self._ledger.announcements():
             if self._last is not None:
                 return
-            replaced = tuple(self._replaced.pop(unit, {}).items())
-            if failures := self._failures.get(unit):
-                self._send(self._supply.beginning(unit, slot, replaced, min(failures)))
+            replaced = tuple(self._replaced.pop(group, {}).items())
+            if failures := self._failures.get(group):
+                self._send(self._schedule.announcement(group, slot, replaced, good_rows=min(failures)))
                 self._fail(failures[min(failures)])
                 return
-            if not self._send(self._supply.announcement(unit, slot, replaced)):
-                self._ledger.release(unit)
-        if self._supply.complaint:
-            self._fail(Failure("SourceError", self._supply.complaint))
-        elif self._supply.finished:
+            if not self._send(self._schedule.announcement(group, slot, replaced)):
+                self._ledger.release(group)
+        if self._schedule.complaint:
+            self._fail(Failure("SourceError", self._schedule.complaint))
+        elif self._schedule.finished:
             self._send_last(End())
 
     def _send(self, announce: Announce | None) -> bool:
         if announce is not None:
-            self._unreleased[announce.unit] = announce
+            self._unreleased[announce.group] = announce
             self._batch_link.send(self._sealer.seal(announce))
         return announce is not None
 
@@ -331,9 +342,9 @@ class Assembler:
     def _drain_releases(self) -> None:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
-                case Release(unit, waited_ns):
-                    if self._ledger.release(unit):
-                        self._unreleased.pop(unit, None)
+                case Release(group, waited_ns):
+                    if self._ledger.release(group):
+                        self._unreleased.pop(group, None)
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
@@ -345,7 +356,7 @@ class Assembler:
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
     """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
-    ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
+    ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
     yield from ring.use_huge_pages()
 
 
@@ -360,10 +371,10 @@ def main() -> None:
     sys.path[:] = config.sys_path
     kept = config.descriptors
     nursery = Nursery(
-        lambda loader, seat: run_loader(config, loader, seat),
-        config.modules,
+        lambda loader, line: run_loader(config, loader, line),
+        config.plan.decoded.modules,
         keep=(kept.ring, kept.board, kept.errors),
-        chores=lambda: _use_huge_pages(config),
+        background=lambda: _use_huge_pages(config),
     )
     try:
         if _trainer_is_ready(config):

@@ -2,19 +2,18 @@
 
 A memory file and not a pipe: a pipe holds 64 KiB, so writing an index of megabytes would wait for the child to read,
 and a child that died meanwhile would mean SIGPIPE, which an embedding program need not have ignored.
-Only descriptors that the trainer itself made are read here, so unpickling runs no stranger's code; `recipe`, which
-holds user code, stays packed until a loader needs it: nothing of the user's can bring the assembler down.
+Only descriptors that the trainer itself made are read here, so unpickling runs no stranger's code.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..loading.worker import WorkerSettings
-from ..transport.ring import SlotLayout
-from .supply import IndexedSupply, StreamSupply
+import msgspec
+
+from ..plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +32,27 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that assembler and loaders need to know."""
+    """The plan, and the way to the trainer."""
 
+    plan: Plan
     descriptors: Descriptors
     sockets: str
     key: bytes
-    layout: SlotLayout
-    slots: int
-    supply: IndexedSupply | StreamSupply
-    recipe: bytes
-    modules: tuple[str, ...]
     sys_path: tuple[str, ...]
-    num_loaders: int | None
-    """None: to be found out, between one and `max_loaders`."""
-    max_loaders: int
-    in_order: bool
-    postprocess: bool
-    worker: WorkerSettings
-    max_bad_samples: int
-    task_timeout_s: float
-    seconds_per_row: float
-    """As measured in setup on the first sample; a first guess for how to cut tasks."""
 
     def write(self) -> int:
-        """A descriptor to pass to the child."""
+        """A descriptor to pass to the child; raises what pickling the user's code raises."""
+        # What the source was made from may hold anything, and only the open source is needed from here on.
+        parameters = msgspec.structs.replace(self.plan.parameters, source=None, mix=())
+        sent = replace(self, plan=replace(self.plan, parameters=parameters))
         descriptor = os.memfd_create("blobfeed-config", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                pickle.dump(sent, file, protocol=pickle.HIGHEST_PROTOCOL)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     @staticmethod

@@ -1,7 +1,7 @@
 """A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
 
     1. receive Fill or Postprocess       (its own tasks link, at most two ahead)
-    2. write on the board what it is about to do
+    2. write on the status board what it is about to do
     3. make the rows, in the slot's own memory
     4. send Done, with the rows that could not be made
 
@@ -17,37 +17,34 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cloudpickle
 import zmq
 
-from ..loading.indexed_worker import IndexedWorker
-from ..loading.stream_worker import StreamWorker
 from ..loading.worker import Worker
 from ..transport import links
-from ..transport.board import Activity, Board, Seat
 from ..transport.error_channel import describe, send_exception, summary_of
-from ..transport.messages import Done, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
+from ..transport.messages import Done, Fill, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
 from ..transport.ring import Ring
+from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .config import Config
 from .malloc import keep_freed_memory
-from .supply import StreamSupply
 
 _LAST_REPORT_MS = 1000
 
 Report = Callable[[FromLoader], None]
 
 
-def run_loader(config: Config, loader: int, seat_number: int) -> None:
-    """The whole life of loader number `loader`; comes back only where it could not start."""
+def run_loader(config: Config, loader: int, line: int) -> None:
+    """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
     _settle()
-    seat = Board(config.descriptors.board, config.max_loaders).seat(seat_number)
-    seat.take(loader, os.getpid())
+    status = StatusBoard(config.descriptors.board, config.plan.max_loaders).line(line)
+    status.begin(loader, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     report = _connect_results(context, config)
     try:
-        worker = _prepare(config, seat, channel)
+        ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
+        worker = config.plan.worker(ring.views, status, channel)
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)
@@ -55,7 +52,7 @@ def run_loader(config: Config, loader: int, seat_number: int) -> None:
     tasks = links.open_socket(context, zmq.PULL)
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
     report(Ready(loader))
-    _work(loader, worker, seat, _messages(_Tasks(loader, tasks, config.key, seat), seat, worker), report)
+    _work(loader, worker, status, _messages(_Tasks(loader, tasks, config.key, status), status, worker), report)
 
 
 def _settle() -> None:
@@ -76,31 +73,23 @@ def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) ->
     return report
 
 
-def _prepare(config: Config, seat: Seat, channel: socket.socket) -> Worker:
-    recipe = cloudpickle.loads(config.recipe)
-    ring = Ring.attach(config.descriptors.ring, config.layout, config.slots)
-    if isinstance(config.supply, StreamSupply):
-        return StreamWorker(recipe, config.worker, ring.views, seat, channel)
-    return IndexedWorker(recipe, config.supply.units, config.worker, ring.views, seat, channel)
-
-
-def _work(loader: int, worker: Worker, seat: Seat, messages: Iterator[ToLoader], report: Report) -> None:
+def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[ToLoader], report: Report) -> None:
     for message in messages:
-        seat.begin_task(message.task)
+        status.begin_task(message.task)
         begun = time.monotonic_ns()
         done = worker.work(message)
         report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))
-        seat.begin_task(0)
+        status.begin_task(0)
 
 
 class _Tasks:
     """The loader's end of its tasks link: what is no order of ours, or was done before, is dropped and counted."""
 
-    def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, seat: Seat) -> None:
+    def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
         self._loader = loader
         self._link = link
         self._opener: Opener[Order] = Opener(key, Order)
-        self._seat = seat
+        self._status = status
         self._last = 0
 
     def wait(self) -> None:
@@ -111,21 +100,22 @@ class _Tasks:
         for frame in links.frames(self._link):
             order = self._opener.open(frame)
             if order is None or order.loader != self._loader or order.number <= self._last:
-                self._seat.note_dropped()
+                self._status.note_dropped()
                 continue
             self._last = order.number
             yield order.task
 
 
-def _messages(tasks: _Tasks, seat: Seat, worker: Worker) -> Iterator[ToLoader]:
+def _messages(tasks: _Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
     """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
     waiting: list[ToLoader] = []
     while True:
         if not waiting:
-            seat.write(Activity.WAITING)
+            status.write(Activity.WAITING)
             tasks.wait()
         waiting.extend(tasks.arrived())
         for early in waiting[1:]:
-            worker.announce(early)
+            if isinstance(early, Fill):
+                worker.announce(early)
         if waiting:
             yield waiting.pop(0)

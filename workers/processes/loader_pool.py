@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
-from ..transport.board import Board, Count, SeatState
+from ..transport.status_board import Count, LoaderState, StatusBoard
 from .config import Config
 from .ledger import Weight
 from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
@@ -32,7 +32,7 @@ _log = logging.getLogger("blobfeed")
 
 @dataclass(slots=True)
 class _Member:
-    seat: int
+    line: int
     deadline: float
     """When it must be ready."""
     handle: int = -1
@@ -46,7 +46,7 @@ class Death:
     """A loader that has ended: what it was doing, and how it ended in words."""
 
     loader: int
-    last: SeatState
+    last: LoaderState
     how: str
     was_ready: bool
     dismissed: bool
@@ -57,16 +57,16 @@ class Death:
 
 
 class LoaderPool:
-    """At most `max_loaders` loaders, each on a seat of the board; loader numbers are never used again."""
+    """At most `max_loaders` loaders, each on a line of the status board; loader numbers are never used again."""
 
-    def __init__(self, config: Config, nursery: Nursery, board: Board) -> None:
-        self.wanted = config.num_loaders or 1
-        self._max_loaders = config.max_loaders
-        self._start_timeout_s = config.task_timeout_s
+    def __init__(self, config: Config, nursery: Nursery, board: StatusBoard) -> None:
+        plan = config.plan
+        self.wanted = 1 if plan.parameters.num_loaders == "auto" else plan.parameters.num_loaders
+        self._start_timeout_s = plan.parameters.task_timeout_s
         self._nursery = nursery
         self._board = board
         self._members: dict[int, _Member] = {}
-        self._free_seats = deque(range(config.max_loaders))
+        self._free_lines = deque(range(plan.max_loaders))
         self._next_loader = 1
         self._failed_starts: list[str] = []
         self._failed_tasks: list[str] = []
@@ -79,11 +79,11 @@ class LoaderPool:
         """Ask for as many loaders as are wanted and not there; returns their numbers."""
         started = []
         while len(self._members) < self.wanted and now >= self._next_start:
-            loader, seat = self._next_loader, self._free_seats.popleft()
+            loader, line = self._next_loader, self._free_lines.popleft()
             self._next_loader += 1
-            self._members[loader] = _Member(seat, now + self._start_timeout_s)
-            self._board.seat(seat).take(loader, 0)
-            self._nursery.spawn(loader, seat)
+            self._members[loader] = _Member(line, now + self._start_timeout_s)
+            self._board.line(line).begin(loader, 0)
+            self._nursery.spawn(loader, line)
             started.append(loader)
         self._board.set_count(Count.LOADERS, len(self._members))
         return started
@@ -116,7 +116,7 @@ class LoaderPool:
         send_signal(member.handle, signal.SIGKILL)
 
     def dismiss(self, loader: int) -> None:
-        """End a loader that is not needed any more and owes nothing; this is no death to be counted."""
+        """End a loader that is not needed any more and has no task; this is no death to be counted."""
         self._members[loader].dismissed = True
         self.kill(loader, "not needed any more")
 
@@ -141,10 +141,10 @@ class LoaderPool:
         member = self._members.pop(event.loader)
         if member.handle >= 0:
             os.close(member.handle)
-        seat = self._board.seat(member.seat)
-        last = seat.read()
-        seat.leave()
-        self._free_seats.append(member.seat)
+        status = self._board.line(member.line)
+        last = status.read()
+        status.end()
+        self._free_lines.append(member.line)
         self._board.set_count(Count.LOADERS, len(self._members))
         weight = Weight.HUNG if member.kill_reason else _weight_of(event)
         if member.kill_reason:

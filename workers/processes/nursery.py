@@ -5,7 +5,7 @@ costs a few milliseconds, and shares the pages of all that was imported. What on
 in the assembler, which must see the trainer's death even while an import takes its time.
 It reaps the loaders and says how each ended. It lives as long as its parent, and its loaders as long as it.
 
-    assembler → nursery   SPAWN loader seat       (one datagram of a sequenced-packet socket pair)
+    assembler → nursery   SPAWN loader line       (one datagram of a sequenced-packet socket pair)
     nursery → assembler   STARTED loader + pidfd  (the handle travels as ancillary data)
     nursery → assembler   EXITED loader code
 """
@@ -32,8 +32,8 @@ from .process import close_all_but, die_with, exit_in_words, send_signal, wait_f
 _END_S = 0.5
 """A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
 
-_CHORES_AFTER_MS = 300
-"""Until then the first batches are being made, and chores would be in their way."""
+_BACKGROUND_AFTER_MS = 300
+"""Until then the first batches are being made, and background work would be in their way."""
 
 _RECORD = struct.Struct("=qqq")
 _STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
@@ -41,14 +41,10 @@ _STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
 _log = logging.getLogger("blobfeed")
 
 LoaderMain = Callable[[int, int], None]
-"""Called in the new loader with its number and its seat."""
+"""Called in the new loader with its number and the number of its line on the status board."""
 
-
-Chores = Callable[[], Iterator[object]]
-
-
-def _no_chores() -> Iterator[object]:
-    return iter(())
+Background = Callable[[], Iterator[object]]
+"""Work for the nursery's idle time, in steps of some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +75,21 @@ class Nursery:
     """The assembler's side."""
 
     def __init__(
-        self, loader_main: LoaderMain, modules: tuple[str, ...], keep: tuple[int, ...], chores: Chores = _no_chores
+        self,
+        loader_main: LoaderMain,
+        modules: tuple[str, ...],
+        keep: tuple[int, ...],
+        background: Background = lambda: iter(()),
     ) -> None:
         """Fork it now. `modules`: what it imports before the first loader; `keep`: descriptors that the loaders need.
 
-        `chores`: steps of some milliseconds each, taken there when there is nothing else to do. No ZeroMQ context may
-        exist in this process yet.
+        No ZeroMQ context may exist in this process yet.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, chores))
+            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, background))
         theirs.close()
         self._handle = os.pidfd_open(self.pid)
         self._how = ""
@@ -100,10 +99,10 @@ class Nursery:
         """Readable when there is something to `receive`."""
         return self._socket.fileno()
 
-    def spawn(self, loader: int, seat: int) -> None:
+    def spawn(self, loader: int, line: int) -> None:
         """Ask for a loader; raises NurseryDied."""
         try:
-            self._socket.send(_RECORD.pack(0, loader, seat))
+            self._socket.send(_RECORD.pack(0, loader, line))
         except ConnectionError:
             raise self._death() from None
 
@@ -169,10 +168,10 @@ class _Child:
 class _Nurse:
     """The nursery's own side."""
 
-    def __init__(self, link: socket.socket, loader_main: LoaderMain, chores: Iterator[object]) -> None:
+    def __init__(self, link: socket.socket, loader_main: LoaderMain, background: Iterator[object]) -> None:
         self._link = link
-        self._chores = chores
-        self._pause_ms: int | None = _CHORES_AFTER_MS
+        self._background = background
+        self._pause_ms: int | None = _BACKGROUND_AFTER_MS
         self._loader_main = loader_main
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
@@ -192,32 +191,32 @@ class _Nurse:
     def _serve(self) -> bool:
         events = self._poller.poll(self._pause_ms)
         if not events:
-            self._do_chore()
+            self._work_in_background()
         for descriptor, _ in events:
             if descriptor != self._link.fileno():
                 self._reap(descriptor)
             elif request := self._link.recv(_RECORD.size):
-                _, loader, seat = _RECORD.unpack(request)
-                self._fork_loader(loader, seat)
+                _, loader, line = _RECORD.unpack(request)
+                self._fork_loader(loader, line)
             else:
                 return False
         return True
 
-    def _do_chore(self) -> None:
+    def _work_in_background(self) -> None:
         try:
-            self._pause_ms = None if next(self._chores, None) is None else 0
-        except Exception as problem:  # they are for speed; without them everything still works
-            _log.info("a chore was given up: %s: %s", type(problem).__name__, problem)
+            self._pause_ms = None if next(self._background, None) is None else 0
+        except Exception as problem:  # it is for speed; without it everything still works
+            _log.info("background work was given up: %s: %s", type(problem).__name__, problem)
             self._pause_ms = None
 
-    def _fork_loader(self, loader: int, seat: int) -> None:
+    def _fork_loader(self, loader: int, line: int) -> None:
         try:
             pid = os.fork()
         except OSError as error:
             self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
             return
         if pid == 0:
-            _run_and_exit(lambda: self._become_loader(loader, seat))
+            _run_and_exit(lambda: self._become_loader(loader, line))
         try:
             handle = os.pidfd_open(pid)
         except OSError as error:  # no descriptor is left: the loader could neither be watched nor killed
@@ -230,13 +229,13 @@ class _Nurse:
         rights = array.array("i", [handle])
         self._link.sendmsg([_RECORD.pack(_STARTED, loader, pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
-    def _become_loader(self, loader: int, seat: int) -> None:
+    def _become_loader(self, loader: int, line: int) -> None:
         die_with(self._pid)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a loader may be ended by hand: it is replaced
         self._link.close()
         for handle in self._children:
             os.close(handle)
-        self._loader_main(loader, seat)
+        self._loader_main(loader, line)
 
     def _reap(self, handle: int) -> None:
         self._poller.unregister(handle)
@@ -258,12 +257,12 @@ def _nurse(
     loader_main: LoaderMain,
     modules: tuple[str, ...],
     keep: tuple[int, ...],
-    chores: Chores,
+    background: Background,
 ) -> None:
     die_with(parent)
     close_all_but((link.fileno(), *keep))
     _preload(modules)
-    _Nurse(link, loader_main, chores()).run()
+    _Nurse(link, loader_main, background()).run()
 
 
 def _preload(modules: tuple[str, ...]) -> None:

@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..transport import links
-from ..transport.board import Board
 from ..transport.ring import Ring, SlotLayout
+from ..transport.status_board import StatusBoard
 from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
@@ -36,7 +36,7 @@ class Shared:
         with ExitStack() as stack:
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
-            self.board = Board.create(loaders)
+            self.board = StatusBoard.create(loaders)
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
@@ -79,11 +79,11 @@ class AssemblerProcess:
         return self._process.pid
 
     def exit_in_words(self) -> str:
-        """How it ended; only where it has."""
+        """How it ended; only if it has."""
         return exit_in_words(self._process.wait())
 
     def end(self, patience_s: float) -> None:
-        """Wait for its end, enforce it where it does not come, and close the handle."""
+        """Wait for its end, enforce it if it does not come, and close the handle."""
         if not wait_for_exit(self.handle, patience_s):
             send_signal(self.handle, signal.SIGKILL)
         self._process.wait()

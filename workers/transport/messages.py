@@ -2,8 +2,8 @@
 
 A frame is 8 bytes of keyed BLAKE2b over the rest, then the message in MessagePack. The key reaches our own processes
 over an inherited descriptor. So a frame that somebody else wrote, or that was changed on its way, is recognised and
-dropped instead of ticking off a task that nobody did; what a replayed frame says is already done, and the ledger drops
-that. Sealing costs about a microsecond a message.
+dropped, and ticks off no task that nobody did. What a replayed frame says is already done, and the ledger drops it.
+Sealing costs about a microsecond a message.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 # trainer → assembler
 class Release(_Message, frozen=True, tag="release"):
-    """The trainer is done with the slot of `unit`; it has waited `waited_ns` for data since it last said so."""
+    """The trainer is done with the slot of `group`; it has waited `waited_ns` for data since it last said so."""
 
-    unit: int
+    group: int
     waited_ns: int
 
 
@@ -61,12 +61,12 @@ class End(_Message, frozen=True, tag="end"):
 
 
 class Announce(_Message, frozen=True, tag="announce"):
-    """`unit` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
+    """`group` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
 
-    `rows`: where the run ends with a bad row of the unit, how many lie before it; else -1.
+    `rows`: if the run ends with a bad row of the group, how many lie before it; else -1.
     """
 
-    unit: int
+    group: int
     slot: int
     replaced: tuple[tuple[int, int], ...] = ()
     stream: StreamBatch | None = None
@@ -76,7 +76,7 @@ class Announce(_Message, frozen=True, tag="announce"):
 class Failure(_Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
-    Where one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, where that is known.
+    If one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, if that is known.
     `cause` names an exception on the inherited error channel, `traceback` is its text. `details`: what the class
     carries besides its message.
     """
@@ -93,34 +93,26 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 # assembler → loader
 class Fill(_Message, frozen=True, tag="fill"):
-    """Make `rows` rows of `unit` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad."""
+    """Make `rows` rows of `group` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad.
+
+    `stream`: which batch of a stream the rows are; its shard is counted over all ranks.
+    """
 
     task: int
-    unit: int
+    group: int
     slot: int
     first_row: int
     rows: int
     skip: int = 0
+    stream: StreamBatch | None = None
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on each batch of `unit` in `slot` that lies within its first `rows` rows."""
+    """Run the user's whole-batch hook on batches in `slot`; `batches`: the rows of each, in their order."""
 
     task: int
-    unit: int
     slot: int
-    rows: int
-
-
-class FillFromStream(_Message, frozen=True, tag="fill_from_stream"):
-    """Put the `sequence`-th batch of `shard` in `epoch` into `unit` in `slot`."""
-
-    task: int
-    unit: int
-    slot: int
-    epoch: int
-    shard: int
-    sequence: int
+    batches: tuple[int, ...]
 
 
 class Order(_Message, frozen=True, tag="order"):
@@ -131,7 +123,7 @@ class Order(_Message, frozen=True, tag="order"):
 
     loader: int
     number: int
-    task: Fill | FillFromStream | Postprocess
+    task: Fill | Postprocess
 
 
 # loader → assembler
@@ -144,8 +136,8 @@ class Ready(_Message, frozen=True, tag="ready"):
 class BadRow(_Message, frozen=True):
     """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
 
-    `index` is -1 where the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
-    line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 where it could not be pickled.
+    `index` is -1 if the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
+    line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 if it could not be pickled.
     """
 
     row: int
@@ -161,7 +153,7 @@ class BadRow(_Message, frozen=True):
 class Done(_Message, frozen=True, tag="done"):
     """The task's rows are in their slot, but for the bad ones without a replacement.
 
-    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for where it ended.
+    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended.
     """
 
     loader: int
@@ -182,7 +174,7 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
 
 ToAssembler = Release | Resend | Stop
 ToTrainer = Announce | Failure | End | Resent
-ToLoader = Fill | FillFromStream | Postprocess
+ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed
 
 _M = TypeVar("_M")

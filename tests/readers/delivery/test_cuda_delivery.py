@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import EndOfData, InexactValueError
+from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.loading.recipe import Hooks, Sample
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from numpy.typing import NDArray
 

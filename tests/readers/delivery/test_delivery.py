@@ -12,9 +12,9 @@ from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.readers.delivery.delivery import CopyDelivery, Delivery, ViewDelivery, make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
+from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.loading.recipe import Hooks, Sample
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from tests.support.standin_files import images, write_images

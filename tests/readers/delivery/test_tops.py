@@ -13,7 +13,7 @@ from blobfeed.workers.base.errors import InexactValueError, ParameterError, Uneq
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
 from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.plan.batch import Batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import BatchPlan, BatchRange, LastBatch, rand_skip_of, resume_position
+from blobfeed.workers.order.batches import Batches, BatchRange, LastBatch, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,16 +20,16 @@ MODES = st.sampled_from(EVERY_MODE)
 
 def _plans(
     samples: int, batch_size: int, mode: LastBatch, epochs: int | None, ranks: int, start: int = 0
-) -> list[BatchPlan]:
+) -> list[Batches]:
     """One plan for each rank; a combination that is refused does not count as an example."""
     try:
-        return [BatchPlan(samples, batch_size, mode, epochs, rank, ranks, start) for rank in range(ranks)]
+        return [Batches(samples, batch_size, mode, epochs, rank, ranks, start) for rank in range(ranks)]
     except ParameterError:
         assume(False)
         raise
 
 
-def _total(plans: list[BatchPlan]) -> int:
+def _total(plans: list[Batches]) -> int:
     totals = {plan.total for plan in plans}
     assert len(totals) == 1
     total = totals.pop()
@@ -41,7 +41,7 @@ def _positions(batch: BatchRange) -> range:
     return range(batch.start, batch.start + batch.rows)
 
 
-def _taken(plans: list[BatchPlan], rounds: range) -> list[int]:
+def _taken(plans: list[Batches], rounds: range) -> list[int]:
     return [*chain.from_iterable(_positions(plan.batch(k)) for k in rounds for plan in plans)]
 
 
@@ -129,65 +129,57 @@ def test_another_number_of_ranks_takes_exactly_what_is_left(
     epochs = 3
     plans = _plans(samples, batch_size, mode, epochs, before)
     k = data.draw(st.integers(0, _total(plans)))
-    position = resume_position(plans[0], [k] * before)
+    position = plans[0].round_start(k)
     resumed = _plans(samples, batch_size, mode, epochs, after, position)
     taken = _taken(plans, range(k)) + _taken(resumed, range(_total(resumed)))
     assert taken[: epochs * samples] == [*range(epochs * samples)]
     assert mode == "wrap" or len(taken) == epochs * samples
 
 
-def test_ranks_that_took_different_numbers_of_batches_cannot_be_resumed_as_others() -> None:
-    plan = BatchPlan(100, 10, rank=0, world_size=2)
-    with pytest.raises(ParameterError, match=r"different numbers of batches, \[3, 4\].*where all have taken the same"):
-        resume_position(plan, [3, 4])
-    with pytest.raises(ParameterError, match="states of 2 ranks are needed to resume, got 1"):
-        resume_position(plan, [3])
-
-
 def test_a_wrapped_batch_holds_the_end_of_one_epoch_and_the_start_of_the_next() -> None:
-    plan = BatchPlan(10, 4, "wrap", epochs=1)
+    plan = Batches(10, 4, "wrap", epochs=1)
     assert [plan.batch(k) for k in range(3)] == [BatchRange(0, 4), BatchRange(4, 4), BatchRange(8, 4)]
     assert plan.total == plan.batches_per_epoch == 3
 
 
 def test_a_partial_round_is_dealt_nearly_equally() -> None:
-    batches = [BatchPlan(21, 4, "partial", 2, rank, 3).batch(1) for rank in range(3)]
+    batches = [Batches(21, 4, "partial", 2, rank, 3).batch(1) for rank in range(3)]
     assert batches == [BatchRange(12, 3), BatchRange(15, 3), BatchRange(18, 3)]
-    batches = [BatchPlan(19, 4, "partial", 2, rank, 3).batch(3) for rank in range(3)]
+    batches = [Batches(19, 4, "partial", 2, rank, 3).batch(3) for rank in range(3)]
     assert batches == [BatchRange(31, 3), BatchRange(34, 2), BatchRange(36, 2)]
 
 
 def test_a_batch_far_away_costs_what_the_first_does() -> None:
     # Anything that walked there would never come back.
     for mode in EVERY_MODE:
-        plan = BatchPlan(10**12 + 7, 64, mode, None, 1, 4)
+        plan = Batches(10**12 + 7, 64, mode, None, 1, 4)
         rounds = plan.batches_per_epoch * 10**6 if mode != "wrap" else 10**15
         assert plan.batch(rounds).start == (10**6 * plan.samples if mode != "wrap" else 10**15 * 256) + 64
 
 
 def test_there_is_no_batch_behind_the_last_one() -> None:
-    plan = BatchPlan(10, 5, "drop", epochs=2)
+    plan = Batches(10, 5, "drop", epochs=2)
     assert plan.total == 4
     assert plan.batch(3) == BatchRange(15, 5)
-    with pytest.raises(IndexError, match="batch 4 of a plan of 4 batches"):
+    with pytest.raises(IndexError, match="batch 4 of 4 batches"):
         plan.batch(4)
     with pytest.raises(IndexError, match="batch -1"):
         plan.batch(-1)
-    assert BatchPlan(10, 5).total is None
+    assert Batches(10, 5).total is None
 
 
 def test_a_start_behind_the_last_epoch_leaves_nothing() -> None:
     for mode in EVERY_MODE:
-        assert BatchPlan(10, 5, mode, epochs=2, start=20).total == 0
+        assert Batches(10, 5, mode, epochs=2, start=20).total == 0
 
 
 def test_too_few_samples_for_a_full_round_are_named() -> None:
     with pytest.raises(ParameterError, match=r"'drop'.*samples=30, batch_size=16, world_size=2.*32 samples.*'wrap'"):
-        BatchPlan(30, 16, "drop", world_size=2)
+        Batches(30, 16, "drop", world_size=2)
     with pytest.raises(ParameterError, match=r"'partial'.*an epoch has 1 samples for 2 ranks.*samples=33.*'drop'"):
-        BatchPlan(33, 16, "partial", world_size=2)
+        Batches(33, 16, "partial", world_size=2)
     with pytest.raises(ParameterError, match=r"'partial'.*from position 31 on has 1 samples for 2 ranks"):
-        BatchPlan(32, 16, "partial", world_size=2, start=31)
+        Batches(32, 16, "partial", world_size=2, start=31)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +198,7 @@ def test_too_few_samples_for_a_full_round_are_named() -> None:
 def test_impossible_arguments_are_named(changed: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"samples": 10, "batch_size": 2} | changed
     with pytest.raises(ParameterError, match=message):
-        BatchPlan(**arguments)  # type: ignore[arg-type]  # wrong ones on purpose
+        Batches(**arguments)  # type: ignore[arg-type]  # wrong ones on purpose
 
 
 @given(st.integers(0, 2**70), st.integers(0, 10**12))
@@ -219,6 +211,6 @@ def test_rand_skip_is_below_its_bound(seed: int, rand_skip: int) -> None:
 def test_rand_skip_takes_every_value_and_skips_once() -> None:
     assert {rand_skip_of(seed, 5) for seed in range(100)} == set(range(5))
     skipped = rand_skip_of(3, 10)
-    plan = BatchPlan(10, 4, epochs=2, start=skipped)
+    plan = Batches(10, 4, epochs=2, start=skipped)
     assert plan.batch(0).start == skipped
     assert plan.batch(1).start == skipped + 4

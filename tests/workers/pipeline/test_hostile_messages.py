@@ -197,15 +197,15 @@ def test_a_flood_is_dropped_and_the_batches_come_through(victim: Victim) -> None
 
 def test_all_kinds_of_messages_sealed_with_another_key_are_dropped(victim: Victim) -> None:
     seal = Sealer(b"somebody else's key").seal
-    for unit in range(4):
+    for group in range(4):
         victim.send_everywhere(
-            seal(Release(unit, 10**9)),
+            seal(Release(group, 10**9)),
             seal(messages.Stop()),
-            seal(Announce(unit, 0)),
+            seal(Announce(group, 0)),
             seal(End()),
             seal(Failure("SampleError", "made up")),
-            seal(messages.Fill(unit + 1, unit, 0, 0, BATCH)),
-            seal(Done(1, unit + 1, 5)),
+            seal(messages.Fill(group + 1, group, 0, 0, BATCH)),
+            seal(Done(1, group + 1, 5)),
             seal(Ready(1)),
             seal(StartFailed(2, "made up", 0, "")),
         )

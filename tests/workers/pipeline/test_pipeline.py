@@ -25,7 +25,7 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.board import Activity
+from blobfeed.workers.transport.status_board import Activity
 
 from tests.support import leftovers
 from tests.support.pipelines import (
@@ -312,7 +312,7 @@ def test_good_batches_before_a_bad_sample_are_delivered_though_they_share_its_sl
     victim = Promise(given).sample_at(30)
     trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({victim}))
     with trapped_pipeline(trap, items=SMALL, on_error=on_error) as pipeline:
-        assert pipeline._plan.batches_per_unit > 1
+        assert pipeline._plan.batches_per_slot > 1
         delivered: list[Delivered] = []
         if on_error == "raise":
             with pytest.raises(SampleError):

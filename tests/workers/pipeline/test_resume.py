@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.loading.recipe import Sample
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
 

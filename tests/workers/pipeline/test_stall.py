@@ -22,8 +22,8 @@ from blobfeed.workers.base.errors import AssemblerDied, PipelineStalled, SampleE
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import feed
-from blobfeed.workers.pipeline.batch import Batch
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.batch import Batch
 
 from tests.support.pipelines import (
     Delivered,

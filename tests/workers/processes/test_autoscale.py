@@ -17,7 +17,7 @@ UNNOTICED = 0.03
 
 @dataclass
 class Run:
-    """A trainer that computes for `compute_s` a unit, and loaders of which each makes one in `make_s`.
+    """A trainer that computes for `compute_s` a group, and loaders of which each makes one in `make_s`.
 
     No more than `cores` loaders ever make progress together.
     """
@@ -27,18 +27,18 @@ class Run:
     cores: float = math.inf
 
     def unit_s(self, loaders: int) -> float:
-        """Time from one unit to the next where everything is in its stride."""
+        """Time from one group to the next once everything is in its stride."""
         return max(self.compute_s, self.make_s / min(loaders, self.cores))
 
     def waits(self, loaders: int) -> float:
         """Part of the time that the trainer waits."""
         return 1 - self.compute_s / self.unit_s(loaders)
 
-    def simulate(self, most: int, units: int = 3000) -> list[int]:
-        """The number of loaders wanted after each unit."""
+    def simulate(self, most: int, groups: int = 3000) -> list[int]:
+        """The number of loaders wanted after each group."""
         now, wanted = 100.0, []
         auto = AutoScale(most, now)
-        for _ in range(units):
+        for _ in range(groups):
             unit_s = self.unit_s(auto.wanted)
             now += unit_s
             auto.observe(unit_s - self.compute_s, now)

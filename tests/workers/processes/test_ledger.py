@@ -6,7 +6,7 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.processes.ledger import MAX_OWED, Ledger, Task, Weight
+from blobfeed.workers.processes.ledger import MAX_ASSIGNED, Ledger, Task, Weight
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,17 +16,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(
         slots=st.integers(1, 4),
-        units=st.integers(1, 6),
+        groups=st.integers(1, 6),
         rows=st.integers(1, 5),
         in_order=st.booleans(),
         postprocess=st.booleans(),
     )
-    def begin(self, slots: int, units: int, rows: int, in_order: bool, postprocess: bool) -> None:
-        self.rows, self.units, self.in_order, self.postprocess = rows, units, in_order, postprocess
+    def begin(self, slots: int, groups: int, rows: int, in_order: bool, postprocess: bool) -> None:
+        self.rows, self.groups, self.in_order, self.postprocess = rows, groups, in_order, postprocess
         self.ledger = Ledger(
             slots=slots,
             rows_of=lambda _: rows,
-            has=lambda unit: unit < units,
+            has=lambda group: group < groups,
             in_order=in_order,
             postprocess=postprocess,
         )
@@ -51,7 +51,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(size=st.integers(1, 6))
     def tasks_are_given_out(self, size: int) -> None:
         self.ledger.rows_per_task = size
-        self.ledger.open_units()
+        self.ledger.open_groups()
         for loader, task in self.ledger.assign(self.now):
             assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
             self.working[loader].append(task)
@@ -65,11 +65,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.done(loader, task.id, self.now) is task
         assert self.ledger.done(loader, task.id, self.now) is None, "a repeated report was taken"
         if task.is_postprocess:
-            assert self._complete(task.unit), "postprocess ran on a unit whose rows were not all there"
-            self.postprocessed[task.unit] += 1
+            assert self._complete(task.group), "postprocess ran on a group whose rows were not all there"
+            self.postprocessed[task.group] += 1
         else:
             rows = range(task.first_row, task.first_row + task.rows)
-            self.written.setdefault(task.unit, Counter()).update(rows)
+            self.written.setdefault(task.group, Counter()).update(rows)
 
     @precondition(lambda self: self.working)
     @rule(data=st.data(), begun=st.booleans(), weight=st.sampled_from(Weight))
@@ -79,7 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
         suspect = tasks[0] if tasks and begun else None
         for task in tasks:
             if task.is_postprocess:
-                self.written[task.unit].clear()  # the half-changed unit is made anew
+                self.written[task.group].clear()  # the half-changed group is made anew
         poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, weight)
         if poisoned is not None:
             assert poisoned is suspect
@@ -94,59 +94,59 @@ class LedgerMachine(RuleBasedStateMachine):
         if task.is_postprocess or give_up:
             self.ledger.write_off(task)
             if task.is_postprocess:
-                self.written.setdefault(task.unit, Counter()).update(range(self.rows))
-                self.postprocessed[task.unit] += 1
+                self.written.setdefault(task.group, Counter()).update(range(self.rows))
+                self.postprocessed[task.group] += 1
             else:
-                self.written.setdefault(task.unit, Counter())[task.first_row] += 1
+                self.written.setdefault(task.group, Counter())[task.first_row] += 1
         else:
             self.ledger.retry(task)
 
     @rule()
     def what_is_complete_is_announced(self) -> None:
-        for unit, slot in self.ledger.announcements():
-            assert unit not in self.announced, "announced twice"
-            assert self._complete(unit), "announced with rows missing"
-            assert not self.postprocess or self.postprocessed[unit] >= 1
+        for group, slot in self.ledger.announcements():
+            assert group not in self.announced, "announced twice"
+            assert self._complete(group), "announced with rows missing"
+            assert not self.postprocess or self.postprocessed[group] >= 1
             assert slot not in self.held.values(), "one slot in two hands"
             if self.in_order:
-                assert unit == len(self.announced)
-            self.announced.append(unit)
-            self.held[unit] = slot
+                assert group == len(self.announced)
+            self.announced.append(group)
+            self.held[group] = slot
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def the_trainer_releases(self, data: st.DataObject) -> None:
-        unit = data.draw(st.sampled_from(sorted(self.held)))
-        assert self.ledger.release(unit)
-        del self.held[unit]
-        assert not self.ledger.release(unit), "a repeated release was taken"
+        group = data.draw(st.sampled_from(sorted(self.held)))
+        assert self.ledger.release(group)
+        del self.held[group]
+        assert not self.ledger.release(group), "a repeated release was taken"
 
-    @rule(unit=st.integers(-2, 50))
-    def a_foreign_release_arrives(self, unit: int) -> None:
-        if unit not in self.held:
-            assert not self.ledger.release(unit)
+    @rule(group=st.integers(-2, 50))
+    def a_foreign_release_arrives(self, group: int) -> None:
+        if group not in self.held:
+            assert not self.ledger.release(group)
 
     # ---- what always holds
 
-    def _complete(self, unit: int) -> bool:
-        return self.written.get(unit, Counter()) == Counter(range(self.rows))
+    def _complete(self, group: int) -> bool:
+        return self.written.get(group, Counter()) == Counter(range(self.rows))
 
     @invariant()
-    def no_row_is_owed_twice_or_made_twice(self) -> None:
-        owed: Counter[tuple[int, int]] = Counter()
+    def no_row_is_assigned_twice_or_made_twice(self) -> None:
+        assigned: Counter[tuple[int, int]] = Counter()
         for tasks in getattr(self, "working", {}).values():
-            assert len(tasks) <= MAX_OWED
+            assert len(tasks) <= MAX_ASSIGNED
             for task in tasks:
-                owed.update((task.unit, row) for row in range(task.first_row, task.first_row + task.rows))
-        for unit, rows in getattr(self, "written", {}).items():
-            owed.update({(unit, row): count for row, count in rows.items() if unit not in self.announced})
-        assert all(count == 1 for count in owed.values()), owed
+                assigned.update((task.group, row) for row in range(task.first_row, task.first_row + task.rows))
+        for group, rows in getattr(self, "written", {}).items():
+            assigned.update({(group, row): count for row, count in rows.items() if group not in self.announced})
+        assert all(count == 1 for count in assigned.values()), assigned
 
     def teardown(self) -> None:
-        """Whatever has happened: with one loader that lives, everything is delivered, each unit once."""
+        """Whatever has happened: with one loader that lives, everything is delivered, each group once."""
         if not hasattr(self, "ledger"):
             return
-        for _ in range(self.units * (self.rows + 2) * 3 + 10):
+        for _ in range(self.groups * (self.rows + 2) * 3 + 10):
             for _ in list(self.poisoned):
                 self.a_poisoned_row_is_decided(give_up=False)
             if not self.working:
@@ -157,15 +157,15 @@ class LedgerMachine(RuleBasedStateMachine):
                     task = tasks.pop(0)
                     self.ledger.done(loader, task.id, self.now)
                     if task.is_postprocess:
-                        self.postprocessed[task.unit] += 1
+                        self.postprocessed[task.group] += 1
                     else:
                         rows = range(task.first_row, task.first_row + task.rows)
-                        self.written.setdefault(task.unit, Counter()).update(rows)
+                        self.written.setdefault(task.group, Counter()).update(rows)
             self.what_is_complete_is_announced()
-            for unit in list(self.held):
-                self.ledger.release(unit)
-                del self.held[unit]
-        assert sorted(self.announced) == list(range(self.units))
+            for group in list(self.held):
+                self.ledger.release(group)
+                del self.held[group]
+        assert sorted(self.announced) == list(range(self.groups))
 
 
 LedgerMachine.TestCase.settings = settings(
@@ -178,12 +178,12 @@ def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
     return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, in_order=in_order)
 
 
-def test_no_loader_is_given_more_than_two_tasks_and_the_one_that_owes_least_comes_first() -> None:
+def test_no_loader_is_given_more_than_two_tasks_and_the_one_with_the_fewest_comes_first() -> None:
     ledger = make_ledger(rows=8)
     ledger.rows_per_task = 1
     ledger.add_loader(1)
     ledger.add_loader(2)
-    ledger.open_units()
+    ledger.open_groups()
     assert [loader for loader, _ in ledger.assign(0.0)] == [1, 2, 1, 2]
     assert list(ledger.assign(0.0)) == []
 
@@ -192,7 +192,7 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
     ledger = make_ledger()
     ledger.rows_per_task = 2
     ledger.add_loader(1)
-    ledger.open_units()
+    ledger.open_groups()
     first, _ = [task for _, task in ledger.assign(0.0)]
     assert ledger.overdue(9.0, 10.0) == []
     assert ledger.next_deadline(10.0) == 10.0
@@ -208,8 +208,8 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: 
     deaths = 0
     for loader in range(1, 20):
         ledger.add_loader(loader)
-        ledger.open_units()
-        while tasks := [task for _, task in ledger.assign(0.0)] or ledger.owed(loader):
+        ledger.open_groups()
+        while tasks := [task for _, task in ledger.assign(0.0)] or ledger.assigned(loader):
             task = tasks[0]
             if task.first_row <= deadly_row < task.first_row + task.rows:
                 break
@@ -227,7 +227,7 @@ def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
     ledger.rows_per_task = 1
     for loader in range(1, 10):
         ledger.add_loader(loader)
-        ledger.open_units()
+        ledger.open_groups()
         assert len(list(ledger.assign(0.0))) == 2
         assert ledger.remove_loader(loader, working_on=0) is None
 
@@ -236,12 +236,12 @@ def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
 def test_a_batch_completed_early_waits_for_its_turn_only_when_order_matters(in_order: bool) -> None:
     ledger = make_ledger(in_order=in_order)
     ledger.add_loader(1)
-    ledger.open_units()
+    ledger.open_groups()
     first, second = [task for _, task in ledger.assign(0.0)]
     ledger.done(1, second.id, 0.0)
-    assert [unit for unit, _ in ledger.announcements()] == ([] if in_order else [1])
+    assert [group for group, _ in ledger.announcements()] == ([] if in_order else [1])
     ledger.done(1, first.id, 0.0)
-    assert [unit for unit, _ in ledger.announcements()] == ([0, 1] if in_order else [0])
+    assert [group for group, _ in ledger.announcements()] == ([0, 1] if in_order else [0])
 
 
 def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
@@ -249,7 +249,7 @@ def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
     ledger.rows_per_task = 2
     ledger.add_loader(1)
     ledger.add_loader(2)
-    ledger.open_units()
+    ledger.open_groups()
     given = list(ledger.assign(0.0))
     ledger.dismiss_one()
     assert ledger.dismissed_and_free() == []
@@ -260,23 +260,23 @@ def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
 def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
     for loader, task in given:
         ledger.done(loader, task.id, 0.0)
-    for unit, _ in list(ledger.announcements()):
-        ledger.release(unit)
-    ledger.open_units()
+    for group, _ in list(ledger.announcements()):
+        ledger.release(group)
+    ledger.open_groups()
     return list(ledger.assign(0.0))
 
 
 def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
-    ledger = Ledger(slots=4, rows_of=lambda _: 1, has=lambda _: True, kin_of=lambda unit, _: unit // 2)
+    ledger = Ledger(slots=4, rows_of=lambda _: 1, has=lambda _: True, affinity=lambda group, _: group // 2)
     ledger.add_loader(1)
     ledger.add_loader(2)
-    ledger.open_units()
-    given = [(loader, task.unit) for loader, task in ledger.assign(0.0)]
+    ledger.open_groups()
+    given = [(loader, task.group) for loader, task in ledger.assign(0.0)]
     assert given == [(1, 0), (1, 1), (2, 2), (2, 3)]
     ledger.remove_loader(1)
-    for _, task in [(2, task) for task in ledger.owed(2)]:
+    for _, task in [(2, task) for task in ledger.assigned(2)]:
         ledger.done(2, task.id, 0.0)
-    assert [(loader, task.unit) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
+    assert [(loader, task.group) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
 
 
 @given(
@@ -285,13 +285,13 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
     borders=st.lists(st.integers(1, 199), max_size=6),
 )
 def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[int]) -> None:
-    def window(_unit: int, row: int) -> int:
+    def window(_group: int, row: int) -> int:
         return sum(row >= border for border in borders)
 
-    ledger = Ledger(slots=1, rows_of=lambda _: rows, has=lambda unit: unit == 0, kin_of=window)
+    ledger = Ledger(slots=1, rows_of=lambda _: rows, has=lambda group: group == 0, affinity=window)
     ledger.rows_per_task = size
     ledger.add_loader(1)
-    ledger.open_units()
+    ledger.open_groups()
     made: list[int] = []
     while given := [task for _, task in ledger.assign(0.0)]:
         for task in given:

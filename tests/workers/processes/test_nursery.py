@@ -79,14 +79,14 @@ ENDS: dict[str, tuple[Callable[[int, int], object], int]] = {
 def test_the_end_of_a_loader_is_told_with_its_code(way: str) -> None:
     way_to_end, code = ENDS[way]
 
-    def main(loader: int, seat: int) -> None:
-        way_to_end(loader, seat)
+    def main(loader: int, line: int) -> None:
+        way_to_end(loader, line)
 
     assert how_it_ends(main) == LoaderExited(7, code)
 
 
-def test_a_loader_learns_its_number_and_its_seat() -> None:
-    assert how_it_ends(lambda loader, seat: os._exit(10 * loader + seat)) == LoaderExited(7, 70)
+def test_a_loader_learns_its_number_and_its_line() -> None:
+    assert how_it_ends(lambda loader, line: os._exit(10 * loader + line)) == LoaderExited(7, 70)
 
 
 def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descriptor() -> None:

@@ -15,9 +15,9 @@ from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError,
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.order.shard_turns import Draw, StreamPosition, StreamSchedule
-from blobfeed.workers.pipeline.batch import Batch
+from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.sources.stream import StreamSource
 from hypothesis import given, settings
 
@@ -229,7 +229,7 @@ def test_the_turns_do_not_depend_on_when_an_end_becomes_known(lengths: list[int]
 
 def _deliver(lengths: list[int], lag: list[int]) -> list[tuple[int, int, int]]:
     """Batches with something in them, when ends become known `lag[i]` draws late."""
-    schedule = StreamSchedule(StreamPosition.start(len(lengths)), epochs=2, chained=False)
+    schedule = ShardTurns(StreamPosition.start(len(lengths)), epochs=2, chained=False)
     delivered: list[tuple[int, int, int]] = []
     unknown: list[tuple[int, Draw]] = []
     lags = iter(lag)

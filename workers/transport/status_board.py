@@ -1,4 +1,4 @@
-"""The board: a page of shared memory where each loader writes what it is doing, and the assembler its counts.
+"""The status board: shared memory where each loader writes what it is doing, and the assembler its counts.
 
 It has to be memory and not messages: what a loader was doing must be known after it was killed, and what all of them
 are doing must be known when the assembler itself does not answer. Each number has one writer; a reader may see a state
@@ -13,7 +13,7 @@ import os
 import time
 from dataclasses import dataclass
 
-_WORDS_PER_SEAT = 8
+_WORDS_PER_LOADER = 8
 _COUNTERS = 8
 
 
@@ -39,8 +39,8 @@ class Count(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SeatState:
-    """What stands on one loader's seat; `task` is 0 and `sample` is -1 where there is none."""
+class LoaderState:
+    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none."""
 
     pid: int
     loader: int
@@ -56,24 +56,24 @@ class SeatState:
         return f"loader {self.loader} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
-class Board:
-    """`seats` seats on an inherited memory file."""
+class StatusBoard:
+    """One line for each of `loaders` loaders, on an inherited memory file; a loader that ends leaves it to the next."""
 
-    def __init__(self, descriptor: int, seats: int) -> None:
+    def __init__(self, descriptor: int, loaders: int) -> None:
         self.descriptor = descriptor
-        self.seats = seats
-        self._map = mmap.mmap(descriptor, self._bytes(seats))
+        self.loaders = loaders
+        self._map = mmap.mmap(descriptor, self._bytes(loaders))
         self._words = memoryview(self._map).cast("q")
 
     @staticmethod
-    def _bytes(seats: int) -> int:
-        return 8 * (_COUNTERS + seats * _WORDS_PER_SEAT)
+    def _bytes(loaders: int) -> int:
+        return 8 * (_COUNTERS + loaders * _WORDS_PER_LOADER)
 
     @classmethod
-    def create(cls, seats: int) -> Board:
+    def create(cls, loaders: int) -> StatusBoard:
         descriptor = os.memfd_create("blobfeed-board", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, cls._bytes(seats))
-        return cls(descriptor, seats)
+        os.ftruncate(descriptor, cls._bytes(loaders))
+        return cls(descriptor, loaders)
 
     def close(self) -> None:
         self._words.release()
@@ -89,34 +89,34 @@ class Board:
     def add(self, what: Count, value: int = 1) -> None:
         self._words[what] += value
 
-    def seat(self, number: int) -> Seat:
-        return Seat(self._words[_COUNTERS + number * _WORDS_PER_SEAT :][:_WORDS_PER_SEAT])
+    def line(self, number: int) -> LoaderStatus:
+        return LoaderStatus(self._words[_COUNTERS + number * _WORDS_PER_LOADER :][:_WORDS_PER_LOADER])
 
     def dropped(self) -> int:
         """Frames that loaders have dropped, those that have ended among them."""
-        return sum(self.seat(number).dropped for number in range(self.seats))
+        return sum(self.line(number).dropped for number in range(self.loaders))
 
-    def states(self) -> list[SeatState]:
-        """The seats that are taken."""
-        states = [self.seat(number).read() for number in range(self.seats)]
+    def states(self) -> list[LoaderState]:
+        """Of all loaders that there are."""
+        states = [self.line(number).read() for number in range(self.loaders)]
         return [state for state in states if state.activity is not Activity.ABSENT]
 
 
-class Seat:
-    """One loader's words: pid, loader, activity, task, sample, since in nanoseconds.
+class LoaderStatus:
+    """One line: pid, loader, activity, task, sample, since in nanoseconds.
 
-    And one for all the loaders that ever sat here: how many frames they have dropped.
+    And how many frames all the loaders that ever had this line have dropped.
     """
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
 
-    def take(self, loader: int, pid: int) -> None:
+    def begin(self, loader: int, pid: int) -> None:
         words = self._words
         words[0], words[1], words[3] = pid, loader, 0
         self.write(Activity.STARTING)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         self._words[2] = Activity.ABSENT
 
     @property
@@ -135,6 +135,6 @@ class Seat:
         words[4] = sample
         words[5] = time.monotonic_ns()
 
-    def read(self) -> SeatState:
+    def read(self) -> LoaderState:
         pid, loader, activity, task, sample, since = self._words[:6].tolist()
-        return SeatState(pid, loader, Activity(activity), task, sample, since / 1e9)
+        return LoaderState(pid, loader, Activity(activity), task, sample, since / 1e9)

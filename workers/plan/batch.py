@@ -17,7 +17,7 @@ class Batch:
     """One filled batch; its arrays are the slot's own memory, valid until the batch is released.
 
     `number`: counts the batches of this run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
-    `tops`: by name an array of shape (rows, *sample shape), C-contiguous, or RaggedRows where the samples' shapes vary.
+    `tops`: by name an array of shape (rows, *sample shape), C-contiguous, or RaggedRows if the samples' shapes vary.
     """
 
     number: int
@@ -25,7 +25,7 @@ class Batch:
     position: int
     rows: int
     tops: Mapping[str, Rows]
-    unit: int = field(repr=False)
+    group: int = field(repr=False)
     order: EpochOrder | None = field(repr=False)
     replaced: Mapping[int, int] = field(repr=False)
     shard: int = 0

@@ -14,7 +14,7 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.processes.packing import pack
+from blobfeed.workers.plan.packed import pack
 
 from tests.support.pipelines import Numbered
 

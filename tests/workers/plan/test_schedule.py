@@ -1,0 +1,278 @@
+"""What the assembler asks the plan, asked as the assembler asks: ahead of time, and answered in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.order.batches import LastBatch
+from blobfeed.workers.order.epoch_order import EpochOrder
+from blobfeed.workers.order.groups import Groups
+from blobfeed.workers.order.make_order import make_order
+from blobfeed.workers.order.shard_turns import StreamPosition
+from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
+from blobfeed.workers.plan.packed import Packed
+from blobfeed.workers.plan.plan import Schedule
+from blobfeed.workers.plan.stream_plan import StreamPlan, StreamSchedule
+from blobfeed.workers.transport.messages import Announce, StreamBatch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ALL_ROWS = 1 << 40
+
+NOTHING_TO_LOAD: dict[str, Any] = {
+    "decoded": Packed(None),
+    "specs": {},
+    "slot_specs": {},
+    "postprocesses": False,
+    "max_loaders": 1,
+}
+
+
+def indexed(
+    order: EpochOrder | None = None, *, batch_size: int = 4, batches_per_slot: int = 2, epochs: int | None = 2
+) -> IndexedPlan:
+    order = order or make_order(100, shuffle=True, seed=3)
+    parameters = Parameters(source={}, batch_size=batch_size, epochs=epochs)
+    groups = Groups(make_batches(parameters, order.samples, 0), batches_per_slot)
+    return IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
+
+
+def stream_schedule(
+    position: StreamPosition, size: int, last_batch: LastBatch = "partial", epochs: int | None = None, rank: int = 0
+) -> StreamSchedule:
+    parameters = Parameters(
+        source={}, batch_size=size, last_batch=last_batch, epochs=epochs, rank=rank, world_size=rank + 1
+    )
+    shards = len(position.sequences)
+    return StreamPlan(parameters=parameters, shards=shards, position=position, **NOTHING_TO_LOAD).schedule()
+
+
+# ---- rows of an indexed source
+
+
+def test_an_indexed_plan_is_a_schedule_of_its_groups() -> None:
+    schedule: Schedule = indexed().schedule()
+    assert [schedule.has(group) for group in (0, 24, 25, 26)] == [True, True, False, False]
+    assert [schedule.rows_of(group) for group in (0, 23, 24)] == [8, 8, 8]
+    assert indexed(epochs=1).rows_of(12) == 4  # 25 batches: the last group has one
+    assert schedule.can_be_cut
+    assert not schedule.finished
+    assert schedule.complaint == ""
+    assert schedule.stream_batch(0) is None
+
+
+def test_an_endless_plan_has_every_group() -> None:
+    assert indexed(epochs=None).has(10**15)
+
+
+@pytest.mark.parametrize(("good_rows", "batches"), [(ALL_ROWS, (4, 4)), (8, (4, 4)), (5, (4,)), (4, (4,)), (3, ())])
+def test_only_whole_batches_before_a_bad_row_are_postprocessed(good_rows: int, batches: tuple[int, ...]) -> None:
+    assert indexed().batch_rows(3, good_rows) == batches
+
+
+def test_a_short_last_batch_is_postprocessed_with_the_rows_it_has() -> None:
+    parameters = Parameters(source={}, batch_size=4, epochs=1, last_batch="partial")
+    order = make_order(10, shuffle=False, seed=0)
+    groups = Groups(make_batches(parameters, 10, 0), 3)
+    plan = IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
+    assert plan.batch_rows(0, ALL_ROWS) == (4, 4, 2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(group=st.integers(0, 24), row=st.integers(0, 7))
+def test_the_sample_in_a_row_is_told_with_its_epoch(group: int, row: int) -> None:
+    schedule = indexed()
+    epoch, place = divmod(group * 8 + row, 100)
+    index = int(make_order(100, shuffle=True, seed=3).indices(epoch * 100 + place, 1)[0])
+    assert schedule.sample_in(group, row, -1)[:2] == (epoch, index)
+
+
+def test_a_group_is_announced_with_its_replacements() -> None:
+    assert indexed().announcement(5, 2, ((3, 17),)) == Announce(5, 2, ((3, 17),))
+
+
+@pytest.mark.parametrize(("rows", "announced"), [(0, False), (3, False), (4, True), (7, True)])
+def test_of_a_group_with_a_bad_row_the_whole_batches_before_it_are_announced(rows: int, announced: bool) -> None:
+    wanted = Announce(5, 2, ((1, 17),), rows=rows) if announced else None
+    assert indexed().announcement(5, 2, ((1, 17),), rows) == wanted
+
+
+def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
+    order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
+    plan = indexed(order, batch_size=5, epochs=1)
+    chunks: dict[int | None, set[int]] = {}
+    for group in range(100):
+        for row in range(10):
+            read = chunks.setdefault(plan.affinity(group, row), set())
+            read.add(int(order.indices(group * 10 + row, 1)[0]) // 10)
+    assert None not in chunks
+    assert len(chunks) == 25
+    assert sum(map(len, chunks.values())) == 100  # no chunk belongs to two of them
+
+
+def test_without_chunks_any_loader_may_have_any_task() -> None:
+    assert indexed().affinity(7, 3) is None
+
+
+# ---- batches of streams
+
+
+def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[StreamBatch]:
+    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other."""
+    runs, rounds = ([length * epochs for length in lengths], 1) if last_batch == "wrap" else (lengths, epochs)
+    found = []
+    for epoch in range(rounds):
+        for sequence in range(max(-(-length // size) for length in runs)):
+            for shard, length in enumerate(runs):
+                rows = min(size, length - sequence * size)
+                if rows == size or (rows > 0 and last_batch != "drop"):
+                    found.append(StreamBatch(epoch, shard, sequence, rows))
+    return found
+
+
+class Stream:
+    """A schedule with loaders that answer for shards of `lengths` samples in an order that `rng` decides.
+
+    `moving`: shards go from one loader to another, so that a later batch may be there before an earlier one.
+    """
+
+    def __init__(
+        self, schedule: StreamSchedule, lengths: list[int], slots: int, rng: np.random.Generator, moving: bool = False
+    ) -> None:
+        self.schedule = schedule
+        self.moving = moving
+        self.lengths = lengths
+        self.slots = slots
+        self.rng = rng
+        self.announced: list[StreamBatch] = []
+        self._open: dict[int, bool] = {}
+        self._next_group = self._next_announced = 0
+
+    def run(self) -> None:
+        while not self.schedule.finished and not self.schedule.complaint:
+            assert self._open_groups() or self._open, "nothing is under way, and still it is not finished"
+            if candidates := self._may_be_answered_next():
+                self._fill(int(self.rng.choice(candidates)))
+            self._announce()
+
+    def _open_groups(self) -> bool:
+        opened = False
+        while len(self._open) < self.slots and self.schedule.has(self._next_group):
+            self._open[self._next_group] = False
+            self._next_group += 1
+            opened = True
+        return opened
+
+    def _may_be_answered_next(self) -> list[int]:
+        """The oldest of each shard, as long as it belongs to one loader, which works in the order of its tasks."""
+        waiting = [group for group, done in self._open.items() if not done]
+        if self.moving:
+            return waiting
+        return list({self.schedule.affinity(group, 0): group for group in sorted(waiting, reverse=True)}.values())
+
+    def _fill(self, group: int) -> None:
+        wanted = self.schedule.stream_batch(group)
+        assert self.schedule.affinity(group, 0) == wanted.shard
+        assert self.schedule.rows_of(group) == wanted.rows
+        left = self.lengths[wanted.shard] - wanted.sequence * wanted.rows
+        rows = max(0, min(wanted.rows, left))
+        self.schedule.note_done(group, rows)
+        assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows else ())
+        self._open[group] = True
+
+    def _announce(self) -> None:
+        while self._open.get(self._next_announced):
+            del self._open[self._next_announced]
+            announce = self.schedule.announcement(self._next_announced, 0, ())
+            self._next_announced += 1
+            if announce is not None:
+                assert announce.stream is not None
+                self.announced.append(announce.stream)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    lengths=st.lists(st.integers(0, 13), min_size=1, max_size=4).filter(any),
+    size=st.integers(1, 5),
+    last_batch=st.sampled_from(("partial", "drop", "wrap")),
+    epochs=st.integers(1, 3),
+    slots=st.integers(1, 8),
+    seed=st.integers(0, 99),
+    moving=st.booleans(),
+)
+def test_the_batches_depend_neither_on_prefetching_nor_on_who_answers_first(
+    lengths: list[int], size: int, last_batch: LastBatch, epochs: int, slots: int, seed: int, moving: bool
+) -> None:
+    schedule = stream_schedule(StreamPosition.start(len(lengths)), size, last_batch, epochs)
+    runs = [length * epochs for length in lengths] if last_batch == "wrap" else lengths
+    stream = Stream(schedule, runs, slots, np.random.default_rng(seed), moving)
+    stream.run()
+    assert schedule.complaint == ""
+    assert stream.announced == expected(lengths, size, last_batch, epochs)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    lengths=st.lists(st.integers(1, 13), min_size=1, max_size=3),
+    size=st.integers(1, 5),
+    slots=st.integers(1, 6),
+    data=st.data(),
+)
+def test_a_stream_goes_on_behind_any_batch_that_was_taken(
+    lengths: list[int], size: int, slots: int, data: st.DataObject
+) -> None:
+    whole = expected(lengths, size, "partial", 2)
+    taken = data.draw(st.integers(0, len(whole)))
+    position = StreamPosition.start(len(lengths))
+    for batch in whole[:taken]:
+        if batch.epoch != position.epoch:
+            position.epoch, position.sequences = batch.epoch, [0] * len(lengths)
+        position.sequences[batch.shard] = batch.sequence + 1
+        position.turn = (batch.shard + 1) % len(lengths)
+    schedule = stream_schedule(position, size, epochs=2)
+    stream = Stream(schedule, lengths, slots, np.random.default_rng(taken))
+    stream.run()
+    assert schedule.complaint == ""
+    assert stream.announced == whole[taken:]
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("slots", [1, 3, 7])
+def test_an_epoch_without_a_sample_is_complained_of(slots: int, moving: bool) -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4)
+    Stream(schedule, [0, 0], slots, np.random.default_rng(0), moving).run()
+    # If a batch before the known end is still being made, it is said of a later epoch: nobody can be sure of this one.
+    assert f"the stream gave no sample in epoch {'' if moving else 0}" in schedule.complaint
+    assert not schedule.has(1000)
+
+
+def test_a_ranks_shards_are_numbered_among_those_of_all_ranks() -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4, rank=3)
+    assert schedule.has(0)
+    assert schedule.has(1)
+    assert [schedule.stream_batch(group).shard for group in (0, 1)] == [6, 7]
+
+
+def test_of_a_streams_batch_with_a_bad_row_nothing_is_postprocessed_or_announced() -> None:
+    schedule = stream_schedule(StreamPosition.start(1), 4)
+    assert schedule.has(0)
+    schedule.note_done(0, 4)
+    assert schedule.batch_rows(0, good_rows=2) == ()
+    assert schedule.announcement(0, 0, (), good_rows=2) is None
+
+
+def test_a_streams_batch_is_one_piece_for_one_loader() -> None:
+    schedule = stream_schedule(StreamPosition.start(1), 4)
+    assert not schedule.can_be_cut
+    assert schedule.has(0)
+    assert schedule.rows_of(0) == 4
+
+
+def test_the_sample_of_a_streams_row_is_what_the_loader_was_at_or_its_place() -> None:
+    schedule = stream_schedule(StreamPosition(3, [2, 5]), 4, rank=3)
+    assert schedule.has(0)
+    assert schedule.sample_in(0, 1, seen=77) == (3, 77, "the stream's shard 6")
+    assert schedule.sample_in(0, 1, seen=-1) == (3, 9, "the stream's shard 6")

@@ -1,0 +1,150 @@
+"""The plan of a run whose samples have indices: all its batches are known beforehand."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..base.parameters import Parameters
+from ..base.specs import NamedRows, Rows
+from ..loading.indexed_worker import IndexedWorker
+from ..order.batches import Batches
+from ..order.epoch_order import EpochOrder
+from ..order.groups import Groups
+from ..transport.messages import Announce
+from ..transport.status_board import LoaderStatus
+from .batch import Batch
+from .plan import Plan, State, check_state
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedPlan(Plan):
+    """It is its own schedule: what is in a group is a function of its number."""
+
+    order: EpochOrder
+    groups: Groups
+
+    can_be_cut = True
+    complaint = ""
+    finished = False
+
+    @property
+    def batches_per_slot(self) -> int:
+        return self.groups.batches_per_slot
+
+    @property
+    def samples(self) -> int:
+        return self.order.samples
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.groups.batches.batches_per_epoch
+
+    @property
+    def total_batches(self) -> int | None:
+        return self.groups.batches.total
+
+    # ---- for the trainer
+
+    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        size, replaced = self.parameters.batch_size, dict(announce.replaced)
+        batches = []
+        for offset, k in enumerate(self.groups.numbers(announce.group)):
+            where, first = self.groups.batches.batch(k), offset * size
+            if 0 <= announce.rows < first + size:
+                break
+            epoch, position = divmod(where.start, self.order.samples)
+            tops = {name: top[first : first + where.rows] for name, top in rows.items()}
+            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
+            number = self.first_number + k
+            batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))
+        return batches
+
+    def begin(self) -> IndexedProgress:
+        return IndexedProgress(self)
+
+    def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
+        checked = check_state(state, self.begin().state(), ("samples", "seed", "shuffle"))
+        batches = make_batches(self.parameters, self.samples, int(checked["position"]))
+        return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
+
+    # ---- for the assembler
+
+    def schedule(self) -> IndexedPlan:
+        return self
+
+    def has(self, group: int) -> bool:
+        total = self.groups.total
+        return total is None or group < total
+
+    def rows_of(self, group: int) -> int:
+        return self.groups.rows_of(group)
+
+    def affinity(self, group: int, row: int) -> int | None:
+        """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
+        return self.order.window_at(self.groups.position_of(group, row))
+
+    def stream_batch(self, group: int) -> None:
+        return None
+
+    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
+        size = self.parameters.batch_size
+        sizes = [self.groups.batches.batch(k).rows for k in self.groups.numbers(group)]
+        return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
+
+    def note_done(self, group: int, stream_rows: int) -> None:
+        """All that was asked for is there."""
+
+    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
+        position = self.groups.position_of(group, row)
+        return position // self.order.samples, int(self.order.indices(position, 1)[0]), ""
+
+    def announcement(
+        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
+    ) -> Announce | None:
+        if 0 <= good_rows < self.parameters.batch_size:
+            return None
+        return Announce(group, slot, replaced, rows=good_rows)
+
+    # ---- for a loader
+
+    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket) -> IndexedWorker:
+        return IndexedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
+
+
+@dataclass(slots=True)
+class IndexedProgress:
+    """Counts batches: which samples they were follows from the plan."""
+
+    plan: IndexedPlan
+    taken: int = 0
+
+    def took(self, _batch: Batch) -> None:
+        self.taken += 1
+
+    def state(self) -> State:
+        return {
+            "version": _STATE_VERSION,
+            "batches": self.plan.first_number + self.taken,
+            "position": self.plan.groups.batches.round_start(self.taken),
+            "samples": self.plan.samples,
+            "seed": self.plan.parameters.seed,
+            "shuffle": str(self.plan.parameters.shuffle),
+            "world_size": self.plan.parameters.world_size or 1,
+        }
+
+
+def make_batches(parameters: Parameters, samples: int, start: int) -> Batches:
+    """The batches that `parameters` ask for, from the global position `start`; raises ParameterError."""
+    return Batches(
+        samples,
+        parameters.batch_size,
+        parameters.last_batch,
+        parameters.epochs,
+        parameters.rank or 0,
+        parameters.world_size or 1,
+        start,
+    )

@@ -1,0 +1,190 @@
+"""From parameters to the plan of a run. Opens and checks, makes one sample on trial; starts nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from ..base.hooks import Hooks, Sample
+from ..base.parameters import Parameters
+from ..base.source import Source
+from ..base.specs import allocate_rows
+from ..loading.decoded_source import DecodedSource, read_one
+from ..loading.decoded_stream import DecodedStream, shard_items
+from ..loading.row_maker import RowMaker
+from ..loading.transform import CropMirror
+from ..order.batches import rand_skip_of
+from ..order.epoch_order import EpochOrder
+from ..order.groups import Groups, batches_per_slot
+from ..order.make_order import make_order
+from ..order.mixed_order import MixedOrder
+from ..order.shard_turns import StreamPosition
+from ..sources import open_source
+from ..sources.mixed import MixedSource, open_mix
+from ..sources.stream import StreamSource
+from .indexed_plan import IndexedPlan, make_batches
+from .packed import Packed
+from .plan import Plan, max_loaders, usable_cores
+from .stream_plan import StreamPlan
+
+_TRIAL_ROWS = 32
+_TRIAL_S = 0.02
+_AGAIN_S = 0.2
+_TRIAL_BYTES = 1 << 20
+"""Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
+
+
+def make_plan(
+    parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
+) -> Plan:
+    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what decode raises."""
+    source = source or open_declared(parameters, base_dir)
+    crop_mirror = CropMirror(parameters.transform, train=train)
+    transform = crop_mirror if crop_mirror.active else None
+    if isinstance(source, StreamSource):
+        return _stream_plan(parameters, hooks, source, transform)
+    return _indexed_plan(parameters, hooks, source, transform, base_dir)
+
+
+def open_declared(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
+    """What `source` or `mix` declare; raises ParameterError, SourceError."""
+    declared = parameters.source
+    if declared is None:
+        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
+    if set(declared) == {StreamSource.kind}:
+        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
+    return open_source(declared, tops=parameters.tops, base_dir=base_dir)
+
+
+# ---- by index
+
+
+def _indexed_plan(
+    parameters: Parameters, hooks: Hooks, plain: Source, transform: CropMirror | None, base_dir: Path
+) -> IndexedPlan:
+    order = _order(parameters, plain)
+    source, cached_samples = plain, 0
+    if parameters.cache is not None:
+        from ..sources.cache.source import CachedSource  # few runs have one
+
+        source = CachedSource(plain, base_dir / parameters.cache.path, parameters.cache.size_limit)
+        cached_samples = source.cached_samples
+    batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
+    trial_index = int(order.indices(batches.start, 1)[0])
+    rows = RowMaker(
+        hooks,
+        source.specs,
+        lambda: read_one(source, trial_index),
+        tops=parameters.tops,
+        seed=parameters.seed,
+        transform=transform,
+        max_shapes=parameters.max_shapes,
+    )
+    # The trial sample has just been cached: it does not show how long the others will take.
+    timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
+    seconds = _seconds_per_row(timed, order, batches.start)
+    source.close()
+    batch_bytes = sum(spec.nbytes for spec in rows.specs.values()) * parameters.batch_size
+    return IndexedPlan(
+        parameters=parameters,
+        decoded=Packed(DecodedSource(source, rows), source.modules),
+        specs=rows.specs,
+        slot_specs=rows.slot_specs,
+        postprocesses=hooks.postprocess is not None,
+        max_loaders=max_loaders(parameters),
+        seconds_per_row=seconds,
+        order=order,
+        groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds)),
+    )
+
+
+def _order(parameters: Parameters, source: Source) -> EpochOrder:
+    if isinstance(source, MixedSource):
+        return MixedOrder(
+            source.sizes,
+            source.weights,
+            shuffle=parameters.shuffle,
+            seed=parameters.seed,
+            chunk_samples=[part.chunk_samples for part in source.sources],
+            window_chunks=parameters.shuffle_window,
+        )
+    return make_order(
+        len(source),
+        shuffle=parameters.shuffle,
+        seed=parameters.seed,
+        chunk_samples=source.chunk_samples,
+        window_chunks=parameters.shuffle_window,
+    )
+
+
+def _seconds_per_row(decoded: DecodedSource, order: EpochOrder, position: int) -> float:
+    """Time to make a row when everything is warm: the first run opens files and waits for the disk, so it is repeated
+    even if it took long; rows in a run share a call's cost.
+
+    The least of several runs, since other processes can only add to it.
+    """
+    seconds = _seconds_for(decoded, order, position, 1)
+    row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
+    run = max(1, min(_TRIAL_ROWS, _TRIAL_BYTES // max(1, row_bytes)))
+    # Only rows that the source makes by itself, all in one call, take less time together than one by one.
+    for rows, limit_s in ((1, _AGAIN_S), *[(run, _TRIAL_S)] * (3 if decoded.rows.changes_nothing else 0)):
+        if seconds * rows < limit_s:
+            seconds = min(seconds, _seconds_for(decoded, order, position, rows) / rows)
+    return seconds
+
+
+def _seconds_for(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -> float:
+    # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
+    indices = np.repeat(order.indices(position, 1), rows)
+    epochs = np.full(rows, position // order.samples, np.int64)
+    out = allocate_rows(decoded.rows.slot_specs, rows)
+    begun = time.perf_counter()
+    decoded.make(indices, epochs, out, lambda _: None)
+    return time.perf_counter() - begun
+
+
+# ---- as a stream
+
+
+def _stream_plan(
+    parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None
+) -> StreamPlan:
+    for name, value, why in (
+        ("shuffle", parameters.shuffle, "use the stream's capacity and min_after_dequeue"),
+        ("rand_skip", parameters.rand_skip, "skip in the function that makes the stream"),
+        ("cache", parameters.cache, "only indexed sources have one"),
+    ):
+        if value:
+            raise ParameterError(f"parameter {name!r} is {value!r}, which a stream cannot have: {why}")
+    if not parameters.in_order:
+        raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
+    loaders = parameters.num_loaders
+    shards = source.shards or (usable_cores() if loaders == "auto" else loaders)
+    num_shards = shards * (parameters.world_size or 1)
+    rows = RowMaker(
+        hooks,
+        source.specs,
+        lambda: _first_sample(source, num_shards, parameters.seed),
+        tops=parameters.tops if hooks.decode else None,
+        seed=parameters.seed,
+        transform=transform,
+        max_shapes=parameters.max_shapes,
+    )
+    return StreamPlan(
+        parameters=parameters,
+        decoded=Packed(DecodedStream(source, rows, num_shards), source.modules),
+        specs=rows.specs,
+        slot_specs=rows.slot_specs,
+        postprocesses=hooks.postprocess is not None,
+        max_loaders=max_loaders(parameters),
+        shards=shards,
+        position=StreamPosition.start(shards),
+    )
+
+
+def _first_sample(source: StreamSource, num_shards: int, seed: int) -> Sample:
+    item = next(shard_items(source, num_shards, 0, 0, seed))
+    return Sample(source.components(item.value), item.index, item.epoch)

@@ -1,0 +1,64 @@
+"""User code on its way to the loaders: packed in the trainer, carried unopened by the assembler.
+
+Nothing of the user's can bring the assembler down: it never unpickles what a user wrote. It knows the modules that the
+code needs, because the nursery imports them before it forks: else each loader would import the source's code, the
+hooks' and all that they use for itself, which takes 0.1 s for h5py alone, again after each death, and memory that no
+two of them share.
+"""
+
+from __future__ import annotations
+
+import io
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Generic, TypeVar
+
+import cloudpickle
+
+_T = TypeVar("_T")
+
+
+class Packed(Generic[_T]):
+    """`value` itself in the process that made this; its bytes after pickling, until `value` is read.
+
+    `modules`: what to import before forking. Pickling adds those that `value` refers to.
+    """
+
+    def __init__(self, value: _T, modules: tuple[str, ...] = ()) -> None:
+        self._value: _T | None = value
+        self._bytes = b""
+        self.modules = modules
+
+    @property
+    def value(self) -> _T:
+        if self._value is None:
+            self._value = cloudpickle.loads(self._bytes)
+        return self._value
+
+    def __getstate__(self) -> dict[str, object]:
+        if self._value is None:
+            return self.__dict__
+        data, modules = pack(self._value)
+        return {"_value": None, "_bytes": data, "modules": (*self.modules, *modules)}
+
+
+def pack(value: object) -> tuple[bytes, tuple[str, ...]]:
+    """`value` pickled, and the modules that it refers to, without __main__, which is sent by value."""
+    with io.BytesIO() as file:
+        pickler = _Pickler(file)
+        pickler.dump(value)
+        return file.getvalue(), tuple(name for name in pickler.modules if name != "__main__")
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.modules: dict[str, None] = {}
+
+    def reducer_override(self, thing: object) -> Any:
+        if isinstance(thing, ModuleType):
+            self.modules[thing.__name__] = None
+        elif isinstance(thing, type | FunctionType | BuiltinFunctionType) and isinstance(thing.__module__, str):
+            self.modules[thing.__module__] = None
+        return super().reducer_override(thing)

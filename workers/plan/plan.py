@@ -1,0 +1,193 @@
+"""The plan of a run: all that describes it, made once in the trainer, and handed whole to assembler and loaders.
+
+    trainer     what the batches are: `unpack`, `begin`, `resumed`, and how many there are
+    assembler   what to make next: `schedule`
+    loaders     how to make it: `worker`
+
+Reading by index and reading as a stream are two classes of plan. Anyone who needs `batch_size`, `seed` or another
+parameter asks `parameters`; nobody keeps a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from ..base.errors import ParameterError
+from ..base.parameters import Parameters
+from ..base.source import Source
+from ..base.specs import ArraySpec, NamedRows, Rows
+from ..loading.decoded_source import DecodedSource
+from ..loading.decoded_stream import DecodedStream
+from ..loading.worker import Worker
+from ..sources.stream import StreamSource
+from ..transport.messages import Announce, StreamBatch
+from ..transport.ring import SlotLayout
+from ..transport.status_board import LoaderStatus
+from .batch import Batch
+from .packed import Packed
+
+State = dict[str, int | str]
+
+_FEWEST_SLOTS = 3
+"""One that the trainer reads, one that lies ready, one that is being filled."""
+
+
+class Progress(Protocol):
+    """How far the trainer has come."""
+
+    def took(self, batch: Batch) -> None:
+        """The trainer has received `batch`."""
+
+    def state(self) -> State:
+        """Plain values from which `Plan.resumed` goes on."""
+
+
+class Schedule(Protocol):
+    """What the assembler asks, group by group in rising order; no I/O."""
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the rows of a group may be made by several loaders."""
+
+    def has(self, group: int) -> bool:
+        """Whether there is such a group, now; asked until it is there."""
+
+    def rows_of(self, group: int) -> int:
+        """Rows to be made."""
+
+    def affinity(self, group: int, row: int) -> int | None:
+        """Rows of one affinity had better be made by one loader; None if any loader will do."""
+
+    def stream_batch(self, group: int) -> StreamBatch | None:
+        """Which batch of a stream the group is."""
+
+    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
+        """The rows of each batch in the group that lies within its first `good_rows` rows."""
+
+    def note_done(self, group: int, stream_rows: int) -> None:
+        """A loader has made rows of the group; `stream_rows`: how many a stream had for it."""
+
+    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
+        """(epoch, index, where) of the sample in `row`, as far as it is known here; `seen`: what a loader was at."""
+
+    def announcement(
+        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
+    ) -> Announce | None:
+        """What to tell the trainer; None if there is nothing for it in the group.
+
+        `good_rows`: if the run ends with a bad row of the group, how many lie before it.
+        """
+
+    @property
+    def complaint(self) -> str:
+        """Why there is no way on, or nothing."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trainer must be told that no more groups will come; never if it knows by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """What does not change while the pipeline runs.
+
+    `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
+    `specs`: what the tops' rows are, by name and in order. `slot_specs`: those, and what a slot has beside them.
+    `postprocesses`: whether there is such a hook.
+    `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
+    """
+
+    parameters: Parameters
+    decoded: Packed[Any]
+    specs: Mapping[str, ArraySpec]
+    slot_specs: Mapping[str, ArraySpec]
+    postprocesses: bool
+    max_loaders: int
+    seconds_per_row: float = 0.0
+    first_number: int = 0
+
+    @property
+    @abstractmethod
+    def batches_per_slot(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Samples in an epoch, over all ranks; raises SourceError for a stream, which does not know."""
+
+    @property
+    @abstractmethod
+    def batches_per_epoch(self) -> int | None: ...
+
+    @property
+    @abstractmethod
+    def total_batches(self) -> int | None: ...
+
+    @abstractmethod
+    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        """The batches of an announced group, as views on its slot's rows."""
+
+    @abstractmethod
+    def begin(self) -> Progress: ...
+
+    @abstractmethod
+    def resumed(self, state: Mapping[str, object]) -> Self:
+        """The same, going on from `state`; raises ParameterError if that is not possible."""
+
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """For one assembler, from the plan's start."""
+
+    @abstractmethod
+    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket) -> Worker:
+        """For one loader; raises whatever unpickling user code raises."""
+
+    @property
+    def source(self) -> Source | StreamSource:
+        decoded: DecodedSource | DecodedStream = self.decoded.value
+        return decoded.source
+
+    @property
+    def layout(self) -> SlotLayout:
+        return SlotLayout(self.slot_specs, self.batches_per_slot * self.parameters.batch_size)
+
+    @property
+    def slots(self) -> int:
+        """Slots in the ring: those to prefetch, and the one that the trainer holds."""
+        prefetched = -(-self.parameters.prefetch_batches // self.batches_per_slot)
+        return max(_FEWEST_SLOTS, prefetched + 1)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity mask counts, not what the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def max_loaders(parameters: Parameters) -> int:
+    return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
+
+
+def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
+    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
+    if set(state) != set(ours) or state["version"] != ours["version"]:
+        raise ParameterError(
+            f"this is no state of such a pipeline: {dict(state)!r}; expected the names {', '.join(ours)} "
+            f"and version {ours['version']}"
+        )
+    checked: State = {}
+    for name, value in state.items():
+        if not isinstance(value, int | str) or type(value) is not type(ours[name]) or str(value).startswith("-"):
+            raise ParameterError(f"the state's {name} is {value!r}: expected a value such as {ours[name]!r}")
+        checked[name] = value
+    for name in fixed:
+        if checked[name] != ours[name]:
+            raise ParameterError(
+                f"the state was saved with {name}={checked[name]!r}, this pipeline has {name}={ours[name]!r}: "
+                "the same batches cannot follow; use the same source and order, or start without the state"
+            )
+    return checked
