@@ -16,7 +16,7 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known word is near."""
+    """` (did you mean 'x'?)`, or nothing if no known word is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -1,4 +1,4 @@
-"""One exception class per cause: who catches one knows what happened without reading the text.
+"""One exception class per cause: catching one tells what happened, without reading the text.
 
 Every message names the thing, its value, what was expected and what to do. Classes whose cause has parts that a
 program may want (the sample's index, the exit codes) carry them as attributes.
@@ -22,7 +22,7 @@ class SourceError(BlobfeedError):
 
 
 class SampleError(BlobfeedError):
-    """One sample could not be made; `__cause__` is the loader's exception where there is one."""
+    """One sample could not be made; `__cause__` is the loader's exception, if there is one."""
 
     def __init__(self, message: str, *, source: str = "", index: int = -1, path: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class SampleError(BlobfeedError):
 
 
 class SampleTooLargeError(BlobfeedError, ValueError):
-    """A sample of varying shape exceeds the declared maximum that its slot has room for."""
+    """A sample of varying shape exceeds the declared maximum of its slot."""
 
 
 class TooManyBadSamples(BlobfeedError):
@@ -68,7 +68,7 @@ class EndOfData(BlobfeedError):
 
 
 class RingAllocationError(BlobfeedError, MemoryError):
-    """The memory for the ring of batch slots is not to be had."""
+    """The memory for the ring of batch slots is not available."""
 
 
 class DescriptorLimitError(BlobfeedError, OSError):

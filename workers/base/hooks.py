@@ -42,9 +42,9 @@ PostprocessHook = Callable[[dict[str, AnyArray]], Mapping[str, AnyArray] | None]
 class Hooks:
     """User code that runs in loaders.
 
-    `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array where
+    `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array if
     there is one top. `postprocess(batch)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in
-    place or returns what shall take its place; shapes and types stay.
+    place or returns what replaces it; shapes and types stay.
     """
 
     decode: DecodeHook | None = None
@@ -54,7 +54,7 @@ class Hooks:
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:
     """A mapping, a tuple in the order of `names` or a single array, as arrays by name, in that order.
 
-    Raises ValueError, beginning with `what`, where it is not one array for each name.
+    Raises ValueError, beginning with `what`, if it is not one array for each name.
     """
     values: Mapping[Any, Any]
     if isinstance(result, Mapping):

@@ -27,7 +27,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N
 def parse_param_str(text: str) -> dict[str, Any]:
     """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
 
-    Raises ParameterError where it is none of them.
+    Raises ParameterError if it is none of them.
     """
     value = _python_dict(text)
     if value is None:

@@ -48,13 +48,13 @@ class Source(ABC):
         """Put sample indices[i] into row i of every name of `out`, for all i.
 
         `indices`: shape (rows,) int64, in any order, repeats allowed. `out`: for each name of `specs` an array of
-        shape (rows, *spec.shape), C-contiguous, or RaggedRows where the spec varies. It is memory of the batch slot
+        shape (rows, *spec.shape), C-contiguous, or RaggedRows if the spec varies. It is memory of the batch slot
         itself: write into it, do not replace it. Whatever a sample makes go wrong is raised from here; the loader
         then asks for the same rows one by one to find out which one it was.
         """
 
     def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
-        """These samples, by name, where all of them already lie in memory as `read` would give them; else None.
+        """These samples, by name, if all of them already lie in memory as `read` would give them; else None.
 
         Arrays in their own shape, not to be written to, valid until the next call. Where only a part of each sample is
         wanted, as with a crop, that saves copying the whole first.
@@ -67,7 +67,7 @@ class Source(ABC):
 
     @property
     def chunk_samples(self) -> int | None:
-        """Samples in one storage chunk where reading one of them costs as much as reading all; else None."""
+        """Samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce

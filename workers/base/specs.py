@@ -19,7 +19,7 @@ IndexArray = NDArray[np.int64]
 class ArraySpec:
     """What each sample has under one name; there is no batch axis in `shape`.
 
-    Where `varies` is true, samples may differ in size: `shape` is then the largest that a slot has room for, the number
+    If `varies` is true, samples may differ in size: `shape` is then the largest that fits a slot, the number
     of axes is the same for all, and each extent of a sample is at most the one declared.
     """
 
@@ -40,7 +40,7 @@ class ArraySpec:
 
 
 class RaggedRows:
-    """Rows for samples of varying shape: each row has room for the largest, and its real shape beside it.
+    """Rows for samples of varying shape: each row can hold the largest, and has its real shape beside it.
 
     `memory`: shape (rows, spec.items), C-contiguous.  `shapes`: shape (rows, number of axes) int32.
     A reader of the rows finds row i's sample, C-contiguous, at the start of memory[i].
@@ -85,7 +85,7 @@ class RaggedRows:
 
 
 Rows = AnyArray | RaggedRows
-"""The rows of one name: an array of shape (rows, *spec.shape), or ragged rows where the spec varies."""
+"""The rows of one name: an array of shape (rows, *spec.shape), or ragged rows if the spec varies."""
 
 NamedRows = Mapping[str, Rows]
 

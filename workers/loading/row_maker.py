@@ -84,8 +84,8 @@ class RowMaker:
         if value.dtype != self._image_type or not fits:
             raise ValueError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
-                f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; set crop_size "
-                "or declare max_shapes where images differ in size, force_color or force_gray where in channels"
+                f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; if images "
+                "differ in size, set crop_size or declare max_shapes; if in channels, set force_color or force_gray"
             )
 
     def _raw_tops(self, raw_specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:

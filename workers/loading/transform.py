@@ -41,7 +41,7 @@ class CropMirror:
     """Turns an image of shape (channels, height, width) into what the top gets, in one copy.
 
     With `train` the crop's place and the mirroring are drawn, else the crop is centred and nothing is mirrored. The
-    channels of a colour image are taken to be in Caffe's order, blue first, where force_gray weighs them.
+    channels of a colour image are taken to be in Caffe's order, blue first, when force_gray weighs them.
     """
 
     def __init__(self, options: Transform, *, train: bool) -> None:
@@ -60,7 +60,7 @@ class CropMirror:
         return bool(self._size or self._mirror or self._channels)
 
     def output_spec(self, spec: ArraySpec) -> ArraySpec:
-        """What images of `spec` become; raises ParameterError where they cannot be cropped or recoloured so."""
+        """What images of `spec` become; raises ParameterError if they cannot be cropped or recoloured so."""
         if len(spec.shape) != 3:
             raise ParameterError(
                 f"transform: crop_size, mirror, force_color and force_gray need images of shape (channels, height, "
@@ -82,7 +82,7 @@ class CropMirror:
         return self._channels or channels, self._size or height, self._size or width
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
-        """Which part of an image of `shape` to take; raises SampleError where it is smaller than the crop."""
+        """Which part of an image of `shape` to take; raises SampleError if it is smaller than the crop."""
         spare_height, spare_width = (have - (self._size or have) for have in shape[1:])
         if spare_height < 0 or spare_width < 0:
             raise SampleError(
@@ -106,7 +106,7 @@ class CropMirror:
         return crop
 
     def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
-        """`apply` into one of the rows of a top; raises SampleTooLargeError where it varies and has no room."""
+        """`apply` into one of the rows of a top; raises SampleTooLargeError if it varies and does not fit."""
         if isinstance(rows, RaggedRows):
             return self.apply(sample, rows.reserve(row, self.output_shape(sample.shape)), rng)
         return self.apply(sample, rows[row], rng)
@@ -135,7 +135,7 @@ def _mirror(part: AnyArray, out: AnyArray) -> None:
 
 @functools.cache
 def _opencv() -> ModuleType | None:
-    # Imported with the first mirrored image: who mirrors none needs no OpenCV, nor the 26 ms that it takes.
+    # Imported with the first mirrored image: a run that mirrors none needs no OpenCV, nor the 26 ms that it takes.
     try:
         import cv2
     except ImportError:

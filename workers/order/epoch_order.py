@@ -47,7 +47,7 @@ class EpochOrder(ABC):
         return out
 
     def window_at(self, position: int) -> int | None:
-        """The window that holds a global position, numbered through all epochs; None where that need not be known.
+        """The window that holds a global position, numbered through all epochs; None if that need not be known.
 
         Only positions of one window have storage chunks in common: given to one loader, they are decoded once, and
         given to several, once by each. Without chunks that are decoded as a whole it is all the same.

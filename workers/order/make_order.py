@@ -18,7 +18,7 @@ def make_order(
 ) -> EpochOrder:
     """The order that the parameter `shuffle` asks for.
 
-    `chunk_samples`: consecutive samples that cost as much to read as one of them, or None where there are no such
+    `chunk_samples`: consecutive samples that cost as much to read as one of them, or None if there are no such
     chunks. `window_chunks`: chunks whose samples are shuffled among each other. Both count for `shuffle: chunk` alone.
     Raises ParameterError.
     """

@@ -87,7 +87,7 @@ class MixedOrder(EpochOrder):
 def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
     """How often each source is drawn in one pattern.
 
-    The pattern's length is chosen so that the shares are exact, where one of at most 8192 draws makes them so: 0.7 and
+    The pattern's length is chosen so that the shares are exact, if at most 8192 draws make them so: 0.7 and
     0.3 give 700 and 300. Else it is 8192, with the shares rounded to whole draws. Raises ParameterError for a weight
     that is not above zero, or so small that its source would not be drawn.
     """

@@ -6,7 +6,7 @@ Two ways, by size:
   permutations is equally likely, which no cipher on so few values gives.
 - Above: a Feistel network. A position is written as a pair (left, right) below sides a × b; each round adds to one
   half, modulo its side, a hash of the other, so each round, and hence the whole, can be undone: it is a bijection of
-  [0, a·b). Where it leaves [0, n) it is applied again until it is back inside ("cycle walking": Black and Rogaway,
+  [0, a·b). If it leaves [0, n) it is applied again until it is back inside ("cycle walking": Black and Rogaway,
   Ciphers with Arbitrary Finite Domains, CT-RSA 2002, who describe this very a × b network).
 
 The sides are near the square root of n, so a·b exceeds n by less than one side and a walk is rare (1 in √n). A network
@@ -61,7 +61,7 @@ def mix64(words: Words) -> Words:
 
 
 def numbered_keys(key: int, numbers: IndexArray) -> Words:
-    """A key for each number, all from one 64-bit key: where derive_key, once for each, would take too long."""
+    """A key for each number, all from one 64-bit key: calling derive_key for each would take too long."""
     return mix64(numbers.astype(np.uint64) * _GOLDEN + np.uint64(key))
 
 

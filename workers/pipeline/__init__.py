@@ -1,1 +1,1 @@
-"""What the trainer's process holds: the pipeline, its feed, the plan of a run."""
+"""What the trainer's process holds: the pipeline and its feed."""

@@ -69,7 +69,7 @@ class Pipeline:
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Of this rank; rounded up where batches wrap from one epoch into the next. None for a stream."""
+        """Of this rank; rounded up if batches wrap from one epoch into the next. None for a stream."""
         return self._plan.batches_per_epoch
 
     @property

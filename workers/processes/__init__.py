@@ -1,1 +1,1 @@
-"""Who runs, who owes what, who died: assembler, ledger, loader pool, nursery, loaders."""
+"""Which processes run, what each has to make, which died: assembler, ledger, loader pool, nursery, loaders."""

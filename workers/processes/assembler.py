@@ -392,9 +392,9 @@ def _print_at_once() -> None:
 
 
 def _trainer_is_ready(config: Config) -> bool:
-    """Wait until the trainer has made the sockets' directory; False where it has died before, or given up.
+    """Wait until the trainer has made the sockets' directory; False if it has died before, or given up.
 
-    It gives up without telling where an exception, a signal handler's perhaps, reaches it before it holds the handle of
+    It gives up without telling if an exception, a signal handler's perhaps, reaches it before it holds the handle of
     this process: then its end of the error channel is closed.
     """
     folder = Path(config.sockets)

@@ -7,7 +7,7 @@ more batches is taken back: on few cores a second loader can even be in the firs
 from __future__ import annotations
 
 _WINDOW_S = 0.25
-_WINDOW_UNITS = 8
+_WINDOW_GROUPS = 8
 _NOTICEABLE = 0.03
 """Part of the time that the trainer may wait and still count as not waiting."""
 
@@ -16,7 +16,7 @@ _WORTH_IT = 1.05
 
 
 class AutoScale:
-    """Observes windows of some units and a quarter of a second; `wanted` is the number of loaders to have."""
+    """Observes windows of some groups and a quarter of a second; `wanted` is the number of loaders to have."""
 
     def __init__(self, most: int, now: float) -> None:
         self.wanted = 1
@@ -28,17 +28,17 @@ class AutoScale:
 
     def _begin(self, now: float) -> None:
         self._begun = now
-        self._units = 0
+        self._groups = 0
         self._waited_s = 0.0
 
     def observe(self, waited_s: float, now: float) -> bool:
-        """A unit was released after the trainer had waited `waited_s`; true when `wanted` or `settled` changed."""
-        self._units += 1
+        """A group was released after the trainer had waited `waited_s`; true when `wanted` or `settled` changed."""
+        self._groups += 1
         self._waited_s += waited_s
         elapsed = now - self._begun
-        if self.settled or self._units < _WINDOW_UNITS or elapsed < _WINDOW_S:
+        if self.settled or self._groups < _WINDOW_GROUPS or elapsed < _WINDOW_S:
             return False
-        rate, waits = self._units / elapsed, self._waited_s > _NOTICEABLE * elapsed
+        rate, waits = self._groups / elapsed, self._waited_s > _NOTICEABLE * elapsed
         self._begin(now)
         if self._skip_window:
             self._skip_window = False

@@ -23,7 +23,7 @@ _ANSWER_S = 10.0
 def find_interpreter() -> str:
     """The path of a Python of this very major.minor version; raises InterpreterError naming what was tried.
 
-    BLOBFEED_PYTHON, where set, is the only candidate.
+    BLOBFEED_PYTHON, if set, is the only candidate.
     """
     tried = []
     for candidate in _candidates():
@@ -49,7 +49,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_this_process(candidate: str) -> bool:
-    """Asking costs 20 ms, and is not needed where the trainer itself is that program."""
+    """Asking costs 20 ms, and is not needed if the trainer itself is that program."""
     try:
         return Path(candidate).samefile("/proc/self/exe")
     except OSError:

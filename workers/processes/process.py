@@ -20,11 +20,11 @@ _START_DESCRIPTORS = 32
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
-"""In the assembler: process handle, results, and three for the socket of its tasks where the next is there already."""
+"""In the assembler: process handle, results, and three for the socket of its tasks, as the next one may overlap."""
 
 
 def die_with(parent: int) -> None:
-    """Be killed by the kernel when the parent process ends; end at once where it already has."""
+    """Be killed by the kernel when the parent process ends; end at once if it already has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -46,8 +46,8 @@ def leave_signals_to_trainer() -> None:
 def interrupts_deferred() -> Iterator[None]:
     """Let Ctrl-C wait for the end of what could not be undone if it broke off in the middle.
 
-    Such as the start of a process that nobody has a handle of yet, or of a socket that its context has not heard of and
-    would wait for at its end, for ever. Threads other than the main one are never interrupted.
+    Such as the start of a process of which there is no handle yet, or of a socket that its context does not know yet
+    and would wait for at its end, for ever. Threads other than the main one are never interrupted.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -64,9 +64,9 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 def fill_standard_streams() -> None:
-    """Put the null device where descriptors 0, 1 and 2 are closed, for good.
+    """Open the null device as descriptors 0, 1 and 2 if they are closed, for good.
 
-    Else the next socket or memory file would get such a number, and what somebody prints would go into it.
+    Else the next socket or memory file would get such a number, and printed text would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

@@ -42,7 +42,7 @@ def sendable(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 
 def send_exception(channel: socket.socket, error: BaseException) -> int:
-    """Send `error` to the trainer; the number that names it, or 0 where it cannot be pickled or there is no room."""
+    """Send `error` to the trainer; the number that names it, or 0 if it cannot be pickled or the channel is full."""
     number = secrets.randbits(62) + 1
     try:
         data = cloudpickle.dumps((number, error))

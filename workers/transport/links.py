@@ -81,7 +81,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 
 
 def receive(socket: zmq.Socket[bytes]) -> bytes | None:
-    """The next frame, or None where none is waiting."""
+    """The next frame, or None if none is waiting."""
     try:
         return socket.recv(zmq.NOBLOCK)
     except zmq.Again:

@@ -1,4 +1,4 @@
-"""How much memory can really be had: what is free, what the control group still grants, what the process may map."""
+"""How much memory is really available: what is free, what the control group still grants, what the process may map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNLIMITED = 1 << 62
 
 def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
-    return min(_free_memory(proc), *_cgroup_rooms(proc, cgroup), _address_space_room(proc))
+    return min(_free_memory(proc), *_cgroup_limits(proc, cgroup), _address_space(proc))
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -25,23 +25,23 @@ def _free_memory(proc: Path) -> int:
     return _fields(proc / "meminfo")["MemAvailable"] * 1024
 
 
-def _address_space_room(proc: Path) -> int:
+def _address_space(proc: Path) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return _UNLIMITED
     return max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024)
 
 
-def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
+def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
     """What each control group above this process has left, page cache that it can drop counted as free."""
     yield _UNLIMITED
     for line in _lines(proc / "self/cgroup"):
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
-            yield from _rooms_upwards(cgroup, inside, "memory.max", "memory.current", "inactive_file")
+            yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _rooms_upwards(cgroup / "memory", inside, *names)
+            yield from _left_upwards(cgroup / "memory", inside, *names)
 
 
 def _lines(path: Path) -> list[str]:
@@ -51,19 +51,19 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _rooms_upwards(root: Path, inside: str, limit: str, usage: str, droppable: str) -> Iterator[int]:
+def _left_upwards(root: Path, inside: str, limit: str, usage: str, droppable: str) -> Iterator[int]:
     group = root / inside.lstrip("/")
     # In a container the path may name a group that is only visible from outside: then its own root is all there is.
     groups = [group, *group.parents] if group.is_dir() else [root]
     for folder in groups:
-        room = _room(folder, limit, usage, droppable)
-        if room is not None:
-            yield room
+        left = _left(folder, limit, usage, droppable)
+        if left is not None:
+            yield left
         if folder == root:
             return
 
 
-def _room(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
+def _left(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
     try:
         text = (folder / limit).read_text().strip()
         if text == "max" or int(text) >= _UNLIMITED // 2:

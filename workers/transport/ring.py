@@ -1,4 +1,4 @@
-"""The ring: one anonymous memory file that holds every slot, each with room for whole batches.
+"""The ring: one anonymous memory file that holds every slot, each of which holds whole batches.
 
 Who creates, attaches and closes: the trainer creates it at start (`Ring.create`) and hands its descriptor down; each
 loader attaches to the same descriptor (`Ring.attach`); each process closes its own map and descriptor. The file has no
@@ -121,7 +121,7 @@ class Ring:
 
 def _shortage(need: int, have: int, slots: int) -> RingAllocationError:
     return RingAllocationError(
-        f"the ring of {slots} batch slots needs {need:,} bytes, and {have:,} bytes can be had "
+        f"the ring of {slots} batch slots needs {need:,} bytes, and {have:,} bytes are available "
         "(free memory, control group and address-space limits considered): "
         "lower batch_size or prefetch_batches, or give the process more memory"
     )

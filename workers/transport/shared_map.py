@@ -1,7 +1,7 @@
 """A memory file mapped so that the kernel can use huge pages for it.
 
 Reading the ring in pages of 4 KiB costs the trainer a fifth to a third of its copy: it misses the address translation
-cache all the time. A memory file gets no huge pages by itself where the system says `shmem_enabled: never`, the usual
+cache all the time. A memory file gets no huge pages by itself if the system says `shmem_enabled: never`, the usual
 setting, but MADV_COLLAPSE (Linux 6.1) puts existing pages together on request, whatever the setting. Other processes
 profit as soon as they touch the memory again, if they have mapped it at a multiple of the huge page's size, which mmap
 does not choose by itself. Python's mmap module cannot ask for an address, hence ctypes.
@@ -56,7 +56,7 @@ class SharedMap:
         return np.asarray(self)
 
     def populate(self) -> None:
-        """Map all pages at once, where the kernel can (Linux 5.14); else they are mapped as they are touched."""
+        """Map all pages at once, if the kernel can (Linux 5.14); else they are mapped as they are touched."""
         _libc.madvise(self._address, self._size, _MADV_POPULATE_WRITE)
 
     def collapse(self) -> Iterator[int]:

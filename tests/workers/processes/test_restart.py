@@ -362,7 +362,7 @@ def test_an_interpreter_that_cannot_run_the_assembler_is_an_error_that_says_how_
 
 def test_a_ring_that_is_too_large_is_an_error() -> None:
     pipeline = trapped_pipeline(batch_size=10_000_000)
-    fails(pipeline, RingAllocationError, r"needs [\d,]+ bytes, and [\d,]+ bytes can be had")
+    fails(pipeline, RingAllocationError, r"needs [\d,]+ bytes, and [\d,]+ bytes are available")
     pipeline.close()
 
 

@@ -1,4 +1,4 @@
-"""How much memory can be had, on made-up /proc and control group trees of both versions."""
+"""How much memory is available, on made-up /proc and control group trees of both versions."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_shortage_names_what_is_needed_and_what_is_there(monkeypatch: pytest.M
     with pytest.raises(RingAllocationError) as caught:
         Ring.create(SMALL, slots=7)
     assert f"7 batch slots needs {need:,} bytes" in str(caught.value)
-    assert "12,345 bytes can be had" in str(caught.value)
+    assert "12,345 bytes are available" in str(caught.value)
     assert "lower batch_size or prefetch_batches" in str(caught.value)
     assert isinstance(caught.value, MemoryError)
     assert not leftovers.opened_since(before)
