@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -74,19 +75,19 @@ def _indexed_plan(
         cached_samples = source.cached_samples
     batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     trial_index = int(order.indices(batches.start, 1)[0])
-    rows = RowMaker(
-        hooks,
-        source.specs,
-        lambda: read_one(source, trial_index),
-        tops=parameters.tops,
-        seed=parameters.seed,
-        transform=transform,
-        max_shapes=parameters.max_shapes,
-    )
-    # The trial sample has just been cached: it does not show how long the others will take.
-    timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
-    seconds = _seconds_per_row(timed, order, batches.start)
-    source.close()
+    with closing(source):
+        rows = RowMaker(
+            hooks,
+            source.specs,
+            lambda: read_one(source, trial_index),
+            tops=parameters.tops,
+            seed=parameters.seed,
+            transform=transform,
+            max_shapes=parameters.max_shapes,
+        )
+        # The trial sample has just been cached: it does not show how long the others will take.
+        timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
+        seconds = _seconds_per_row(timed, order, batches.start)
     batch_bytes = sum(spec.nbytes for spec in rows.specs.values()) * parameters.batch_size
     return IndexedPlan(
         parameters=parameters,

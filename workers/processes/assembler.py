@@ -63,6 +63,7 @@ from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .task_size import TaskSize
 
 _LONGEST_WAIT_S = 1.0
+_SOCKETS_BESIDE_LOADERS = 64
 _ALL_ROWS = 1 << 40
 _DIRECTORY_POLL_S = 0.001
 
@@ -106,6 +107,7 @@ class Assembler:
     def _open_links(self) -> None:
         self._folder = Path(self._config.sockets)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _SOCKETS_BESIDE_LOADERS + self._plan.max_loaders)
         self._batch_link = links.open_socket(self._context, zmq.PUSH)
         self._batch_link.connect(links.address(self._folder, "batches"))
         self._release_link = links.open_socket(self._context, zmq.PULL)
@@ -122,6 +124,8 @@ class Assembler:
             self._config.descriptors.trainer,
         ):
             self._poller.register(watched, zmq.POLLIN)
+        # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
+        self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
     # ---- the loop
 
@@ -147,7 +151,7 @@ class Assembler:
 
     def _wait(self) -> None:
         ready = dict(self._poller.poll(self._timeout_ms()))
-        if self._config.descriptors.trainer in ready:
+        if self._config.descriptors.trainer in ready or self._config.descriptors.errors in ready:
             self._stopping = True
             return
         if self._release_link in ready:

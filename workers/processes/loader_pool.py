@@ -23,6 +23,10 @@ _LONGEST_PAUSE_S = 1.0
 _PROMPT = 2
 """Deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
 
+_STARTING_AT_ONCE = 16
+"""Requests to the nursery that it has not answered yet. More would fill the socket between the two, and with thousands
+of loaders each would wait for ever for the other to read."""
+
 _DEATHS_BEYOND = 8
 """Deaths in a row, with no task done in between, that end the run: this many and two for each loader. A sample on which
 loaders die is isolated after seven at most."""
@@ -76,9 +80,9 @@ class LoaderPool:
         return len(self._members)
 
     def start_missing(self, now: float) -> list[int]:
-        """Ask for as many loaders as are wanted and not there; returns their numbers."""
-        started = []
-        while len(self._members) < self.wanted and now >= self._next_start:
+        """Ask for loaders that are wanted and not there, some at a time; returns their numbers."""
+        started: list[int] = []
+        while self._may_ask_for_one and now >= self._next_start:
             loader, line = self._next_loader, self._free_lines.popleft()
             self._next_loader += 1
             self._members[loader] = _Member(line, now + self._start_timeout_s)
@@ -91,9 +95,15 @@ class LoaderPool:
     def next_deadline(self) -> float | None:
         """When a pause before starting another loader ends, or one is too late in starting; None for never."""
         times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
-        if len(self._members) < self.wanted:
+        if self._may_ask_for_one:
             times.append(self._next_start)
         return min(times, default=None)
+
+    @property
+    def _may_ask_for_one(self) -> bool:
+        if len(self._members) >= self.wanted:
+            return False
+        return sum(member.handle < 0 for member in self._members.values()) < _STARTING_AT_ONCE
 
     def note_ready(self, loader: int) -> bool:
         """False for a loader that is not, or no longer, one of ours, or that has said so before."""

@@ -382,6 +382,16 @@ def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
     assert list(long.iterdir()) == []
 
 
+def test_hundreds_of_loaders_start_and_end() -> None:
+    loaders = 600  # from 557 on, the assembler and the nursery once waited for each other, both in send
+    given = parameters(batch_size=2, num_loaders=loaders, epochs=None)
+    with Pipeline(given, Hooks(), source=Numbered(SMALL, 4)) as pipeline:
+        pipeline.release(pipeline.take())
+        wait_until(lambda: pipeline.statistics().loaders == loaders, f"{loaders} loaders", 120)
+        pipeline.release(pipeline.take())
+        assert pipeline.statistics().loader_deaths == 0
+
+
 def test_where_no_directory_has_a_path_short_enough_the_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = small()
     monkeypatch.setattr(links, "_MAX_PATH", 20)

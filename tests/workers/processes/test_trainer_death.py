@@ -62,6 +62,25 @@ def test_nothing_outlives_a_trainer_that_a_signal_ends(tmp_path: Path, number: s
         run.assert_nothing_is_left(children)
 
 
+EXEC = """
+feed = pipeline()
+steps(feed, 3)
+say("ready")
+hear()
+os.execv("/bin/sleep", ["sleep", "600"])
+"""
+
+
+def test_nothing_outlives_a_trainer_that_becomes_another_program(tmp_path: Path) -> None:
+    with trainer(tmp_path, EXEC) as run:
+        run.expect("ready")
+        children = run.wait_for_children(FAMILY)
+        run.tell()
+        wait_until(lambda: all(map(is_gone, children)), "the end of the children of a trainer that called exec")
+        assert run.process.poll() is None, "the other program is no business of ours"
+        run.kill()
+
+
 # ---- at any moment
 
 START_AND_RUN = """
