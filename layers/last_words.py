@@ -26,14 +26,15 @@ def is_embedded() -> bool:
 
 def says_its_errors(hook: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Wraps a hook: in an embedded interpreter its errors go to standard error, with their traceback, as they leave."""
+    if not is_embedded():
+        return hook
 
     @functools.wraps(hook)
     def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         try:
             return hook(*args, **kwargs)
         except BaseException as error:
-            if is_embedded():
-                _say(error)
+            _say(error)
             raise
 
     return call

@@ -41,12 +41,11 @@ class ChunkOrder(EpochOrder):
         self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
     ) -> None:
         """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
-        super().__init__(samples)
+        super().__init__(samples, seed)
         self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
             if value < 1:
                 raise ParameterError(f"{name} is {value}: expected at least 1")
-        self._seed = seed
         self._chunk = min(chunk_samples, samples)
         self._chunks = -(-samples // self._chunk)
         self._gap = self._chunks * self._chunk - samples
@@ -75,13 +74,13 @@ class ChunkOrder(EpochOrder):
         if self._epoch is None or self._epoch.number != number:
             # The short chunk's rank is drawn by itself, and the others are permuted around it: it is known without
             # inverting a permutation, and all orders of the chunks are still equally likely.
-            short_rank = derive_key(self._seed, "short chunk", number) * self._chunks >> 64
+            short_rank = derive_key(self.seed, "short chunk", number) * self._chunks >> 64
             self._epoch = _Epoch(
                 number,
                 short_rank,
                 self._window_of(short_rank),
-                keyed_permutation(max(1, self._chunks - 1), derive_key(self._seed, "chunks", number)),
-                derive_key(self._seed, "windows", number),
+                keyed_permutation(max(1, self._chunks - 1), derive_key(self.seed, "chunks", number)),
+                derive_key(self.seed, "windows", number),
             )
         return self._epoch
 

@@ -27,10 +27,11 @@ class EpochOrder(ABC):
     samples: int
     """Positions in one epoch."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, seed: int = 0) -> None:
         if samples < 1:
             raise ParameterError(f"the number of samples is {samples}: an order needs at least one")
         self.samples = samples
+        self.seed = seed
         self._block_start, self._block = 0, _NOTHING
 
     def indices(self, start: int, count: int) -> IndexArray:
@@ -81,8 +82,7 @@ class ShuffledOrder(EpochOrder):
     """A new uniform permutation of all samples in each epoch."""
 
     def __init__(self, samples: int, seed: int) -> None:
-        super().__init__(samples)
-        self._seed = seed
+        super().__init__(samples, seed)
         self._permutation: tuple[int, Permutation] | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ class ShuffledOrder(EpochOrder):
 
     def _of_epoch(self, epoch: int) -> Permutation:
         if self._permutation is None or self._permutation[0] != epoch:
-            self._permutation = epoch, keyed_permutation(self.samples, derive_key(self._seed, "shuffle", epoch))
+            self._permutation = epoch, keyed_permutation(self.samples, derive_key(self.seed, "shuffle", epoch))
         return self._permutation[1]
 
 

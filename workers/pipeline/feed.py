@@ -190,9 +190,9 @@ class Feed:
     def _wait(self) -> Announce:
         if (assembler := self._assembler) is None:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if len(self._held) >= self._plan.slots:
+        if len(self._held) >= self.shared.ring.slots:
             raise PipelineStalled(
-                f"all {self._plan.slots} slots of the ring are held by batches that were taken and not released: "
+                f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
             )
         self._send_releases()

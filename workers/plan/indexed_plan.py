@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import IndexedWorker
-from ..order.batches import Batches
+from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
-from ..order.groups import Groups
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderStatus
 from .batch import Batch

@@ -13,13 +13,12 @@ from ..base.hooks import Hooks, Sample
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import allocate_rows
-from ..loading.decoded_source import DecodedSource, read_one
-from ..loading.decoded_stream import DecodedStream, shard_items
+from ..loading.indexed_worker import DecodedSource, read_one
 from ..loading.row_maker import RowMaker
+from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.transform import CropMirror
-from ..order.batches import rand_skip_of
+from ..order.batches import Groups, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
-from ..order.groups import Groups, batches_per_slot
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
 from ..order.shard_turns import StreamPosition

@@ -21,8 +21,8 @@ from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, Rows
-from ..loading.decoded_source import DecodedSource
-from ..loading.decoded_stream import DecodedStream
+from ..loading.indexed_worker import DecodedSource
+from ..loading.stream_worker import DecodedStream
 from ..loading.worker import Worker
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce, StreamBatch

@@ -55,12 +55,11 @@ from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
 from .autoscale import AutoScale
 from .config import Config
-from .ledger import Ledger, Task
+from .ledger import Ledger, Task, TaskSize
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
-from .task_size import TaskSize
 
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
@@ -75,7 +74,7 @@ class Assembler:
 
     def __init__(self, config: Config, nursery: Nursery) -> None:
         self._config = config
-        self._nursery = nursery
+        self._nursery = nursery.fileno()
         self._plan = plan = config.plan
         self._parameters = plan.parameters
         self._board = StatusBoard(config.descriptors.board, plan.max_loaders)
@@ -120,7 +119,7 @@ class Assembler:
         for watched in (
             self._release_link,
             self._result_link,
-            self._nursery.fileno(),
+            self._nursery,
             self._config.descriptors.trainer,
         ):
             self._poller.register(watched, zmq.POLLIN)
@@ -144,7 +143,7 @@ class Assembler:
             self._announce()
             self._wait()
         except NurseryDied as death:
-            self._poller.unregister(self._nursery.fileno())
+            self._poller.unregister(self._nursery)
             self._fail(Failure("LoaderDied", str(death), details=death.exits))
         except LoaderDied as death:
             self._fail(Failure("LoaderDied", str(death), details=death.exits))
@@ -158,7 +157,7 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        if self._nursery.fileno() in ready and (death := self._pool.handle_event()):
+        if self._nursery in ready and (death := self._pool.handle_event()):
             # Its last reports may already lie in the socket: what they tick off need not be made again.
             self._drain_results()
             self._bury(death)

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import Batches, LastBatch
-from blobfeed.workers.order.groups import Groups, batches_per_slot
+from blobfeed.workers.order.batches import Batches, Groups, LastBatch, batches_per_slot
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.order.batches import LastBatch
+from blobfeed.workers.order.batches import Groups, LastBatch
 from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.groups import Groups
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
 from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
