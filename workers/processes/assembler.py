@@ -32,20 +32,13 @@ import zmq
 from ..base.errors import LoaderDied
 from ..transport import links
 from ..transport.messages import (
-    Announce,
-    BadRow,
     Done,
-    End,
     Failure,
-    Fill,
     FromLoader,
     Opener,
-    Order,
-    Postprocess,
     Ready,
     Release,
     Resend,
-    Resent,
     Sealer,
     StartFailed,
     Stop,
@@ -53,9 +46,9 @@ from ..transport.messages import (
 )
 from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
+from .assembly import Assembly
 from .autoscale import AutoScale
 from .config import Config
-from .ledger import Ledger, Task, TaskSize
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .nursery import Nursery, NurseryDied
@@ -63,44 +56,27 @@ from .process import leave_signals_to_trainer, raise_descriptor_limit
 
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
-_ALL_ROWS = 1 << 40
 _DIRECTORY_POLL_S = 0.001
 
 _log = logging.getLogger("blobfeed")
 
 
 class Assembler:
-    """Thin around the ledger: receives, asks the ledger, sends."""
+    """Thin around the assembly: receives, asks it, sends."""
 
     def __init__(self, config: Config, nursery: Nursery) -> None:
         self._config = config
         self._nursery = nursery.fileno()
         self._plan = plan = config.plan
-        self._parameters = plan.parameters
         self._board = StatusBoard(config.descriptors.board, plan.max_loaders)
         self._pool = LoaderPool(config, nursery, self._board)
-        self._schedule = plan.schedule()
-        self._ledger = Ledger(
-            slots=plan.slots,
-            rows_of=self._schedule.rows_of,
-            has=self._schedule.has,
-            in_order=plan.parameters.in_order,
-            postprocess=plan.postprocesses,
-            affinity=self._schedule.affinity,
-            can_be_cut=self._schedule.can_be_cut,
-        )
+        self._assembly = Assembly(plan)
         auto = plan.parameters.num_loaders == "auto"
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows)
         self._sealer = Sealer(config.key)
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
-        self._replaced: dict[int, dict[int, int]] = {}
-        self._failures: dict[int, dict[int, Failure]] = {}
-        self._bad_samples: dict[tuple[int, str], str] = {}
         self._stopping = False
-        self._unreleased: dict[int, Announce] = {}
-        self._last: Failure | End | None = None
         self._open_links()
 
     def _open_links(self) -> None:
@@ -114,7 +90,6 @@ class Assembler:
         self._result_link = links.open_socket(self._context, zmq.PULL)
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
-        self._orders: dict[int, int] = {}
         self._poller = zmq.Poller()
         for watched in (
             self._release_link,
@@ -139,14 +114,22 @@ class Assembler:
     def _turn(self) -> None:
         try:
             self._pool.start_missing(time.monotonic())
-            self._assign()
-            self._announce()
+            for order in self._assembly.assignments(time.monotonic()):
+                self._task_links[order.loader].send(self._sealer.seal(order))
+            self._assembly.announce()
+            self._tell_trainer()
             self._wait()
-        except NurseryDied as death:
-            self._poller.unregister(self._nursery)
-            self._fail(Failure("LoaderDied", str(death), details=death.exits))
         except LoaderDied as death:
-            self._fail(Failure("LoaderDied", str(death), details=death.exits))
+            if isinstance(death, NurseryDied):
+                self._poller.unregister(self._nursery)
+            self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
+        if self._assembly.last is not None:
+            self._pool.wanted = 0
+
+    def _tell_trainer(self) -> None:
+        for message in self._assembly.outbox:
+            self._batch_link.send(self._sealer.seal(message))
+        self._assembly.outbox.clear()
 
     def _wait(self) -> None:
         ready = dict(self._poller.poll(self._timeout_ms()))
@@ -164,34 +147,21 @@ class Assembler:
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
+        self._board.set_count(Count.TASKS, self._assembly.tasks_done)
+        self._board.set_count(Count.REPLACED, self._assembly.replaced)
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
-        deadlines = (self._ledger.next_deadline(self._parameters.task_timeout_s), self._pool.next_deadline())
+        limit = self._plan.parameters.task_timeout_s
+        deadlines = (self._assembly.ledger.next_deadline(limit), self._pool.next_deadline())
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
 
-    # ---- towards the loaders
-
-    def _assign(self) -> None:
-        if self._last is not None:
-            return
-        self._ledger.rows_per_task = self._task_size.rows
-        self._ledger.open_groups()
-        for loader, task in self._ledger.assign(time.monotonic()):
-            self._orders[loader] = number = self._orders.get(loader, 0) + 1
-            self._task_links[loader].send(self._sealer.seal(Order(loader, number, self._message_for(task))))
-
-    def _message_for(self, task: Task) -> Fill | Postprocess:
-        if not task.is_postprocess:
-            stream = self._schedule.stream_batch(task.group)
-            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
-        good_rows = min(self._failures.get(task.group, (_ALL_ROWS,)))
-        return Postprocess(task.id, task.slot, self._schedule.batch_rows(task.group, good_rows))
+    # ---- loaders
 
     def _kill_overdue(self) -> None:
-        limit = self._parameters.task_timeout_s
-        for loader in self._ledger.overdue(time.monotonic(), limit):
+        limit = self._plan.parameters.task_timeout_s
+        for loader in self._assembly.ledger.overdue(time.monotonic(), limit):
             self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         self._pool.kill_slow_starters(time.monotonic())
 
@@ -200,14 +170,14 @@ class Assembler:
         if auto is None or not auto.observe(waited_s, time.monotonic()):
             return
         if auto.wanted < before:
-            self._ledger.dismiss_one()
+            self._assembly.ledger.dismiss_one()
         self._pool.wanted = auto.wanted
         if auto.settled:
             _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._plan.max_loaders)
 
     def _let_go(self) -> None:
-        for loader in self._ledger.dismissed_and_free():
-            self._ledger.remove_loader(loader)
+        for loader in self._assembly.ledger.dismissed_and_free():
+            self._assembly.ledger.remove_loader(loader)
             self._pool.dismiss(loader)
 
     # ---- from the loaders
@@ -221,7 +191,8 @@ class Assembler:
                     self._book(done)
                 case StartFailed(loader, text, cause, traceback):
                     what = f"loader {loader} could not start: {text}"
-                    self._fail(Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,)))
+                    failure = Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,))
+                    self._assembly.end(failure)
 
     def _welcome(self, loader: int) -> None:
         if not self._pool.note_ready(loader):
@@ -230,129 +201,38 @@ class Assembler:
         link = links.open_socket(self._context, zmq.PUSH)
         link.connect(links.address(self._folder, f"tasks-{loader}"))
         self._task_links[loader] = link
-        self._ledger.add_loader(loader)
+        self._assembly.ledger.add_loader(loader)
 
     def _book(self, done: Done) -> None:
-        task = self._ledger.done(done.loader, done.task, time.monotonic())
-        if task is None:
+        if not self._assembly.done(done, time.monotonic()):
             self._results.dropped += 1
             return
         self._pool.note_task_done()
-        if not task.is_postprocess:
-            self._schedule.note_done(task.group, done.stream_rows)
-        self._board.add(Count.TASKS)
-        self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
-        for bad in done.bad:
-            self._note_bad(task.group, bad)
-
-    def _note_bad(self, group: int, bad: BadRow) -> None:
-        if bad.replacement < 0:
-            self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
-            return
-        replaced = self._replaced.setdefault(group, {})
-        if bad.row in replaced:  # the row was made a second time, since a loader died in the group's postprocessing
-            return
-        replaced[bad.row] = bad.replacement
-        self._board.add(Count.REPLACED)
-        _log.warning("bad sample %d of epoch %d (%s) replaced by sample %d: %s", bad.index, bad.epoch, bad.path,
-                     bad.replacement, bad.text)  # fmt: skip
-        # The same sample is bad again in every epoch: that makes it no further one.
-        self._bad_samples.setdefault((bad.index, bad.path), bad.text)
-        if len(self._bad_samples) > self._parameters.max_bad_samples:
-            self._fail_for_bad_samples()
-
-    def _failure_of(self, group: int, bad: BadRow) -> Failure:
-        epoch, index, path = bad.epoch, bad.index, bad.path
-        if index < 0:
-            epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
-        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback)
-
-    def _fail_for_bad_samples(self) -> None:
-        limit = self._parameters.max_bad_samples
-        listed = [f"{index} ({path}): {text}" for (index, path), text in self._bad_samples.items()]
-        text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
-        self._fail(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
-
-    # ---- deaths
+        for bad in self._assembly.new_bad_samples:
+            _log.warning("bad sample %d of epoch %d (%s) replaced by sample %d: %s", bad.index, bad.epoch, bad.path,
+                         bad.replacement, bad.text)  # fmt: skip
+        self._assembly.new_bad_samples.clear()
 
     def _bury(self, death: Death) -> None:
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
-        self._orders.pop(death.loader, None)
         if link := self._task_links.pop(death.loader, None):
             link.close()
-        known = death.loader in self._ledger.loaders
-        was_idle = known and not self._ledger.assigned(death.loader)
-        poisoned = self._ledger.remove_loader(death.loader, death.last.task, death.weight) if known else None
-        if poisoned is not None:
-            self._settle(poisoned, death)
+        was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
             self._pool.count(death, was_idle, time.monotonic())
 
-    def _settle(self, poisoned: Task, death: Death) -> None:
-        """Loaders die on this task again and again."""
-        replace = self._parameters.on_error == "replace" and self._schedule.can_be_cut
-        if replace and not poisoned.is_postprocess:
-            self._ledger.retry(poisoned)
-            return
-        what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
-        text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
-        sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
-        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
-        self._ledger.write_off(poisoned)
-
-    # ---- towards the trainer
-
-    def _announce(self) -> None:
-        for group, slot in self._ledger.announcements():
-            if self._last is not None:
-                return
-            replaced = tuple(self._replaced.pop(group, {}).items())
-            if failures := self._failures.get(group):
-                self._send(self._schedule.announcement(group, slot, replaced, good_rows=min(failures)))
-                self._fail(failures[min(failures)])
-                return
-            if not self._send(self._schedule.announcement(group, slot, replaced)):
-                self._ledger.release(group)
-        if self._schedule.complaint:
-            self._fail(Failure("SourceError", self._schedule.complaint))
-        elif self._schedule.finished:
-            self._send_last(End())
-
-    def _send(self, announce: Announce | None) -> bool:
-        if announce is not None:
-            self._unreleased[announce.group] = announce
-            self._batch_link.send(self._sealer.seal(announce))
-        return announce is not None
-
-    def _send_last(self, last: Failure | End) -> None:
-        """Tell the trainer how it ends, once; nothing comes behind that."""
-        if self._last is None:
-            self._last = last
-            self._batch_link.send(self._sealer.seal(last))
-
-    def _fail(self, failure: Failure) -> None:
-        """Tell the trainer, once, and do nothing more but wait for its end."""
-        if self._last is None:
-            self._pool.wanted = 0
-            self._send_last(failure)
-
-    def _resend(self, number: int) -> None:
-        """The trainer cannot be sure that it has received everything: all that it may still need, in order."""
-        last = () if self._last is None else (self._last,)
-        for message in (Resent(number), *self._unreleased.values(), *last):
-            self._batch_link.send(self._sealer.seal(message))
+    # ---- from the trainer
 
     def _drain_releases(self) -> None:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(group, waited_ns):
-                    if self._ledger.release(group):
-                        self._unreleased.pop(group, None)
+                    if self._assembly.release(group):
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
                 case Resend(number):
-                    self._resend(number)
+                    self._assembly.resend(number)
                 case Stop():
                     self._stopping = True
 

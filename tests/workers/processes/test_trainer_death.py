@@ -294,7 +294,7 @@ say("a smaller one works")
 
 def test_an_address_space_that_the_ring_does_not_fit_is_an_error_with_both_numbers(tmp_path: Path) -> None:
     with trainer(tmp_path, LITTLE_ADDRESS_SPACE) as run:
-        told = re.search(r"ring of (\d+) batch slots needs ([\d,]+) bytes, and ([\d,]+) bytes can", run.next_line())
+        told = re.search(r"ring of (\d+) batch slots needs ([\d,]+) bytes, and ([\d,]+) bytes are", run.next_line())
         assert told, run.stderr
         slots, need, have = (int(number.replace(",", "")) for number in told.groups())
         assert need == slots * (100 << 20)

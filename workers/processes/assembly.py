@@ -1,0 +1,184 @@
+"""What the assembler decides: which task goes to which loader, and what the trainer is told. Pure: no I/O, no clock.
+
+The assembler's process brings the events (a loader is ready, a task is done, a loader has died, a slot is released) and
+carries the answers out: `assignments` to the loaders, `outbox` to the trainer. So every order of events can be tried
+without a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..plan.plan import Plan
+from ..transport.messages import (
+    Announce,
+    BadRow,
+    Done,
+    End,
+    Failure,
+    Fill,
+    Order,
+    Postprocess,
+    Resent,
+    ToTrainer,
+)
+from .ledger import Ledger, Task, TaskSize
+from .loader_pool import Death
+
+_ALL_ROWS = 1 << 40
+
+
+class Assembly:
+    """One run, from the first task to `last`, the message behind which nothing comes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.outbox: list[ToTrainer] = []
+        self.last: Failure | End | None = None
+        self.tasks_done = 0
+        self.replaced = 0
+        """Rows for which another sample was put in."""
+        self.new_bad_samples: list[BadRow] = []
+        """Each bad sample once, however often it comes; for the log."""
+        self._parameters = plan.parameters
+        self._schedule = plan.schedule()
+        self.ledger = Ledger(
+            slots=plan.slots,
+            rows_of=self._schedule.rows_of,
+            has=self._schedule.has,
+            in_order=plan.parameters.in_order,
+            postprocess=plan.postprocesses,
+            affinity=self._schedule.affinity,
+            can_be_cut=self._schedule.can_be_cut,
+        )
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows)
+        self._orders: dict[int, int] = {}
+        self._replaced: dict[int, dict[int, int]] = {}
+        self._failures: dict[int, dict[int, Failure]] = {}
+        self._bad_samples: dict[tuple[int, str], str] = {}
+        self._unreleased: dict[int, Announce] = {}
+
+    # ---- towards the loaders
+
+    def assignments(self, now: float) -> Iterator[Order]:
+        """What to send to which loader now."""
+        if self.last is not None:
+            return
+        self.ledger.rows_per_task = self._task_size.rows
+        self.ledger.open_groups()
+        for loader, task in self.ledger.assign(now):
+            self._orders[loader] = number = self._orders.get(loader, 0) + 1
+            yield Order(loader, number, self._message_for(task))
+
+    def _message_for(self, task: Task) -> Fill | Postprocess:
+        if not task.is_postprocess:
+            stream = self._schedule.stream_batch(task.group)
+            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
+        good_rows = min(self._failures.get(task.group, (_ALL_ROWS,)))
+        return Postprocess(task.id, task.slot, self._schedule.batch_rows(task.group, good_rows))
+
+    # ---- from the loaders
+
+    def done(self, done: Done, now: float) -> bool:
+        """A loader reports; False if it has no such task (a repeated or late message)."""
+        task = self.ledger.done(done.loader, done.task, now)
+        if task is None:
+            return False
+        if not task.is_postprocess:
+            self._schedule.note_done(task.group, done.stream_rows)
+        self.tasks_done += 1
+        self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
+        for bad in done.bad:
+            self._note_bad(task.group, bad)
+        return True
+
+    def _note_bad(self, group: int, bad: BadRow) -> None:
+        if bad.replacement < 0:
+            self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
+            return
+        replaced = self._replaced.setdefault(group, {})
+        if bad.row in replaced:  # the row was made a second time, since a loader died in the group's postprocessing
+            return
+        replaced[bad.row] = bad.replacement
+        self.replaced += 1
+        # The same sample is bad again in every epoch: that makes it no further one.
+        if (bad.index, bad.path) not in self._bad_samples:
+            self._bad_samples[bad.index, bad.path] = bad.text
+            self.new_bad_samples.append(bad)
+        if len(self._bad_samples) > self._parameters.max_bad_samples:
+            self._fail_for_bad_samples()
+
+    def _failure_of(self, group: int, bad: BadRow) -> Failure:
+        epoch, index, path = bad.epoch, bad.index, bad.path
+        if index < 0:
+            epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
+        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback)
+
+    def _fail_for_bad_samples(self) -> None:
+        limit = self._parameters.max_bad_samples
+        listed = [f"{index} ({path}): {text}" for (index, path), text in self._bad_samples.items()]
+        text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
+        self.end(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
+
+    def loader_died(self, death: Death) -> bool:
+        """Its tasks go to others; returns whether it was ready and had none."""
+        self._orders.pop(death.loader, None)
+        if death.loader not in self.ledger.loaders:
+            return False
+        was_idle = not self.ledger.assigned(death.loader)
+        poisoned = self.ledger.remove_loader(death.loader, death.last.task, death.weight)
+        if poisoned is not None:
+            self._settle(poisoned, death)
+        return was_idle
+
+    def _settle(self, poisoned: Task, death: Death) -> None:
+        """Loaders die on this task again and again."""
+        replace = self._parameters.on_error == "replace" and self._schedule.can_be_cut
+        if replace and not poisoned.is_postprocess:
+            self.ledger.retry(poisoned)
+            return
+        what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
+        text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
+        sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
+        self.ledger.write_off(poisoned)
+
+    # ---- towards the trainer
+
+    def announce(self) -> None:
+        """Tell the trainer of all that is complete and has its turn, or how the run ends."""
+        for group, slot in self.ledger.announcements():
+            if self.last is not None:
+                return
+            replaced = tuple(self._replaced.pop(group, {}).items())
+            if failures := self._failures.get(group):
+                self._tell(self._schedule.announcement(group, slot, replaced, good_rows=min(failures)))
+                self.end(failures[min(failures)])
+                return
+            if not self._tell(self._schedule.announcement(group, slot, replaced)):
+                self.ledger.release(group)
+        if self._schedule.complaint:
+            self.end(Failure("SourceError", self._schedule.complaint))
+        elif self._schedule.finished:
+            self.end(End())
+
+    def _tell(self, announce: Announce | None) -> bool:
+        if announce is not None:
+            self._unreleased[announce.group] = announce
+            self.outbox.append(announce)
+        return announce is not None
+
+    def end(self, last: Failure | End) -> None:
+        """Tell the trainer how it ends, once; nothing comes behind that."""
+        if self.last is None:
+            self.last = last
+            self.outbox.append(last)
+
+    def release(self, group: int) -> bool:
+        """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""
+        self._unreleased.pop(group, None)
+        return self.ledger.release(group)
+
+    def resend(self, number: int) -> None:
+        """The trainer cannot be sure that it has received everything: all that it may still need, in order."""
+        last = () if self.last is None else (self.last,)
+        self.outbox += [Resent(number), *self._unreleased.values(), *last]
