@@ -30,8 +30,9 @@ from ..processes.process import fill_standard_streams, interrupts_deferred, is_s
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox
-from ..transport.messages import Announce, End, Failure, Opener, Release, Resend, Resent, Sealer, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, Stop, ToTrainer
 from ..transport.status_board import Count
+from .reception import Reception
 
 _STALL_LOG_S = 10.0
 _END_S = 5.0
@@ -53,14 +54,10 @@ class Feed:
         self.start_ns = 0
         self._plan = plan
         self._begun = time.monotonic_ns()
-        self._held: set[int] = set()
+        self._reception = Reception()
         self._arrived: bytes | None = None
         self._releasing: deque[int] = deque()
         self._in_doubt = False
-        self._resends = 0
-        self._awaited = 0
-        self._accepted: set[int] = set()
-        self._all_accepted_below = 0
         self._reported_ns = 0
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
@@ -108,15 +105,13 @@ class Feed:
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
-        if self._is_new(group):
-            self._held.add(group)
-            self._note(group)
+        if self._reception.accept(group):
             self._arrived = None
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
         self._releasing.append(group)
-        self._held.discard(group)
+        self._reception.release(group)
         self._send_releases()
 
     def _send_releases(self) -> None:
@@ -148,18 +143,12 @@ class Feed:
             if self._arrived is None:
                 break
             message = self._opener.open(self._arrived)
-            if isinstance(message, Resent):
-                self._awaited = 0 if message.number == self._awaited else self._awaited
-            elif self._awaited:
-                pass  # it comes again
-            elif isinstance(message, (Failure, End)):
-                self._failure = self._explain(message) if isinstance(message, Failure) else _end_of_stream(self._plan)
+            wanted = None if message is None else self._reception.wants(message)
+            if isinstance(wanted, Announce):
+                return wanted
+            if wanted is not None:
+                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else _end_of_stream(self._plan)
                 raise self._failure
-            elif message is not None:
-                if self._is_new(message.group):
-                    return message
-                if message.group not in self._held or not self._resends:
-                    self._opener.dropped += 1  # a frame of ours that somebody sent again
             self._arrived = None
         return None
 
@@ -171,26 +160,15 @@ class Feed:
         _recv_copy), and if one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
         """
         if self._in_doubt and self._release_link is not None:
-            self._resends += 1
-            self._awaited = self._resends
-            self._release_link.send(self._sealer.seal(Resend(self._resends)))
+            self._release_link.send(self._sealer.seal(Resend(self._reception.ask_again())))
         self._in_doubt = True
         self._arrived = links.receive(self._batch_link)
         self._in_doubt = False
 
-    def _is_new(self, group: int) -> bool:
-        return group >= self._all_accepted_below and group not in self._accepted
-
-    def _note(self, group: int) -> None:
-        self._accepted.add(group)
-        while self._all_accepted_below in self._accepted:
-            self._all_accepted_below += 1
-            self._accepted.discard(self._all_accepted_below - 1)
-
     def _wait(self) -> Announce:
         if (assembler := self._assembler) is None:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if len(self._held) >= self.shared.ring.slots:
+        if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(
                 f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
@@ -276,7 +254,7 @@ class Feed:
     @property
     def dropped(self) -> int:
         board = self.shared.board
-        return self._opener.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        return self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
