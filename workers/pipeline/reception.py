@@ -1,4 +1,4 @@
-"""Which of the assembler's messages are for the trainer now. Pure; Ctrl-C may break off each call, and it is repeated."""
+"""Which of the assembler's messages are for the trainer now. Pure; each call may be interrupted and repeated."""
 
 from __future__ import annotations
 
