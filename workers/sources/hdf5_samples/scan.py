@@ -1,4 +1,4 @@
-"""Going through HDF5 files whose samples are data sets, or groups of data sets, of their own."""
+"""Making the index: finding each sample in HDF5 files whose samples are data sets, or groups of data sets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
-from ..stored.columns import Locking
-from ..stored.file import FileStamp
+from ..stored.file import FileStamp, Locking
 from ..stored.library_rows import open_file
-from ..stored.paths import natural_key
-from .index import IndexedData, Names, SamplesIndex, Wanted
+from ..stored.paths import PackedNames, natural_key
+from .index import IndexedData, SamplesIndex, Wanted
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
@@ -56,15 +55,15 @@ class Scan:
         self._names.append(name)
 
     def index(self) -> SamplesIndex:
-        """All that was found; raises SourceError where there is nothing."""
+        """All that was found; raises SourceError if there is nothing."""
         if not self._names:
             kind = f"group with {', '.join(self._wanted.data.values())}" if self._wanted.in_groups else "data set"
-            places = ", ".join(stamp.path for stamp in self._stamps)
-            raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {places}")
+            files = ", ".join(stamp.path for stamp in self._stamps)
+            raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {files}")
         return SamplesIndex(
             tuple(self._stamps),
             np.array(self._starts, np.int64),
-            Names.of(self._names),
+            PackedNames.of(map(str.encode, self._names)),
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values() for top, column in self._labels.items()},
         )
@@ -101,7 +100,7 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, which is no array of numbers or fixed strings")
         self._type, self._first = dataset.id.get_type(), where
         self._dtype, self._rank = np.dtype(dataset.dtype.str), len(dataset.shape or ())
-        # A type that NumPy has no equal of is converted by the library; where this is none, no sample is read directly.
+        # The library converts a type that NumPy does not have: then no sample has this type, and none is read directly.
         self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
 
     def _offset(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> int:
@@ -141,9 +140,9 @@ class _LabelColumn:
             self._add_any(holders, where)
 
     def _add_like_before(self, holder: h5py.HLObject) -> bool:
-        """Whether this attribute is a number, or an array of them, as the first one was.
+        """Add the attribute if it is a number, or an array of them, as the first one was; whether it was.
 
-        Then it is read with half of what h5py does for any attribute: nearly all of a scan's time goes into this.
+        This does half of what h5py does for any attribute: nearly all of a scan's time is spent here.
         """
         if self._type is None or not h5py.h5a.exists(holder.id, self._name.encode()):
             return False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ..stored.paths import PackedNames
 
 _LINES_TO_COUNT_LABELS = 1000
 _COMMENT = ord("#")
@@ -22,33 +23,14 @@ Labels = NDArray[np.int64] | NDArray[np.float64]
 class ListedImages:
     """The images of one list, in its order.
 
-    The paths lie end to end in one bytes object: a million str objects would be pickled to every loader, and their
-    reference counts would unshare the pages that forked loaders have in common.
-
-    `ends`: shape (images,), where each path ends in `joined`. `lines`: shape (images,), line numbers from 1.
-    `labels`: shape (images, labels), int64 where all of them are written as integers, else float64.
+    `paths`: as the list has them. `lines`: shape (images,), line numbers from 1. `labels`: shape (images, labels),
+    int64 if all of them are written as integers, else float64.
     """
 
     name: str
-    joined: bytes
-    ends: NDArray[np.int64]
+    paths: PackedNames
     lines: NDArray[np.int32]
     labels: Labels
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def path(self, index: int) -> bytes:
-        """The path of image `index` as the list has it."""
-        start = int(self.ends[index - 1]) if index else 0
-        return self.joined[start : int(self.ends[index])]
-
-    def paths(self) -> Iterator[bytes]:
-        """All paths in order: a third of the cost of asking for one after the other."""
-        start = 0
-        for end in self.ends.tolist():
-            yield self.joined[start:end]
-            start = end
 
     def line(self, index: int) -> str:
         """`train.txt line 7`, for messages."""
@@ -58,9 +40,9 @@ class ListedImages:
 def parse_image_list(text: bytes, name: str, labels: int | None = None) -> ListedImages:
     """The images that `text` lists, one on a line; blank lines and lines that begin with `#` are skipped.
 
-    The last `labels` words of a line are its labels and all before them is the path, spaces included. Where `labels`
-    is None it is the number of trailing numbers that most of the first 1,000 lines have. `name` is the file's, for
-    messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or no finite
+    The last `labels` words of a line are its labels and all before them is the path, spaces included. If `labels` is
+    None it is the number of trailing numbers that most of the first 1,000 lines have. `name` is the file's, for
+    messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or not a finite
     number.
     """
     stripped = list(map(bytes.strip, text.removeprefix(b"\xef\xbb\xbf").split(b"\n")))
@@ -72,9 +54,8 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> Liste
     if labels is None:
         labels = _usual_label_count(entries[:_LINES_TO_COUNT_LABELS])
     paths, words = _split(entries, lines, labels, name)
-    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     values = _numbers(words, lines, labels, name).reshape(len(paths), labels)
-    return ListedImages(name, b"".join(paths), ends, lines, values)
+    return ListedImages(name, PackedNames.of(paths), lines, values)
 
 
 def _usual_label_count(lines: Sequence[bytes]) -> int:
@@ -110,8 +91,8 @@ def _split(
 
 
 def _numbers(words: Sequence[bytes], lines: NDArray[np.int32], labels: int, name: str) -> Labels:
-    # All at once, integers first: a check word by word costs several times the conversion. Only a list that is wrong
-    # pays for finding out where.
+    # All at once, integers first: a check word by word costs several times the conversion. Only a list with a wrong
+    # label pays for finding its line.
     try:
         return np.array(list(map(int, words)), np.int64)
     except (ValueError, OverflowError):

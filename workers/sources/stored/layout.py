@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ...base.specs import ArraySpec, IndexArray
 from .axes import FIRST_AXIS, Arrangement
 from .file import FileStamp
+from .runs import locate_part, split_by_part
+
+FilterKind = Literal["shuffle", "deflate", "fletcher32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Contiguous:
 class ChunkFilter:
     """What was done to a chunk's bytes when it was written; `element_bytes` counts for the shuffle alone."""
 
-    kind: Literal["shuffle", "deflate", "fletcher32"]
+    kind: FilterKind
     element_bytes: int = 1
 
 
@@ -33,7 +38,7 @@ class ChunkFilter:
 class Chunked:
     """In chunks of equal shape, each somewhere in the file.
 
-    `offsets`: int64, one for each place of the grid of chunks in C order, -1 where a chunk was never written: its
+    `offsets`: int64, one for each position in the grid of chunks in C order, -1 if a chunk was never written: its
     elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None where nothing is filtered.
     `skipped`: for each chunk the bits of the filters that were left out for it, None where none was for any.
     """
@@ -50,7 +55,7 @@ class Chunked:
 class ThroughLibrary:
     """Only the HDF5 library can read it; `reason` says why.
 
-    `chunk`: the shape of its chunks where it has any. `plugin`: whether the library needs hdf5plugin for its filters.
+    `chunk`: the shape of its chunks if it has any. `plugin`: whether the library needs hdf5plugin for its filters.
     """
 
     reason: str
@@ -65,9 +70,9 @@ Layout = Contiguous | Chunked | ThroughLibrary
 class StoredArray:
     """One array in a file: `shape` and `dtype` as stored (elements that are arrays themselves count as further axes).
 
-    `arrangement` says which axis counts the samples and how the others are delivered; where it is left out, the first
-    axis does and the rest stays as it is. Strings of varying length have the fixed type that holds the longest;
-    `longest` is set where each element is an array of varying length. `others`: further files that hold some of it.
+    `arrangement` says which axis counts the samples and how the others are delivered; by default the first axis does
+    and the rest stays as it is. Strings of varying length have the fixed type that holds the longest; `longest` is set
+    if each element is an array of varying length. `others`: further files that hold some of it.
     """
 
     file: FileStamp
@@ -99,26 +104,59 @@ class StoredArray:
 
     @property
     def chunk_samples(self) -> int | None:
-        """Samples that are read and decoded together, None where each can be read by itself."""
+        """Samples that are read and decoded together, None if each can be read by itself."""
         layout = self.layout
         if isinstance(layout, Contiguous) or (isinstance(layout, Chunked) and not layout.filters):
             return None
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
-    def require_like(self, first: StoredArray, what: str) -> None:
-        """Raises SourceError, begun by `what`, where its samples are not of the shape and type of those of `first`."""
-        if self._form != first._form:
-            raise SourceError(
-                f"{what}: the samples differ between files: {first} has {first._said}, {self} has {self._said}; "
-                "all files need the same shape per sample and the same type"
-            )
-
     @property
-    def _form(self) -> tuple[object, ...]:
+    def form(self) -> tuple[object, ...]:
+        """What the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
         dtype = "string" if self.dtype.kind == "S" else self.dtype.newbyteorder("=")
         return dtype, self.longest is None, self.sample_shape
 
+
+class Column:
+    """One top: the samples of `arrays`, one array after the other.
+
+    Raises SourceError, begun by `what`, if their samples differ in shape or type.
+    """
+
+    def __init__(self, arrays: Sequence[StoredArray], what: str) -> None:
+        self.arrays = tuple(arrays)
+        self._starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
+        first = arrays[0]
+        for array in arrays:
+            if array.form != first.form:
+                raise SourceError(
+                    f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.dtype}, "
+                    f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
+                    "same type"
+                )
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
     @property
-    def _said(self) -> str:
-        return f"{self.sample_shape} {self.dtype}"
+    def spec(self) -> ArraySpec:
+        """What a sample is once it is delivered, in this machine's byte order."""
+        # Strings of varying length are as long as the longest of their file: the longest of all holds each.
+        dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
+        if self.arrays[0].longest is not None:
+            return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
+        return ArraySpec(self.arrays[0].sample_shape, dtype)
+
+    def where(self, index: int) -> str:
+        """The array that holds sample `index`, and its number in there."""
+        number, local = locate_part(self._starts, index)
+        return f"{self.arrays[number]}[{local}]"
+
+    def split(self, indices: IndexArray) -> Iterator[tuple[StoredArray, IndexArray, IndexArray]]:
+        """For each array that holds some of the samples: it, their numbers in there, and their positions in `indices`.
+
+        The positions are ascending.
+        """
+        for number, local, positions in split_by_part(self._starts, indices):
+            yield self.arrays[number], local, positions

@@ -15,15 +15,26 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray, ArraySpec
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.hdf5 import find_layout as hdf5_layout
+from blobfeed.workers.sources.hdf5 import examine as hdf5_examine
 from blobfeed.workers.sources.hdf5.source import HDF5Source
 from blobfeed.workers.sources.stored import chunk_decode
-from blobfeed.workers.sources.stored import chunked_rows as chunk_rows
+from blobfeed.workers.sources.stored import rows as stored_rows
 from blobfeed.workers.sources.stored.layout import Chunked, Contiguous, ThroughLibrary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import (
+    BY_MAP,
+    BY_PREADV,
+    assert_delivers,
+    assert_rows,
+    bytes_read,
+    in_loader,
+    opened,
+    patterns,
+    rows_of,
+    some_array,
+)
 
 SAMPLES = 41
 DTYPES = ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16", "S5", "u8"]
@@ -64,7 +75,7 @@ def write(path: Path, arrays: Mapping[str, AnyArray], **options: Any) -> Path:
 @contextlib.contextmanager
 def through_the_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(hdf5_layout, "_why_not_direct", lambda _: "the test says so")
+        patch.setattr(hdf5_examine, "_why_not_direct", lambda _: "the test says so")
         yield
 
 
@@ -90,15 +101,16 @@ def test_the_short_way_gives_the_same_bytes_as_the_library(
     assert_delivers(slow, arrays, patterns(SAMPLES))
 
 
-@pytest.mark.parametrize("memory_map", [True, False])
+@pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
 @pytest.mark.parametrize("layout", ["contiguous", "whole_chunks", "tiles", "gzip"])
-def test_map_and_preadv_give_the_same_bytes(layout: str, memory_map: bool, tmp_path: Path) -> None:
+def test_map_and_preadv_give_the_same_bytes(layout: str, way: str, tmp_path: Path) -> None:
     arrays = {name: some_array(shape, ">i4" if name == "label" else "f4") for name, shape in RING.items()}
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array, **STORED[layout][0](array.shape[1:]))
-    source = opened("hdf5", tmp_path, path="a.h5", memory_map=memory_map)
-    assert_delivers(source, arrays, patterns(SAMPLES))
+    source = opened("hdf5", tmp_path, path="a.h5")
+    with bytes_read(way):
+        assert_delivers(source, arrays, patterns(SAMPLES))
 
 
 @pytest.mark.parametrize("plugin", ["Blosc", "LZ4", "Zstd", "Bitshuffle"])
@@ -366,16 +378,6 @@ def test_dims_of_a_single_top_can_be_named(tmp_path: Path) -> None:
     assert_delivers(source, {"data": images, "mask": masks}, patterns(9))
 
 
-def test_the_places_of_torch_async_hdf5_reader_mean_the_same(tmp_path: Path) -> None:
-    images = some_array((9, 3, 4, 5), "f4")
-    write(tmp_path / "nhwc.h5", {"data": images.transpose(0, 2, 3, 1)})
-    write(tmp_path / "wchn.h5", {"data": images.transpose(3, 1, 2, 0)})
-    by_default = opened("hdf5", tmp_path, ["data"], path="nhwc.h5", cha_dim=4)
-    assert_delivers(by_default, {"data": images}, patterns(9))
-    places = {"w_dim": 1, "cha_dim": 2, "h_dim": 3, "num_dim": 4}
-    assert_delivers(opened("hdf5", tmp_path, ["data"], path="wchn.h5", **places), {"data": images}, patterns(9))
-
-
 # ------------------------------------------------------------------------------------------------------ several files
 
 
@@ -460,7 +462,7 @@ def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(
         decoded += 1
         return decode(*args)
 
-    monkeypatch.setattr(chunk_rows, "decode_chunk", counting)
+    monkeypatch.setattr(stored_rows, "decode_chunk", counting)
     shuffled = np.random.default_rng(0).permutation(64).tolist()
     for cache_bytes, in_two_reads in ((0, 16), (8 * 320, 8), (4 * 320, 16)):
         source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=cache_bytes)

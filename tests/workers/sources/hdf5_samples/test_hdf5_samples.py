@@ -19,7 +19,19 @@ from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import (
+    BY_MAP,
+    BY_PREADV,
+    MAP_BELOW_BYTES,
+    assert_delivers,
+    assert_rows,
+    bytes_read,
+    in_loader,
+    opened,
+    patterns,
+    rows_of,
+    some_array,
+)
 
 KIND = "hdf5_samples"
 SAMPLES = 23
@@ -44,18 +56,19 @@ def labels(samples: int) -> dict[str, AnyArray]:
 # -------------------------------------------------------------------------------------------- a data set per sample
 
 
-@pytest.mark.parametrize("memory_map", [None, True, False])
+@pytest.mark.parametrize("way", MAP_BELOW_BYTES)
 @pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "?", "S5"])
 @pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip"}])
 def test_samples_come_in_natural_order_with_their_attributes(
-    options: dict[str, Any], dtype: str, memory_map: bool | None, tmp_path: Path
+    options: dict[str, Any], dtype: str, way: str, tmp_path: Path
 ) -> None:
     data = some_array((SAMPLES, 4, 3), dtype)
     archive(tmp_path / "a.h5", data, **options)
-    source = opened(KIND, tmp_path, path="a.h5", labels=["label", "pose", "name"], memory_map=memory_map)
+    source = opened(KIND, tmp_path, path="a.h5", labels=["label", "pose", "name"])
     assert source.modules == (("h5py",) if options else ())
     assert source.where(10) == f"{tmp_path}/a.h5:trajectory_10"
-    assert_delivers(source, {"data": data, **labels(SAMPLES)}, patterns(SAMPLES))
+    with bytes_read(way):
+        assert_delivers(source, {"data": data, **labels(SAMPLES)}, patterns(SAMPLES))
 
 
 def test_samples_that_are_single_numbers_are_samples_too(tmp_path: Path) -> None:
@@ -143,19 +156,18 @@ def assert_ragged(source: Source, indices: Sequence[int], samples: Sequence[AnyA
         assert found.tolist() == samples[index].tolist()
 
 
-@pytest.mark.parametrize("memory_map", [True, False])
+@pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
 @pytest.mark.parametrize("dtype", ["<f4", ">f8"])
 @pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip"}])
-def test_samples_of_varying_shape_keep_it(
-    options: dict[str, Any], dtype: str, memory_map: bool, tmp_path: Path
-) -> None:
+def test_samples_of_varying_shape_keep_it(options: dict[str, Any], dtype: str, way: str, tmp_path: Path) -> None:
     samples = [some_array((1 + 2 * (n % 4), 5 - n % 3), dtype, n) for n in range(SAMPLES)]
     archive(tmp_path / "a.h5", samples, **options)
-    source = in_loader(opened(KIND, tmp_path, path="a.h5", labels=["label"], memory_map=memory_map))
+    source = in_loader(opened(KIND, tmp_path, path="a.h5", labels=["label"]))
     assert source.specs["data"] == ArraySpec((7, 5), np.dtype(dtype).newbyteorder("="), varies=True)
-    for indices in patterns(SAMPLES):
-        source.will_need(np.array(indices, np.int64))
-        assert_ragged(source, indices, samples)
+    with bytes_read(way):
+        for indices in patterns(SAMPLES):
+            source.will_need(np.array(indices, np.int64))
+            assert_ragged(source, indices, samples)
     source.close()
 
 
@@ -412,6 +424,7 @@ def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path)
         (None, {"labels": "label"}, "'labels' is 'label'"),
         (["data", "lable"], {"labels": ["label"]}, r"for the top 'lable' \(did you mean 'label'\?\)"),
         (["label"], {"labels": ["label"]}, "are labels only"),
+        (None, {"memory_map": True}, "unknown parameter 'memory_map'"),
         (None, {"group": ["x"]}, r"unknown parameter 'group' \(did you mean 'groups'\?\)"),
     ],
 )

@@ -20,10 +20,11 @@ from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, allocat
 from blobfeed.workers.processes.malloc import keep_freed_memory
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.images import decode as image_decode
-from blobfeed.workers.sources.images.decode import TargetSize, reduction
+from blobfeed.workers.sources.images.decode import reduction
 from blobfeed.workers.sources.images.exif import orientation
-from blobfeed.workers.sources.images.file import FileReader, announce_files
+from blobfeed.workers.sources.images.file import announce_files, read_file
 from blobfeed.workers.sources.images.list_file import parse_image_list
+from blobfeed.workers.sources.images.options import TargetSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -226,17 +227,17 @@ def test_a_turned_image_is_reduced_by_the_sides_that_it_has_on_disk(tmp_path: Pa
 
 def test_an_orientation_that_makes_no_sense_is_none() -> None:
     jpeg = encoded(picture(8, 8))
-    assert orientation(memoryview(jpeg)) == 1
-    assert orientation(memoryview(with_orientation(jpeg, 6))) == 6
-    assert orientation(memoryview(with_orientation(jpeg, 9))) == 1
-    assert orientation(memoryview(with_orientation(jpeg, 6).replace(b"II", b"XX"))) == 1
+    assert orientation(jpeg) == 1
+    assert orientation(with_orientation(jpeg, 6)) == 6
+    assert orientation(with_orientation(jpeg, 9)) == 1
+    assert orientation(with_orientation(jpeg, 6).replace(b"II", b"XX")) == 1
 
 
 @settings(deadline=None)
 @given(cut=st.integers(0, 60), tail=st.binary(max_size=40))
 def test_a_broken_exif_block_gives_an_orientation_all_the_same(cut: int, tail: bytes) -> None:
     jpeg = with_orientation(encoded(picture(8, 8)), 6)
-    assert 1 <= orientation(memoryview(jpeg[:cut] + tail)) <= 8
+    assert 1 <= orientation(jpeg[:cut] + tail) <= 8
 
 
 # ---- the list
@@ -262,7 +263,8 @@ def test_what_is_written_into_a_list_is_parsed_from_it(
     labels = len(entries[0][1])
     text = "".join(noise + separator.join([path, *map(str, numbers)]) + ending for path, numbers in entries)
     listed = parse_image_list(text.encode(), "list.txt", labels)
-    assert [listed.path(k).decode() for k in range(len(listed))] == [path for path, _ in entries]
+    assert [path.decode() for path in listed.paths] == [path for path, _ in entries]
+    assert [listed.paths[k].decode() for k in range(len(listed.paths))] == [path for path, _ in entries]
     assert listed.labels.tolist() == [numbers for _, numbers in entries]
     lines = text.split("\n")
     assert all(path in lines[line - 1] for line, (path, _) in zip(listed.lines, entries, strict=True))
@@ -282,7 +284,7 @@ def test_what_is_written_into_a_list_is_parsed_from_it(
 def test_the_number_of_labels_is_seen_from_the_lines(text: str, labels: list[list[float]], expected: list[str]) -> None:
     listed = parse_image_list(text.encode(), "list.txt")
     assert listed.labels.tolist() == labels
-    assert [listed.path(k).decode() for k in range(len(listed))] == expected
+    assert [path.decode() for path in listed.paths] == expected
 
 
 @pytest.mark.parametrize(
@@ -450,11 +452,11 @@ def test_an_end_is_missed_even_where_a_thumbnail_has_one() -> None:
     segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Thumb\0" + thumbnail
     whole = encoded(picture(60, 80))
     whole = whole[:2] + segment + whole[2:]
-    assert not image_decode.ends_early(memoryview(whole))
-    assert not image_decode.ends_early(memoryview(whole + b"trailing junk"))
-    assert image_decode.ends_early(memoryview(whole[:-2]))
-    assert image_decode.ends_early(memoryview(whole[: len(segment) + 800]))
-    assert not image_decode.ends_early(memoryview(encoded(picture(8, 8), ".png")))
+    assert not image_decode.ends_early(whole)
+    assert not image_decode.ends_early(whole + b"trailing junk")
+    assert image_decode.ends_early(whole[:-2])
+    assert image_decode.ends_early(whole[: len(segment) + 800])
+    assert not image_decode.ends_early(encoded(picture(8, 8), ".png"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"text", b"\x89PNG\r\n\x1a\n", bytes(1000)])
@@ -534,9 +536,7 @@ def test_images_can_be_announced_before_they_are_read(two_photographs: Path) -> 
 def test_files_of_any_size_are_read_whole(tmp_path: Path, size: int) -> None:
     content = np.random.default_rng(size).bytes(size)
     (tmp_path / "file").write_bytes(content)
-    reader = FileReader()
-    for _ in range(2):
-        assert reader.read(os.fsencode(tmp_path / "file")) == content
+    assert read_file(os.fsencode(tmp_path / "file")) == content
 
 
 def test_freed_memory_is_kept_for_the_next_image() -> None:

@@ -1,0 +1,78 @@
+"""The options of an image list, and the size that they give to images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from ...base.errors import ParameterError
+
+_LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
+
+_NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `source: {image_list: …}` takes; sizes in pixels, 0 for not given."""
+
+    path: str
+    root_folder: str = ""
+    labels: _NotNegative | None = None
+    label_dtype: Literal["auto", "int64", "float32"] = "auto"
+    new_height: _NotNegative = 0
+    new_width: _NotNegative = 0
+    shorter_side: _NotNegative = 0
+    max_height: _NotNegative = 0
+    max_width: _NotNegative = 0
+    is_color: bool = True
+    color: Literal["bgr", "rgb"] = "bgr"
+    exif: bool = False
+    interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
+    dct_scaling: bool = True
+    strict: bool = True
+    check_files: bool = True
+
+    @property
+    def largest_size(self) -> tuple[int, int]:
+        """(height, width) of the largest image, if images keep sizes of their own."""
+        default = self.max_height or self.max_width or _LONGEST_SIDE_RATIO * self.shorter_side
+        return self.max_height or default, self.max_width or default
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSize:
+    """The size that images get: `fixed` (height, width), or the shorter side's length, or neither: their own."""
+
+    fixed: tuple[int, int] | None = None
+    shorter_side: int = 0
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) that an upright image of this height and width gets."""
+        if self.fixed is not None:
+            return self.fixed
+        if not self.shorter_side:
+            return height, width
+        scale = self.shorter_side / min(height, width)
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def target_size(options: ImageListOptions) -> TargetSize:
+    """The size that the options ask for; raises ParameterError if they contradict each other or say too little."""
+    height, width, shorter = options.new_height, options.new_width, options.shorter_side
+    if bool(height) != bool(width):
+        raise ParameterError(
+            f"source image_list: new_height is {height} and new_width {width}: give both, or shorter_side alone"
+        )
+    if height and shorter:
+        raise ParameterError(
+            f"source image_list: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
+            "each other: give one or the other"
+        )
+    if not (height or shorter or options.max_height or options.max_width):
+        raise ParameterError(
+            "source image_list: images keep their own sizes, so their largest must be declared: give max_height and "
+            "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side"
+        )
+    return TargetSize((height, width) if height else None, shorter)
