@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ..stored.axes import from_names
 from ..stored.file import FileStamp, Locking
-from ..stored.layout import Chunked, ChunkFilter, Contiguous, FilterKind, Layout, StoredArray, ThroughLibrary
+from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary
 from ..stored.library_rows import find_dataset, has_filter, longest_element, open_file
 
 _SCAN_ROWS = 4096
@@ -80,7 +80,7 @@ def _other_files(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> tuple[Fi
 
 
 def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_length: int | None) -> StoredArray:
-    layout = ThroughLibrary("its elements vary in size", dataset.chunks)
+    layout = ThroughLibrary(dataset.chunks)
     element = h5py.check_vlen_dtype(dataset.dtype)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         longest = max(max_length or _longest(dataset), 1)
@@ -106,11 +106,14 @@ def find_layout(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:
     """Where the elements of `dataset` lie; raises SourceError if that is beyond the end of the file."""
     _, inner = dataset.dtype.subdtype or (None, ())
     chunk = dataset.chunks and dataset.chunks + inner
-    reason = _why_not_direct(dataset)
-    if reason:
-        return ThroughLibrary(reason, chunk)
+    if not _is_direct(dataset):
+        return ThroughLibrary(chunk)
     if not chunk:
-        return _contiguous(dataset, stamp, name)
+        offset = dataset.id.get_offset()
+        if offset is None:  # it was never written: all elements have the fill value
+            return ThroughLibrary()
+        _require_inside(stamp, name, offset + dataset.id.get_storage_size())
+        return Chunked(dataset.shape + inner, np.array([offset]))
     plist = dataset.id.get_create_plist()
     applied = [plist.get_filter(number) for number in range(plist.get_nfilters())]
     numbers = [found[0] for found in applied]
@@ -123,30 +126,19 @@ def find_layout(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:
             f"source hdf5: {stamp.path}:{name} is stored with the HDF5 filter {unknown[0]}, which is not available "
             "here; `pip install hdf5plugin` brings the common ones"
         )
-    plugin = any(number > h5py.h5z.FILTER_RESERVED for number in numbers)
-    return ThroughLibrary(f"its filters {numbers} are undone by the library", chunk, plugin)
+    return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
 
 
-def _why_not_direct(dataset: h5py.Dataset) -> str:
-    plist = dataset.id.get_create_plist()
-    if plist.get_layout() not in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
-        return "it is neither contiguous nor chunked (compact or virtual)"
-    if dataset.external:
-        return "its bytes are in other files (external storage)"
-    if dataset.file.userblock_size:
+def _is_direct(dataset: h5py.Dataset) -> bool:
+    """Whether the elements lie in this file (not compact, virtual or external), in a type that NumPy has, too."""
+    return (
+        dataset.id.get_create_plist().get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
+        and not dataset.external
         # Whether offsets count from the file's start or from the end of the user block has changed between versions.
-        return "the file has a user block"
-    if dataset.id.get_type() != h5py.h5t.py_create(dataset.dtype, logical=True):
-        return "NumPy has no such type (fewer significant bits, another padding)"
-    return ""
-
-
-def _contiguous(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:
-    offset = dataset.id.get_offset()
-    if offset is None:
-        return ThroughLibrary("it was never written: all elements have the fill value")
-    _require_inside(stamp, name, offset + dataset.id.get_storage_size())
-    return Contiguous(offset)
+        and not dataset.file.userblock_size
+        # NumPy has no type with fewer significant bits or another padding.
+        and dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True)
+    )
 
 
 def _require_inside(stamp: FileStamp, name: str, end: int) -> None:
@@ -170,7 +162,7 @@ def _chunked(
     if offsets.size:
         _require_inside(stamp, name, int((offsets + sizes).max()))
     if filters and _has_unfiltered_edges(dataset, sizes.reshape(grid)):
-        return ThroughLibrary("chunks at the edge may be stored unfiltered", dataset.chunks)
+        return ThroughLibrary(dataset.chunks)
     fill = np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
     kept_sizes = sizes.astype(np.uint32) if filters else None
     return Chunked(dataset.chunks, offsets, fill, filters, kept_sizes, skipped if skipped.any() else None)

@@ -151,7 +151,7 @@ class RawFile:
             to = int(positions[start]) * row_bytes
             self.read_into(int(offsets[start]), target[to : to + (stop - start) * row_bytes])
 
-    def will_need(self, offsets: IndexArray, sizes: IndexArray) -> None:
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
         """Have the kernel start reading these bytes, unless a few probes find them all in memory already.
 
         A probe costs half a microsecond, advice on a range that is in memory twice that and more: for 64 rows in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,19 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.specs import ArraySpec, IndexArray
+from ...base.specs import ArraySpec
 from .axes import FIRST_AXIS, Arrangement
 from .file import FileStamp
-from .runs import locate_part, split_by_part
+from .runs import locate_part
 
 FilterKind = Literal["shuffle", "deflate", "fletcher32"]
-
-
-@dataclass(frozen=True, slots=True)
-class Contiguous:
-    """In one piece, in C order, from byte `offset` of the file on."""
-
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,7 @@ class ChunkFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """In chunks of equal shape, each somewhere in the file.
+    """In chunks of equal shape, each somewhere in the file; an array in one piece is a single chunk of its own shape.
 
     `offsets`: int64, one for each position in the grid of chunks in C order, -1 if a chunk was never written: its
     elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None where nothing is filtered.
@@ -45,7 +38,7 @@ class Chunked:
 
     chunk: tuple[int, ...]
     offsets: NDArray[np.int64]
-    fill: bytes
+    fill: bytes = b""
     filters: tuple[ChunkFilter, ...] = ()
     sizes: NDArray[np.uint32] | None = None
     skipped: NDArray[np.uint32] | None = None
@@ -53,17 +46,16 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True)
 class ThroughLibrary:
-    """Only the HDF5 library can read it; `reason` says why.
+    """Only the HDF5 library can read it.
 
     `chunk`: the shape of its chunks if it has any. `plugin`: whether the library needs hdf5plugin for its filters.
     """
 
-    reason: str
     chunk: tuple[int, ...] | None = None
     plugin: bool = False
 
 
-Layout = Contiguous | Chunked | ThroughLibrary
+Layout = Chunked | ThroughLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +98,7 @@ class StoredArray:
     def chunk_samples(self) -> int | None:
         """Samples that are read and decoded together, None if each can be read by itself."""
         layout = self.layout
-        if isinstance(layout, Contiguous) or (isinstance(layout, Chunked) and not layout.filters):
+        if isinstance(layout, Chunked) and not layout.filters:
             return None
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
@@ -119,14 +111,14 @@ class StoredArray:
 
 
 class Column:
-    """One top: the samples of `arrays`, one array after the other.
+    """One top: the samples of `arrays`, one array after the other; array k begins with sample starts[k].
 
     Raises SourceError, begun by `what`, if their samples differ in shape or type.
     """
 
     def __init__(self, arrays: Sequence[StoredArray], what: str) -> None:
         self.arrays = tuple(arrays)
-        self._starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
+        self.starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
         first = arrays[0]
         for array in arrays:
             if array.form != first.form:
@@ -137,7 +129,7 @@ class Column:
                 )
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self.starts[-1])
 
     @property
     def spec(self) -> ArraySpec:
@@ -150,13 +142,5 @@ class Column:
 
     def where(self, index: int) -> str:
         """The array that holds sample `index`, and its number in there."""
-        number, local = locate_part(self._starts, index)
+        number, local = locate_part(self.starts, index)
         return f"{self.arrays[number]}[{local}]"
-
-    def split(self, indices: IndexArray) -> Iterator[tuple[StoredArray, IndexArray, IndexArray]]:
-        """For each array that holds some of the samples: it, their numbers in there, and their positions in `indices`.
-
-        The positions are ascending.
-        """
-        for number, local, positions in split_by_part(self._starts, indices):
-            yield self.arrays[number], local, positions

@@ -14,7 +14,7 @@ from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SourceError
 from .axes import FIRST_AXIS, Dims, dims_by_top, fortran, from_names
 from .file import FileStamp
-from .layout import Column, Contiguous, StoredArray
+from .layout import Chunked, Column, StoredArray
 from .open_files import OpenFiles
 from .paths import as_strings, expand_paths
 from .source import StoredSource
@@ -98,12 +98,14 @@ def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     except ValueError as error:
         raise SourceError(f"source npy: {path!r} is not a .npy file that can be read: {error}") from error
     _require_readable(stamp, offset, shape, dtype)
-    # Fortran's order of one shape is C's order of the reversed shape.
-    turned = in_fortran_order and len(shape) > 1
-    arrangement = fortran(len(shape)) if turned else FIRST_AXIS
+    if in_fortran_order and len(shape) > 1:
+        # Fortran's order of one shape is C's order of the reversed shape.
+        shape, dims, arrangement = shape[::-1], dims and dims[::-1], fortran(len(shape))
+    else:
+        arrangement = FIRST_AXIS
     if dims:
-        arrangement = from_names(dims[::-1] if turned else dims, len(shape), f"source npy: {path}")
-    return StoredArray(stamp, "", shape[::-1] if turned else shape, dtype, Contiguous(offset), None, arrangement)
+        arrangement = from_names(dims, len(shape), f"source npy: {path}")
+    return StoredArray(stamp, "", shape, dtype, Chunked(shape, np.array([offset])), arrangement=arrangement)
 
 
 def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .file import FileStamp, Locking, RawFile
-from .layout import Chunked, Contiguous, StoredArray
+from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
-from .rows import ChunkedRows, ContiguousRows
+from .rows import StoredRows
 
 if TYPE_CHECKING:
     import h5py  # type: ignore[import-untyped]
@@ -70,7 +70,7 @@ class OpenFile:
         self._stamp = stamp
         self._locking = locking
         self._chunks = chunks
-        self._readers: dict[tuple[str, int], ContiguousRows | ChunkedRows | LibraryRows] = {}
+        self._readers: dict[tuple[str, int], StoredRows | LibraryRows] = {}
 
     @cached_property
     def raw(self) -> RawFile:
@@ -85,19 +85,16 @@ class OpenFile:
         self._stamp.require_unchanged()
         return open_file(self._stamp.path, self._locking)
 
-    def reader(self, array: StoredArray) -> ContiguousRows | ChunkedRows | LibraryRows:
+    def reader(self, array: StoredArray) -> StoredRows | LibraryRows:
         """The reader of `array`, made at the first call."""
         key = (array.name, array.arrangement.sample_axis)
-        reader = self._readers.get(key)
-        if reader is None:
-            reader = self._readers[key] = self._make_reader(array)
-        return reader
+        if key not in self._readers:
+            self._readers[key] = self._make_reader(array)
+        return self._readers[key]
 
-    def _make_reader(self, array: StoredArray) -> ContiguousRows | ChunkedRows | LibraryRows:
-        if isinstance(array.layout, Contiguous):
-            return ContiguousRows(self.raw, array, array.layout.offset)
-        if isinstance(array.layout, Chunked):
-            return ChunkedRows(self.raw, array, array.layout, self._chunks)
+    def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
+        if not isinstance(array.layout, ThroughLibrary):
+            return StoredRows(self.raw, array, array.layout, self._chunks)
         from .library_rows import LibraryRows
 
         return LibraryRows(self.library, array, array.layout, self._chunks)

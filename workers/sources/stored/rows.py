@@ -1,7 +1,4 @@
-"""Samples of a stored array into rows, without a library: from one piece, or chunk by chunk.
-
-Which class reads an array follows from its layout. Both have `read` and `will_need`, as LibraryRows has.
-"""
+"""Samples of a stored array into rows, without a library."""
 
 from __future__ import annotations
 
@@ -24,64 +21,8 @@ _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048
 
 
-class ContiguousRows:
-    """Samples of an array that lies in one piece, in C order, from byte `offset` of a file on."""
-
-    def __init__(self, file: RawFile, array: StoredArray, offset: int) -> None:
-        self._file = file
-        self._offset = offset
-        self._shape = array.shape
-        self._dtype = array.dtype
-        self._axis = array.arrangement.sample_axis
-        self._row_bytes = array.sample_bytes
-        self._in_one_piece = self._axis == 0 and array.dtype.isnative
-
-    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
-        if not (self._in_one_piece and rows.flags.c_contiguous and rows.dtype == self._dtype):
-            self._file.require_intact()
-            if self._axis and self._axis == len(self._shape) - 1:
-                self._read_across(indices, positions, rows)
-            else:
-                copy_runs(np.moveaxis(self._whole, self._axis, 0), indices, positions, rows)
-            return
-        as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
-        first, last = int(positions[0]), int(positions[-1])
-        if self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
-            self._file.require_intact()
-            self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
-        else:
-            self._file.gather_at(self._offset + indices * self._row_bytes, positions, as_bytes)
-
-    @cached_property
-    def _byte_rows(self) -> Bytes:
-        return np.ndarray((self._shape[0], self._row_bytes), np.uint8, self._file.mapped(), self._offset)
-
-    @cached_property
-    def _whole(self) -> AnyArray:
-        return np.ndarray(self._shape, self._dtype, self._file.mapped(), self._offset)
-
-    def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """Samples are counted by the last axis: neighbours in memory belong to different samples.
-
-        So each stretch of memory is read once for all samples, which is eight times as fast as each sample by itself
-        (3×224×224 bytes of 500, 64 at a time).
-        """
-        samples, inner = self._shape[-1], self._shape[1:-1]
-        step = max(1, _BLOCK_ITEMS // math.prod(inner))
-        for start in range(0, self._shape[0], step):
-            block = self._whole[start : start + step]
-            taken = block.reshape(-1, samples).take(indices, axis=1, mode="clip").T
-            rows[positions, start : start + step] = taken.reshape(len(indices), len(block), *inner)
-
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples."""
-        if self._axis == 0:
-            self._file.will_need(self._offset + indices * self._row_bytes, np.full(len(indices), self._row_bytes))
-
-
-class ChunkedRows:
-    """Samples of an array in chunks: gathered if nothing is filtered, else decoded chunk by chunk, each once.
+class StoredRows:
+    """Samples of an array in chunks, or in one piece: gathered if nothing is filtered, else decoded chunk by chunk.
 
     `layout` is the array's; decoded chunks are kept in `cache`.
     """
@@ -97,21 +38,54 @@ class ChunkedRows:
         self._per_chunk = layout.chunk[axis]
         self._row_bytes = math.prod(without(layout.chunk, axis)) * array.dtype.itemsize
         self._chunk_bytes = self._row_bytes * self._per_chunk
-        self._rows_lie_whole = (
-            not layout.filters and axis == 0 and layout.chunk[1:] == array.shape[1:] and array.dtype.isnative
-        )
+        self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
+        self._rows_lie_whole = not layout.filters and axis == 0 and layout.chunk[1:] == array.shape[1:]
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
-            offsets = self._layout.offsets[indices // self._per_chunk]
-            if int(offsets.min()) >= 0:
-                offsets = offsets + indices % self._per_chunk * self._row_bytes
-                self._file.gather_at(offsets, positions, rows.reshape(len(rows), -1).view(np.uint8))
+            as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
+            first, last = int(positions[0]), int(positions[-1])
+            if self._in_one_piece and self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
+                self._file.require_intact()
+                self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
+                return
+            offsets = self._offsets(indices)
+            if offsets is not None:
+                self._file.gather_at(offsets, positions, as_bytes)
                 return
         self._file.require_intact()
+        if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
+            self._read_across(indices, positions, rows)
+            return
         for group, members in by_group(indices // self._per_chunk):
             self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
+
+    @cached_property
+    def _byte_rows(self) -> Bytes:
+        offset = int(self._layout.offsets[0])
+        return np.ndarray((self._per_chunk, self._row_bytes), np.uint8, self._file.mapped(), offset)
+
+    def _offsets(self, indices: IndexArray) -> IndexArray | None:
+        """Where in the file these samples begin, if rows lie whole; None if one of their chunks was never written."""
+        if self._in_one_piece:
+            return self._layout.offsets[0] + indices * self._row_bytes
+        chunks = self._layout.offsets[indices // self._per_chunk]
+        return None if int(chunks.min()) < 0 else chunks + indices % self._per_chunk * self._row_bytes
+
+    def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Samples are counted by the last axis: neighbours in memory belong to different samples.
+
+        So each stretch of memory is read once for all samples, which is eight times as fast as each sample by itself
+        (3×224×224 bytes of 500, 64 at a time).
+        """
+        whole = self._mapped(int(self._layout.offsets[0]))
+        samples, inner = whole.shape[-1], whole.shape[1:-1]
+        step = max(1, _BLOCK_ITEMS // math.prod(inner))
+        for start in range(0, len(whole), step):
+            block = whole[start : start + step]
+            taken = block.reshape(-1, samples).take(indices, axis=1, mode="clip").T
+            rows[positions, start : start + step] = taken.reshape(len(indices), len(block), *inner)
 
     def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """All chunks that hold samples group * _per_chunk + `within`, side by side."""
@@ -133,11 +107,14 @@ class ChunkedRows:
         chunk: AnyArray
         if offset < 0:
             chunk = np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        elif not layout.filters and self._file.maps(self._row_bytes):
-            chunk = np.ndarray(layout.chunk, self._dtype, buffer=self._file.mapped(), offset=offset)
+        elif self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
+            chunk = self._mapped(offset)
         else:
             chunk = self._cached(number, offset)
         return np.moveaxis(chunk, self._axis, 0)
+
+    def _mapped(self, offset: int) -> AnyArray:
+        return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
 
     def _cached(self, number: int, offset: int) -> AnyArray:
         key = (self._array.file.path, self._array.name, number)
@@ -158,11 +135,16 @@ class ChunkedRows:
         return data.view(self._dtype).reshape(layout.chunk)
 
     def will_need(self, indices: IndexArray) -> None:
-        """Start reading the chunks of these samples."""
-        groups = np.unique(indices // self._per_chunk)
-        offsets = self._layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
-        if self._layout.sizes is None:
-            sizes = np.full(len(offsets), self._chunk_bytes)
+        """Start reading these samples, or the chunks that hold them."""
+        if self._in_one_piece:
+            if self._axis == 0:  # else each sample is spread over the whole file
+                self._file.will_need(self._layout.offsets[0] + indices * self._row_bytes, self._row_bytes)
+            return
+        groups, layout = np.unique(indices // self._per_chunk), self._layout
+        offsets = layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
+        stored = offsets >= 0
+        if layout.sizes is None:
+            self._file.will_need(offsets[stored], self._chunk_bytes)
         else:
-            sizes = self._layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel().astype(np.int64)
-        self._file.will_need(offsets[offsets >= 0], sizes[offsets >= 0])
+            sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
+            self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))

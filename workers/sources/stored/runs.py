@@ -33,7 +33,7 @@ def stretches(indices: IndexArray, positions: IndexArray, step: int) -> Iterator
     yield from pairwise([0, *breaks.tolist(), len(indices)])
 
 
-def merge_ranges(offsets: IndexArray, sizes: IndexArray) -> Iterator[tuple[int, int]]:
+def merge_ranges(offsets: IndexArray, sizes: IndexArray | int) -> Iterator[tuple[int, int]]:
     """The byte ranges [offset, offset + size), sorted, those that touch or overlap made one, as (offset, size)."""
     order = np.argsort(offsets, kind="stable")
     starts, ends = offsets[order], np.maximum.accumulate((offsets + sizes)[order])

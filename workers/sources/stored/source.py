@@ -10,7 +10,7 @@ from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from .layout import Column, ThroughLibrary
 from .open_files import OpenFiles
-from .runs import require_in_range
+from .runs import require_in_range, split_by_part
 
 _MUCH_LARGER = 16
 
@@ -28,7 +28,11 @@ class StoredSource(Source):
             raise SourceError(f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample")
         self._columns = columns
         self._first = next(iter(columns.values()))
-        self._largest = max(columns.values(), key=lambda column: column.arrays[0].sample_bytes)
+        sizes = [(column.arrays[0].sample_bytes, column) for column in columns.values()]
+        largest, self._largest = max(sizes, key=lambda size: size[0])
+        # The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much as on
+        # large samples: it is told of those alone.
+        self._large = [column for size, column in sizes if size * _MUCH_LARGER >= largest]
         self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
@@ -56,27 +60,22 @@ class StoredSource(Source):
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
         for top, column in self._columns.items():
-            rows = out[top]
-            for array, local, positions in column.split(indices):
+            for number, local, positions in split_by_part(column.starts, indices):
+                array = column.arrays[number]
                 try:
                     reader = self._files.get(array.file).reader(array)
-                    reader.read(local, positions, array.arrangement.as_stored(rows))
+                    reader.read(local, positions, array.arrangement.as_stored(out[top]))
                 except BlobfeedError:
                     raise
                 except (OSError, RuntimeError, ValueError) as error:
                     raise SourceError(f"{array}: reading samples failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples from their files, but not small ones beside larger ones.
-
-        The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much.
-        """
         require_in_range(indices, self._samples)
-        largest = self._largest.arrays[0].sample_bytes
-        for column in self._columns.values():
-            if column.arrays[0].sample_bytes * _MUCH_LARGER >= largest:
-                for array, local, _ in column.split(indices):
-                    self._files.get(array.file).reader(array).will_need(local)
+        for column in self._large:
+            for number, local, _ in split_by_part(column.starts, indices):
+                array = column.arrays[number]
+                self._files.get(array.file).reader(array).will_need(local)
 
     def where(self, index: int) -> str:
         return self._first.where(index)
