@@ -144,10 +144,9 @@ def _forget_what_a_crash_may_have_lost(path: Path, layout: Layout) -> None:
 
 
 def _boot() -> bytes:
-    try:
-        return _BOOT_ID.read_bytes()[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
-    except OSError:  # no /proc: then every boot looks the same
-        return bytes(BOOT_BYTES)
+    """What differs from one start of the machine to the next; without /proc every start looks the same."""
+    boot = _BOOT_ID.read_bytes() if _BOOT_ID.exists() else b""
+    return boot[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -219,7 +218,9 @@ class CacheFile:
     def store(self, index: int, sample: Sequence[tuple[str, AnyArray]]) -> None:
         """Write `sample`, an array of its own shape for each name, and publish it; raises OSError if it cannot."""
         if self._layout.varies:
-            self._require_below_limit(sum(array.nbytes for _, array in sample))
+            used = os.fstat(self.descriptor).st_blocks * 512
+            if used + sum(array.nbytes for _, array in sample) > self._size_limit:
+                raise OSError(errno.EFBIG, f"size_limit of {_megabytes(self._size_limit)} is reached")
         for name, array in sample:
             region = self._layout.regions[name]
             _write(self.descriptor, _bytes_of(array), region.row_at(index))
@@ -247,11 +248,6 @@ class CacheFile:
         if not in_memory(self.descriptor, offsets):
             for offset in offsets.tolist():
                 os.posix_fadvise(self.descriptor, offset, region.stride, os.POSIX_FADV_WILLNEED)
-
-    def _require_below_limit(self, more: int) -> None:
-        used = os.fstat(self.descriptor).st_blocks * 512
-        if used + more > self._size_limit:
-            raise OSError(errno.EFBIG, f"size_limit of {_megabytes(self._size_limit)} is reached")
 
     def set_states(self, chosen: NDArray[np.bool_], state: int) -> None:
         # Only these bytes: writing the whole table would take back what another process publishes meanwhile.

@@ -136,8 +136,22 @@ class _LabelColumn:
         self._type: h5py.h5t.TypeID | None = None
 
     def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        if not self._add_like_before(holders[0]):
-            self._add_any(holders, where)
+        if self._add_like_before(holders[0]):
+            return
+        value = _attribute(holders, self._name, where)
+        if self._dtype is None:
+            self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
+        if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
+            raise SourceError(
+                f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
+                f"has {self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
+            )
+        widened = np.result_type(self._dtype, value.dtype)
+        if widened != self._dtype:
+            self._bytes = bytearray(np.frombuffer(self._bytes, self._dtype).astype(widened).tobytes())
+            self._dtype, self._type = widened, None
+        self._bytes += value.astype(self._dtype, copy=False).tobytes()
 
     def _add_like_before(self, holder: h5py.HLObject) -> bool:
         """Add the attribute if it is a number, or an array of them, as the first one was; whether it was.
@@ -153,33 +167,6 @@ class _LabelColumn:
         attribute.read(value)
         self._bytes += value.tobytes()
         return True
-
-    def _add_any(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        value = _attribute(holders, self._name, where)
-        if self._dtype is None:
-            self._dtype, self._shape, self._first = value.dtype, value.shape, where
-            if value.dtype.kind in "iuf":
-                self._type = h5py.h5t.py_create(value.dtype)
-        if value.shape != self._shape:
-            raise self._differs(value, where)
-        if value.dtype != self._dtype:
-            self._widen(value, where)
-        self._bytes += value.astype(self._dtype, copy=False).tobytes()
-
-    def _widen(self, value: AnyArray, where: str) -> None:
-        before = self._dtype
-        assert before is not None
-        if (before.kind == "S") != (value.dtype.kind == "S"):
-            raise self._differs(value, where)
-        self._dtype, self._type = np.result_type(before, value.dtype), None
-        if self._dtype != before:
-            self._bytes = bytearray(np.frombuffer(self._bytes, before).astype(self._dtype).tobytes())
-
-    def _differs(self, value: AnyArray, where: str) -> SourceError:
-        return SourceError(
-            f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} has "
-            f"{self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
-        )
 
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)

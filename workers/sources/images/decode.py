@@ -6,7 +6,6 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import cv2
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .exif import orientation, swaps_sides, upright
-from .options import ImageListOptions, TargetSize
+from .options import ImageListOptions
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
@@ -52,11 +51,10 @@ def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
     return next(covers, 1)
 
 
-@dataclass(slots=True)
 class _Scratch:
     """Memory for one image, kept for the next one of the same size or less."""
 
-    memory: NDArray[np.uint8]
+    memory: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def take(self, shape: tuple[int, ...]) -> Image:
         size = int(np.prod(shape))
@@ -70,8 +68,8 @@ class _Scratch:
 class ImageDecoder:
     """Decodes and resizes one image after the other, in memory that it keeps. Not for use by two threads."""
 
-    def __init__(self, options: ImageListOptions, size: TargetSize) -> None:
-        self._size = size
+    def __init__(self, options: ImageListOptions) -> None:
+        self._size_of = options.size_of
         self._is_color = options.is_color
         self._exif = options.exif
         self._strict = options.strict
@@ -82,8 +80,8 @@ class ImageDecoder:
         self._flags = cv2.IMREAD_COLOR if options.is_color else cv2.IMREAD_GRAYSCALE
         if not options.exif:
             self._flags |= cv2.IMREAD_IGNORE_ORIENTATION
-        self._decoded = _Scratch(np.empty(0, np.uint8))
-        self._resized = _Scratch(np.empty(0, np.uint8))
+        self._decoded = _Scratch()
+        self._resized = _Scratch()
 
     def decode(self, data: bytes) -> tuple[Image, tuple[int, int]]:
         """The image in `data`, upright, and the (height, width) that `put` shall give it.
@@ -92,9 +90,14 @@ class ImageDecoder:
         """
         if not data:
             raise ValueError("the file is empty (0 bytes)")
-        if data.startswith(_JPEG):
-            return self._decode_jpeg(data)
-        return self._decode_by_opencv(data)
+        if simplejpeg is None or not data.startswith(_JPEG):
+            return self._decode_by_opencv(data)
+        try:
+            return self._decode_by_turbo(data, strict=self._strict)
+        except ValueError as error:
+            if self._strict and self._is_only_damaged(data):
+                raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
+            return self._decode_by_opencv(data)
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
         """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
@@ -109,16 +112,6 @@ class ImageDecoder:
         # Straight into the planes: 7 µs at 3×224×224; a copy of the transposed view takes 42.
         cv2.split(image, [row[plane] for plane in self._planes])
 
-    def _decode_jpeg(self, data: bytes) -> tuple[Image, tuple[int, int]]:
-        if simplejpeg is None:
-            return self._decode_by_opencv(data)
-        try:
-            return self._decode_by_turbo(data, strict=self._strict)
-        except ValueError as error:
-            if self._strict and self._is_only_damaged(data):
-                raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
-            return self._decode_by_opencv(data)
-
     def _is_only_damaged(self, data: bytes) -> bool:
         """Whether simplejpeg can decode it when told to overlook damage: then OpenCV must not try."""
         try:
@@ -130,7 +123,7 @@ class ImageDecoder:
     def _decode_by_turbo(self, data: bytes, *, strict: bool) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         turn = orientation(data) if self._exif else 1
-        target = self._size.of(*_turned((height, width), turn))
+        target = self._size_of(*_turned((height, width), turn))
         by = reduction((height, width), _turned(target, turn)) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
         image = simplejpeg.decode_jpeg(
@@ -152,7 +145,7 @@ class ImageDecoder:
             raise ValueError(f"it is truncated, damaged, or in no format that OpenCV knows (begins {data[:8]!r})")
         if self._strict and ends_early(data):
             raise ValueError("the JPEG is damaged: it ends before its end marker")
-        return image, self._size.of(*image.shape[:2])  # type: ignore[return-value]
+        return image, self._size_of(*image.shape[:2])  # type: ignore[return-value]
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -34,32 +33,26 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     strict: bool = True
     check_files: bool = True
 
-    @property
-    def largest_size(self) -> tuple[int, int]:
-        """(height, width) of the largest image, if images keep sizes of their own."""
-        default = self.max_height or self.max_width or _LONGEST_SIDE_RATIO * self.shorter_side
-        return self.max_height or default, self.max_width or default
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSize:
-    """The size that images get: `fixed` (height, width), or the shorter side's length, or neither: their own."""
-
-    fixed: tuple[int, int] | None = None
-    shorter_side: int = 0
-
-    def of(self, height: int, width: int) -> tuple[int, int]:
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) that an upright image of this height and width gets."""
-        if self.fixed is not None:
-            return self.fixed
+        if self.new_height:
+            return self.new_height, self.new_width
         if not self.shorter_side:
             return height, width
         scale = self.shorter_side / min(height, width)
         return max(1, round(height * scale)), max(1, round(width * scale))
 
+    @property
+    def largest_size(self) -> tuple[int, int]:
+        """(height, width) of the largest image that there may be."""
+        if self.new_height:
+            return self.new_height, self.new_width
+        default = self.max_height or self.max_width or _LONGEST_SIDE_RATIO * self.shorter_side
+        return self.max_height or default, self.max_width or default
 
-def target_size(options: ImageListOptions) -> TargetSize:
-    """The size that the options ask for; raises ParameterError if they contradict each other or say too little."""
+
+def check_sizes(options: ImageListOptions) -> None:
+    """Raises ParameterError if the options of sizes contradict each other or say too little."""
     height, width, shorter = options.new_height, options.new_width, options.shorter_side
     if bool(height) != bool(width):
         raise ParameterError(
@@ -75,4 +68,3 @@ def target_size(options: ImageListOptions) -> TargetSize:
             "source image_list: images keep their own sizes, so their largest must be declared: give max_height and "
             "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side"
         )
-    return TargetSize((height, width) if height else None, shorter)

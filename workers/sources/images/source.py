@@ -21,7 +21,7 @@ from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 from .decode import REDUCES, ImageDecoder
 from .file import announce_files, read_file
 from .list_file import ListedImages, parse_image_list
-from .options import ImageListOptions, target_size
+from .options import ImageListOptions, check_sizes
 
 _DATA = "data"
 _LABEL = "label"
@@ -44,11 +44,14 @@ class ImageListSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
-        self._size = target_size(checked)
+        check_sizes(checked)
         self._channels = 3 if checked.is_color else 1
         self._path = base_dir / checked.path
         self._root = os.fsencode(base_dir / checked.root_folder)
-        text = _read_list(self._path)
+        try:
+            text = self._path.read_bytes()
+        except OSError as error:
+            raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
         self._listed = parse_image_list(text, str(self._path), checked.labels)
         self._labels = _labels(self._listed, checked.label_dtype)
         self._specs = self._chosen(tops)
@@ -94,8 +97,8 @@ class ImageListSource(Source):
         return self.__dict__ | {"_decoder": None}
 
     def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
-        size = self._size.fixed or self._options.largest_size
-        known = {_DATA: ArraySpec((self._channels, *size), np.dtype(np.uint8), varies=self._size.fixed is None)}
+        shape = (self._channels, *self._options.largest_size)
+        known = {_DATA: ArraySpec(shape, np.dtype(np.uint8), varies=not self._options.new_height)}
         if self._labels.size:
             known[_LABEL] = ArraySpec(self._labels.shape[1:], self._labels.dtype)
         for name in tops or ():
@@ -130,7 +133,7 @@ class ImageListSource(Source):
         if self._decoder is None:
             if os.getpid() != self._home:  # a loader, which shares its cores with the other ones, unlike the trainer
                 cv2.setNumThreads(1)
-            self._decoder = ImageDecoder(self._options, self._size)
+            self._decoder = ImageDecoder(self._options)
         return self._decoder
 
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
@@ -158,13 +161,6 @@ def _look_at(path: bytes) -> tuple[int, int, str]:
         return 0, 0, (error.strerror or str(error)).lower()
     reason = "not a file" if not stat.S_ISREG(status.st_mode) else "" if status.st_size else "an empty file"
     return status.st_size, status.st_mtime_ns, reason
-
-
-def _read_list(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"image list {path} cannot be read: {error.strerror}; check path") from error
 
 
 def _labels(listed: ListedImages, dtype: str) -> NDArray[np.int64] | NDArray[np.float32]:

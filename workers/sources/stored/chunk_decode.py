@@ -32,7 +32,7 @@ class ChunkError(ValueError):
     """A chunk's bytes are not what its filters must have left."""
 
 
-def decode_chunk(stored: bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
+def decode_chunk(stored: bytes | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
     """The `size` bytes that a chunk held before `filters` were applied, in their order, to give `stored`.
 
     Bit i of `skipped` is set if filters[i] was left out. Raises ChunkError if the bytes are damaged.

@@ -107,12 +107,13 @@ class RawFile:
                 f"{self.stamp.path}: it was cut short while training ran, from {self.stamp.size} to {size} bytes"
             )
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> Bytes:
         """`size` bytes from `offset` on; raises SourceError if the file ends before."""
-        data = os.pread(self._descriptor, size, offset)
-        return data if len(data) == size else bytes(self.read_into(offset, memoryview(bytearray(size))))
+        data = np.empty(size, np.uint8)
+        self.read_into(offset, data.data)
+        return data
 
-    def read_into(self, offset: int, buffer: memoryview) -> memoryview:
+    def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on; raises SourceError if the file ends before."""
         filled = 0
         while filled < len(buffer):
@@ -123,7 +124,6 @@ class RawFile:
                     "was there when it was examined"
                 )
             filled += got
-        return buffer
 
     def copy_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
@@ -135,21 +135,17 @@ class RawFile:
 
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
-        row_bytes = rows.shape[1]
+        row_bytes, target = rows.shape[1], rows.data.cast("B")
         if not self.maps(row_bytes):
-            self._read_runs(offsets, positions, rows)
+            for first, stop in stretches(offsets, positions, row_bytes):
+                to = int(positions[first]) * row_bytes
+                self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
             return
         self.require_intact()
         # Slices of memoryviews cost half of what rows[i] = … costs in NumPy, and need no regular distance of the rows.
-        source, target = memoryview(self.mapped()), rows.data.cast("B")
+        source = memoryview(self.mapped())
         for start, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
             target[to : to + row_bytes] = source[start : start + row_bytes]
-
-    def _read_runs(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
-        row_bytes, target = rows.shape[1], rows.data.cast("B")
-        for start, stop in stretches(offsets, positions, row_bytes):
-            to = int(positions[start]) * row_bytes
-            self.read_into(int(offsets[start]), target[to : to + (stop - start) * row_bytes])
 
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
         """Have the kernel start reading these bytes, unless a few probes find them all in memory already.

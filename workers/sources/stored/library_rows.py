@@ -97,26 +97,20 @@ class LibraryRows:
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
                 rows.put(position, self._dataset[index])
             return
-        if self._block > 1:
-            try:
-                self._read_blocks(indices, positions, rows)
-                return
-            except (SampleTooLargeError, OSError):
-                pass  # another sample of the block may be the bad one: those asked for may still be good
-        self._read_runs(indices, positions, rows)
+        if self._block == 1:
+            self._read_runs(indices, positions, rows)
+            return
+        try:
+            self._read_blocks(indices, positions, rows)
+        except (SampleTooLargeError, OSError):
+            # Another sample of the block may be the bad one: then those asked for are still good.
+            self._read_runs(indices, positions, rows)
 
     def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         for block, members in by_group(indices // self._block):
-            samples = self._cached(block)
-            copy_runs(samples, indices[members] - block * self._block, positions[members], rows)
-
-    def _cached(self, block: int) -> AnyArray:
-        key = (self._array.file.path, self._array.name, block)
-        samples = self._cache.get(key)
-        if samples is None:
-            samples = self._read_run(block * self._block, self._block)
-            self._cache.put(key, samples)
-        return samples
+            key, start = (self._array.file.path, self._array.name, block), block * self._block
+            samples = self._cache.get_or_make(key, lambda start=start: self._read_run(start, self._block))
+            copy_runs(samples, indices[members] - start, positions[members], rows)
 
     def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """In the order in which they are stored, each sample once, runs of neighbours in one call."""

@@ -41,6 +41,14 @@ class RecentlyUsed(Generic[_Key, _Value]):
             self._values.move_to_end(key)
         return value
 
+    def get_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
+        """The value under `key`, made now if there is none."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
+
     def put(self, key: _Key, value: _Value) -> None:
         """Keep `value`, and let go of the least recently used ones as far as the limit demands."""
         if key in self._values:

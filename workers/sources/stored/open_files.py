@@ -46,11 +46,7 @@ class OpenFiles:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         if os.getpid() != self._process:
             self._begin()
-        file = self._files.get(stamp.path)
-        if file is None:
-            file = OpenFile(stamp, self._locking, self._chunks)
-            self._files.put(stamp.path, file)
-        return file
+        return self._files.get_or_make(stamp.path, lambda: OpenFile(stamp, self._locking, self._chunks))
 
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""

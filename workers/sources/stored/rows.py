@@ -110,19 +110,12 @@ class StoredRows:
         elif self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
             chunk = self._mapped(offset)
         else:
-            chunk = self._cached(number, offset)
+            key = (self._array.file.path, self._array.name, number)
+            chunk = self._cache.get_or_make(key, lambda: self._decoded(number, offset))
         return np.moveaxis(chunk, self._axis, 0)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
-
-    def _cached(self, number: int, offset: int) -> AnyArray:
-        key = (self._array.file.path, self._array.name, number)
-        chunk = self._cache.get(key)
-        if chunk is None:
-            chunk = self._decoded(number, offset)
-            self._cache.put(key, chunk)
-        return chunk
 
     def _decoded(self, number: int, offset: int) -> AnyArray:
         layout = self._layout

@@ -36,19 +36,16 @@ class StoredSource(Source):
         self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
-        self._require_content()
-        layouts = [array.layout for column in columns.values() for array in column.arrays]
-        by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
-        self.modules = ("h5py",) if by_library else ()
-        if any(layout.plugin for layout in by_library):
-            self.modules += ("hdf5plugin",)
-
-    def _require_content(self) -> None:
         if not self._samples:
             raise SourceError(f"source {self.kind}: no samples: {self._first.arrays[0]} is empty")
         for top, spec in self._specs.items():
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
+        layouts = [array.layout for column in columns.values() for array in column.arrays]
+        by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
+        self.modules = ("h5py",) if by_library else ()
+        if any(layout.plugin for layout in by_library):
+            self.modules += ("hdf5plugin",)
 
     def __len__(self) -> int:
         return self._samples
