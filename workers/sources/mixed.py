@@ -16,6 +16,7 @@ from ..base.checks import check_options
 from ..base.errors import ParameterError, SourceError
 from ..base.source import Source
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from . import open_source
 from .stored.runs import locate_part, split_by_part
 
 
@@ -94,8 +95,6 @@ def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, 
 
     Raises ParameterError, SourceError.
     """
-    from . import open_source  # the registry imports this package's modules, not the other way round
-
     sources, weights = [], []
     for number, part in enumerate(parts):
         weight = {key: value for key, value in part.items() if key == "weight"}

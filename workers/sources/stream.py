@@ -10,7 +10,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import cloudpickle
 import msgspec
@@ -19,6 +19,7 @@ import numpy as np
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import by_name
+from ..base.parameters import NotNegative, Positive
 from ..base.specs import AnyArray, ArraySpec
 from .shuffle_buffer import ShuffleBuffer
 
@@ -26,12 +27,9 @@ EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return 
 
 MakeShard = Callable[[int, int], Iterable[object]]
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands under `source: {stream: …}`.
+    """The options of `source: {stream: …}`.
 
     make: `module:function`, the function called with (shard, number of shards), returning an iterable.
     shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.

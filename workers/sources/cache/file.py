@@ -199,12 +199,11 @@ class CacheFile:
 
     def take(self, name: str, indices: IndexArray, rows: Rows) -> None:
         """Copy samples `indices`, all of them published, into `rows`."""
-        stored = self._rows[name]
-        if not isinstance(rows, RaggedRows):
-            np.take(stored, indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
-            return
-        for row, index in enumerate(indices.tolist()):
-            rows.put(row, self.view(name, index))
+        if isinstance(rows, RaggedRows):
+            for row, index in enumerate(indices.tolist()):
+                rows.put(row, self.view(name, index))
+        else:
+            np.take(self._rows[name], indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
 
     def view(self, name: str, index: int) -> AnyArray:
         """Sample `index`, which is published, as it lies in the map; read-only."""

@@ -103,7 +103,10 @@ class CachedSource(Source):
     def close(self) -> None:
         """Close file and source; the next read opens them again."""
         if self._file is not None:
-            self._settle(self._file)
+            try:
+                self._file.settle()
+            except OSError as error:  # the samples stay good until the machine stops
+                _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
             self._file.close()
             self._file = None
         self._source.close()
@@ -121,12 +124,6 @@ class CachedSource(Source):
                     self._path,
                 )
         return self._file
-
-    def _settle(self, file: CacheFile) -> None:
-        try:
-            file.settle()
-        except OSError as error:  # the samples stay good until the machine stops
-            _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
 
     def _keep(self, file: CacheFile, indices: IndexArray, rows: Mapping[str, Rows]) -> None:
         """Store what was just read; a cache that is full, or fails, costs speed and no sample."""

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ..stored.axes import from_names
 from ..stored.file import FileStamp, Locking
-from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary
+from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.library_rows import find_dataset, has_filter, longest_element, open_file
 
 _SCAN_ROWS = 4096

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from ...base.checks import check_options
-from ..stored.axes import Dims, dims_by_top
+from ...base.parameters import NotNegative, Positive
 from ..stored.file import Locking
-from ..stored.layout import Column
+from ..stored.layout import Column, Dims, dims_by_top
 from ..stored.open_files import OpenFiles
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.source import StoredSource
 
 _DEFAULT_TOPS = ("data", "label")
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands under `source: {hdf5: …}`.
+    """The options of `source: {hdf5: …}`.
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
     limit: only the first so many samples.
@@ -47,7 +43,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class HDF5Source(StoredSource):
     """The samples of one or several HDF5 files, put end to end; each top is the data set of that name.
 
-    Bytes are read at their place in the file, without the library, if the layout allows (docs/sources_hdf5.md).
+    Bytes are read by their offset in the file, without the library, if the layout allows (docs/sources_hdf5.md).
     Raises ParameterError for a bad option, SourceError if a file or a data set is missing, is damaged or does not fit
     the others.
     """

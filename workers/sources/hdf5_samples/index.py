@@ -6,7 +6,6 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ class Wanted:
     """What makes a sample.
 
     data: for each top the path of its data set in the sample's group; a single empty path if each sample is a data set
-    itself. labels: for each label top the name of its attribute. groups: where to look, ("",) for everywhere.
+    itself. labels: for each label top the name of its attribute. groups: those to look into, ("",) for the whole file.
     """
 
     data: Mapping[str, str]
@@ -72,10 +71,10 @@ class IndexedData:
         """Whether some sample is not in one piece."""
         return bool((self.offsets < 0).any())
 
-    def sizes(self, indices: IndexArray) -> IndexArray:
-        """Bytes of these samples."""
+    def sizes(self, indices: IndexArray) -> IndexArray | int:
+        """Bytes of each of these samples, one number if all have the same."""
         if self.shapes is None:
-            return np.full(len(indices), self.spec.nbytes)
+            return self.spec.nbytes
         items: IndexArray = self.shapes[indices].prod(axis=1, dtype=np.int64)
         return items * self.dtype.itemsize
 
@@ -113,16 +112,12 @@ class SamplesIndex:
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:
     """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
-    temporary = ""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(_header(key))
-            stream.write(msgspec.msgpack.encode(index, enc_hook=_plain))
-        Path(temporary).replace(path)
+        temporary.write_bytes(_header(key) + msgspec.msgpack.encode(index, enc_hook=_plain))
+        temporary.replace(path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise SourceError(f"source hdf5_samples: index_cache {str(path)!r} cannot be written: {error}") from error
 
 

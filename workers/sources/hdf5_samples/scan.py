@@ -36,7 +36,10 @@ class Scan:
     def add_file(self, stamp: FileStamp, locking: Locking) -> None:
         """Take in the samples of one file; raises SourceError."""
         with open_file(stamp.path, locking) as file:
-            _limit_metadata_cache(file)
+            # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
+            config = file.id.get_mdc_config()
+            config.max_size = _METADATA_CACHE_BYTES
+            file.id.set_mdc_config(config)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             for name, entry in _entries(file, self._wanted):
                 if len(self._names) == self._wanted.limit:
@@ -170,13 +173,6 @@ class _LabelColumn:
 
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
-
-
-def _limit_metadata_cache(file: h5py.File) -> None:
-    """Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory."""
-    config = file.id.get_mdc_config()
-    config.max_size = _METADATA_CACHE_BYTES
-    file.id.set_mdc_config(config)
 
 
 def _entries(file: h5py.File, wanted: Wanted) -> Iterator[tuple[str, h5py.HLObject]]:

@@ -1,17 +1,17 @@
-"""HDF5 with one data set, or one group of data sets, per sample: found by an index, read at its place in the file."""
+"""HDF5 with one data set, or one group of data sets, per sample: found by an index, read by file offset."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from ...base.checks import check_options, nearest
 from ...base.errors import BlobfeedError, ParameterError, SourceError
+from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import FileStamp, Locking
@@ -23,11 +23,9 @@ from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
 _WHAT = "source hdf5_samples"
 _DATA = "data"
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands under `source: {hdf5_samples: …}`.
+    """The options of `source: {hdf5_samples: …}`.
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them.
     groups: only what lies in these groups, at any depth; without it everything in the file.
@@ -53,7 +51,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 class HDF5SamplesSource(Source):
     """Samples that are a data set, or a group of data sets, each, in natural order (trajectory_2 before trajectory_10).
 
-    What lies in one piece is read at its place in the file, the rest by h5py. If shapes differ between samples, the
+    What lies in one piece is read by its offset in the file, the rest by h5py. If shapes differ between samples, the
     spec varies and has the largest extents. Raises ParameterError for a bad option, SourceError for what files hold.
     """
 

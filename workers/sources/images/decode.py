@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .exif import orientation, swaps_sides, upright
+from .exif import orientation, turned, upright
 from .options import ImageListOptions
 
 try:
@@ -84,7 +84,7 @@ class ImageDecoder:
         self._resized = _Scratch()
 
     def decode(self, data: bytes) -> tuple[Image, tuple[int, int]]:
-        """The image in `data`, upright, and the (height, width) that `put` shall give it.
+        """The image in `data`, upright, and the (height, width) that `put` will give it.
 
         The image is valid until the next call. Raises ValueError saying what is wrong with the bytes.
         """
@@ -123,8 +123,8 @@ class ImageDecoder:
     def _decode_by_turbo(self, data: bytes, *, strict: bool) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         turn = orientation(data) if self._exif else 1
-        target = self._size_of(*_turned((height, width), turn))
-        by = reduction((height, width), _turned(target, turn)) if self._dct_scaling else 1
+        target = self._size_of(*turned((height, width), turn))
+        by = reduction((height, width), turned(target, turn)) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
         image = simplejpeg.decode_jpeg(
             data,
@@ -156,10 +156,6 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     if height * width > _LARGEST_PIXELS:
         raise ValueError(f"its header says {height}×{width}, more than 2**30 pixels")
     return height, width
-
-
-def _turned(size: tuple[int, int], turn: int) -> tuple[int, int]:
-    return (size[1], size[0]) if swaps_sides(turn) else size
 
 
 def ends_early(data: bytes) -> bool:

@@ -15,6 +15,7 @@ _START_OF_SCAN = 0xDA
 _APP1 = 0xE1
 _EXIF = b"Exif\0\0"
 _ORIENTATION_AS_ONE_SHORT = (0x0112, 3, 1)
+_FIRST_QUARTER_TURN = 5
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 
 
@@ -48,14 +49,14 @@ def _orientation_in_tiff(tiff: bytes) -> int:
     return 1
 
 
-def swaps_sides(turn: int) -> bool:
-    """Whether a picture of orientation `turn` is turned by a quarter to be upright: height becomes width."""
-    return turn >= 5
+def turned(size: tuple[int, int], turn: int) -> tuple[int, int]:
+    """`size` before and after turning a picture of orientation `turn` upright: a quarter turn swaps the sides."""
+    return (size[1], size[0]) if turn >= _FIRST_QUARTER_TURN else size
 
 
 def upright(image: NDArray[np.uint8], turn: int) -> NDArray[np.uint8]:
     """`image`, shape (height, width) or (height, width, 3), turned upright from the EXIF orientation `turn`."""
-    if swaps_sides(turn):
+    if turn >= _FIRST_QUARTER_TURN:
         image = cv2.transpose(image)  # type: ignore[assignment]
         turn = {5: 1, 6: 2, 7: 3, 8: 4}[turn]
     if turn == 1:

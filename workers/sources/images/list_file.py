@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -59,12 +61,9 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> Liste
 
 
 def _usual_label_count(lines: Sequence[bytes]) -> int:
-    return Counter(map(_trailing_numbers, lines)).most_common(1)[0][0]
-
-
-def _trailing_numbers(line: bytes) -> int:
-    words = line.split()[1:]
-    return next((count for count, word in enumerate(reversed(words)) if not _is_number(word)), len(words))
+    """How many numbers stand at the end of most lines, after a first word that may be a number, too."""
+    ends = (itertools.takewhile(_is_number, reversed(line.split()[1:])) for line in lines)
+    return Counter(len(list(numbers)) for numbers in ends).most_common(1)[0][0]
 
 
 def _is_number(word: bytes) -> bool:
@@ -93,18 +92,14 @@ def _split(
 def _numbers(words: Sequence[bytes], lines: NDArray[np.int32], labels: int, name: str) -> Labels:
     # All at once, integers first: a check word by word costs several times the conversion. Only a list with a wrong
     # label pays for finding its line.
-    try:
+    with contextlib.suppress(ValueError, OverflowError):
         return np.array(list(map(int, words)), np.int64)
-    except (ValueError, OverflowError):
-        pass
-    try:
+    with contextlib.suppress(ValueError):
         values = np.array(list(map(float, words)), np.float64)
-    except ValueError:
-        values = np.array([float(word) if _is_number(word) else np.nan for word in words])
-    if not np.isfinite(values).all():
-        wrong = int(np.argmin(np.isfinite(values)))
-        raise SourceError(
-            f"image list {name} line {lines[wrong // labels]}: label {os.fsdecode(words[wrong])!r} is not a finite "
-            f"number; expected {labels} label{'s' * (labels > 1)} after the path"
-        )
-    return values
+        if np.isfinite(values).all():
+            return values
+    wrong = next(position for position, word in enumerate(words) if not _is_number(word))
+    raise SourceError(
+        f"image list {name} line {lines[wrong // labels]}: label {os.fsdecode(words[wrong])!r} is not a finite number; "
+        f"expected {labels} label{'s' * (labels > 1)} after the path"
+    )

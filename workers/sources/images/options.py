@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from ...base.errors import ParameterError
+from ...base.parameters import NotNegative
 
 _LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
-_NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-
 
 class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `source: {image_list: …}` takes; sizes in pixels, 0 for not given."""
+    """The options of `source: {image_list: …}`; sizes in pixels, 0 for not given."""
 
     path: str
     root_folder: str = ""
-    labels: _NotNegative | None = None
+    labels: NotNegative | None = None
     label_dtype: Literal["auto", "int64", "float32"] = "auto"
-    new_height: _NotNegative = 0
-    new_width: _NotNegative = 0
-    shorter_side: _NotNegative = 0
-    max_height: _NotNegative = 0
-    max_width: _NotNegative = 0
+    new_height: NotNegative = 0
+    new_width: NotNegative = 0
+    shorter_side: NotNegative = 0
+    max_height: NotNegative = 0
+    max_width: NotNegative = 0
     is_color: bool = True
     color: Literal["bgr", "rgb"] = "bgr"
     exif: bool = False

@@ -66,7 +66,7 @@ class FileStamp:
 
 
 class RawFile:
-    """An open file whose bytes are read at offsets; raises SourceError where it is no longer what was examined."""
+    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined."""
 
     def __init__(self, stamp: FileStamp) -> None:
         self.stamp = stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -109,7 +110,7 @@ class LibraryRows:
     def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         for block, members in by_group(indices // self._block):
             key, start = (self._array.file.path, self._array.name, block), block * self._block
-            samples = self._cache.get_or_make(key, lambda start=start: self._read_run(start, self._block))
+            samples = self._cache.get_or_make(key, partial(self._read_run, start, self._block))
             copy_runs(samples, indices[members] - start, positions[members], rows)
 
     def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
@@ -128,7 +129,7 @@ class LibraryRows:
         return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
 
     def will_need(self, indices: IndexArray) -> None:
-        """Nothing: only the library knows where the samples lie."""
+        """Does nothing: only the library knows the samples' offsets."""
 
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:

@@ -1,29 +1,27 @@
-"""NumPy files: one .npy per top, or several put end to end, read at their place in the file and never as a whole."""
+"""NumPy files: one .npy per top, or several put end to end, read by file offset and never as a whole."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SourceError
-from .axes import FIRST_AXIS, Dims, dims_by_top, fortran, from_names
+from ...base.parameters import Positive
 from .file import FileStamp
-from .layout import Chunked, Column, StoredArray
+from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
 from .open_files import OpenFiles
 from .paths import as_strings, expand_paths
 from .source import StoredSource
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands under `source: {npy: …}` beside the tops, which have a path, a glob or a list of them each.
+    """The options of `source: {npy: …}` beside the tops, which have a path, a glob or a list of them each.
 
     limit: only the first so many samples.
     dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
@@ -100,7 +98,8 @@ def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     _require_readable(stamp, offset, shape, dtype)
     if in_fortran_order and len(shape) > 1:
         # Fortran's order of one shape is C's order of the reversed shape.
-        shape, dims, arrangement = shape[::-1], dims and dims[::-1], fortran(len(shape))
+        last = len(shape) - 1
+        shape, dims, arrangement = shape[::-1], dims and dims[::-1], Arrangement(last, tuple(reversed(range(last))))
     else:
         arrangement = FIRST_AXIS
     if dims:

@@ -40,7 +40,10 @@ class OpenFiles:
         self._locking, most_files, chunk_cache_bytes = self._options
         self._process = os.getpid()
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
-        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(most_files or _allowed(), discard=OpenFile.close)
+        allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
+        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(
+            most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
+        )
 
     def get(self, stamp: FileStamp) -> OpenFile:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
@@ -52,11 +55,6 @@ class OpenFiles:
         """Close all files, and let go of the decoded chunks."""
         self._files.clear()
         self._chunks.clear()
-
-
-def _allowed() -> int:
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(_FEW_FILES, min(descriptors, _MANY_DESCRIPTORS) // 4)
 
 
 class OpenFile:

@@ -90,26 +90,13 @@ def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tu
 
 
 def _resolve(file: Path, base_dir: Path, what: str) -> list[Path]:
+    """`file` itself if it is HDF5, else the HDF5 files that it lists."""
     if not file.exists():
         raise SourceError(f"{what}: there is no file {str(file)!r}; check 'path'")
     if not file.is_file():
         raise SourceError(f"{what}: {str(file)!r} is no regular file; name an HDF5 file, or use a glob such as '*.h5'")
-    return [file] if _has_signature(file) else _read_list(file, base_dir, what)
-
-
-def _has_signature(file: Path) -> bool:
-    """Whether the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
-    with file.open("rb") as stream:
-        size, position = file.stat().st_size, 0
-        while position + len(_HDF5_SIGNATURE) <= size:
-            stream.seek(position)
-            if stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
-                return True
-            position = max(512, 2 * position)
-    return False
-
-
-def _read_list(file: Path, base_dir: Path, what: str) -> list[Path]:
+    if _has_signature(file):
+        return [file]
     with file.open("rb") as stream:
         probe = stream.read(_TEXT_PROBE_BYTES)
     if not probe.strip() or b"\0" in probe:
@@ -122,6 +109,18 @@ def _read_list(file: Path, base_dir: Path, what: str) -> list[Path]:
             f"{what}: {str(file)!r} is neither an HDF5 file nor a list of files in UTF-8: {error}"
         ) from None
     return [_listed(line.strip(), number, file, base_dir, what) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _has_signature(file: Path) -> bool:
+    """Whether the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
+    with file.open("rb") as stream:
+        size, position = file.stat().st_size, 0
+        while position + len(_HDF5_SIGNATURE) <= size:
+            stream.seek(position)
+            if stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
+                return True
+            position = max(512, 2 * position)
+    return False
 
 
 def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Path:

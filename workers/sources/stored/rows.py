@@ -10,10 +10,9 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
-from .axes import without
 from .chunk_decode import ChunkError, decode_chunk
 from .file import Bytes, RawFile
-from .layout import Chunked, StoredArray
+from .layout import Chunked, StoredArray, without
 from .lru import ChunkCache
 from .runs import by_group, copy_runs
 
@@ -69,8 +68,8 @@ class StoredRows:
     def _offsets(self, indices: IndexArray) -> IndexArray | None:
         """Where in the file these samples begin, if rows lie whole; None if one of their chunks was never written."""
         if self._in_one_piece:
-            return self._layout.offsets[0] + indices * self._row_bytes
-        chunks = self._layout.offsets[indices // self._per_chunk]
+            return indices * self._row_bytes + int(self._layout.offsets[0])
+        chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
         return None if int(chunks.min()) < 0 else chunks + indices % self._per_chunk * self._row_bytes
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:

@@ -31,7 +31,7 @@ class StoredSource(Source):
         sizes = [(column.arrays[0].sample_bytes, column) for column in columns.values()]
         largest, self._largest = max(sizes, key=lambda size: size[0])
         # The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much as on
-        # large samples: it is told of those alone.
+        # large samples. So advice is given on the large ones alone.
         self._large = [column for size, column in sizes if size * _MUCH_LARGER >= largest]
         self._files = files
         self._samples = min(limit or len(self._first), len(self._first))

@@ -86,6 +86,15 @@ def test_a_kept_index_is_made_anew_when_a_file_or_what_is_wanted_changes(
     assert len(scans) == 4
 
 
+@pytest.mark.parametrize("before", [b"", b"PK an archive whose first entry says: "])
+def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
+    made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
+    assert [len(source) for source in made] == [3, 3]
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 2 ")
+
+
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
 def test_a_file_that_is_no_index_is_not_written_over(content: Any, tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
