@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -110,7 +109,7 @@ class LibraryRows:
     def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         for block, members in by_group(indices // self._block):
             key, start = (self._array.file.path, self._array.name, block), block * self._block
-            samples = self._cache.get_or_make(key, partial(self._read_run, start, self._block))
+            samples = self._cache.get_or_make(key, self._read_run, start, self._block)
             copy_runs(samples, indices[members] - start, positions[members], rows)
 
     def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:

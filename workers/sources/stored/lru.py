@@ -34,19 +34,14 @@ class RecentlyUsed(Generic[_Key, _Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, key: _Key) -> _Value | None:
-        """The value under `key`, now the most recently used one, or None."""
+    def get_or_make(self, key: _Key, make: Callable[..., _Value], *arguments: object) -> _Value:
+        """The value under `key`, now the most recently used one; make(*arguments) if there is none."""
         value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def get_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """The value under `key`, made now if there is none."""
-        value = self.get(key)
         if value is None:
-            value = make()
+            value = make(*arguments)
             self.put(key, value)
+        else:
+            self._values.move_to_end(key)
         return value
 
     def put(self, key: _Key, value: _Value) -> None:

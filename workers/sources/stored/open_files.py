@@ -49,7 +49,7 @@ class OpenFiles:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         if os.getpid() != self._process:
             self._begin()
-        return self._files.get_or_make(stamp.path, lambda: OpenFile(stamp, self._locking, self._chunks))
+        return self._files.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
 
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""

@@ -110,7 +110,7 @@ class StoredRows:
             chunk = self._mapped(offset)
         else:
             key = (self._array.file.path, self._array.name, number)
-            chunk = self._cache.get_or_make(key, lambda: self._decoded(number, offset))
+            chunk = self._cache.get_or_make(key, self._decoded, number, offset)
         return np.moveaxis(chunk, self._axis, 0)
 
     def _mapped(self, offset: int) -> AnyArray:

@@ -182,7 +182,7 @@ def test_the_last_used_values_that_fit_are_kept(uses: list[tuple[int, int]], lim
         model[key] = value
         while sum(map(len, model.values())) > limit:
             model.pop(next(iter(model)))
-        assert {each: kept.get(each) for each in model} == model
+        assert {each: kept.get_or_make(each, pytest.fail, "it is gone") for each in model} == model
         assert kept.weight == sum(map(len, model.values()))
     assert len(gone) == len(uses) - len(model)
     kept.clear()
