@@ -173,8 +173,13 @@ def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _source(options: AsyncReaderOptions) -> dict[str, object]:
-    places = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
-    return {"hdf5": {"path": options.hdf5_path, **places}}
+    axes = {"num_dim": options.num_dim, "h_dim": options.h_dim, "w_dim": options.w_dim, "cha_dim": options.cha_dim}
+    if sorted(axes.values()) != [1, 2, 3, 4]:
+        raise ParameterError(
+            f"AsyncReader: the parameters {axes!r} are 1-based and must be 1, 2, 3 and 4 in some order"
+        )
+    dims = [name[0] for name in sorted(axes, key=axes.__getitem__)]  # n, h, w and c begin their names
+    return {"hdf5": {"path": options.hdf5_path, "dims": dims}}
 
 
 def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
