@@ -15,6 +15,7 @@ import pytest
 import blobfeed
 
 from .support import leftovers
+from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE_S = 2.0
@@ -27,7 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
             f"blobfeed would be imported from the checkout ({blobfeed.__file__}), and the tests are for the installed "
             "package: run `make test`, or say PYTHONPATH=$PWD to mean the checkout"
         )
-    os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras's own default, TensorFlow, is not among what tests need
     # A shell runs what is in the background with Ctrl-C ignored, and Python then leaves it so, children included.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leftovers.mark_environment()
@@ -41,6 +41,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash.get(_TEMPORARY, ""), ignore_errors=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return (
+        FileInItsOwnProcess.from_parent(parent, path=module_path)
+        if needs_own_process(module_path, parent.config)
+        else None
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -69,6 +77,13 @@ def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
     leftovers.kill(leftovers.orphans())
     if opened or alive:
         pytest.fail("the tests of this module left behind: " + "; ".join(opened + alive), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _not_both_frameworks() -> Iterator[None]:
+    yield
+    if both_frameworks():
+        pytest.fail("this process holds torch and TensorFlow: see tests/support/own_process.py", pytrace=False)
 
 
 def _is_checkout() -> bool:
