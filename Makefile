@@ -34,9 +34,9 @@ test: lint types pytest
 test-long: lint types
 	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
 
-# tests/conftest.py says which these are, and fails one that starts a process or imports a framework.
+# tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -m pure tests/trainer tests/workers
+	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/workers
 
 faults: $(VENV)/package $(VENV)/test-dependencies
 	$(BIN)/python -P -m tests.faults

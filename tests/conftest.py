@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 import blobfeed
 
-from .support import leftovers
+from .support import leftovers, purity
 from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell runs what is in the background with Ctrl-C ignored, and Python then leaves it so, children included.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leftovers.mark_environment()
+    purity.watch()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
     config.stash[_TEMPORARY] = _own_temporary_directory()
 
@@ -44,11 +46,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return (
-        FileInItsOwnProcess.from_parent(parent, path=module_path)
-        if needs_own_process(module_path, parent.config)
-        else None
-    )
+    if needs_own_process(module_path, parent.config.args):
+        return FileInItsOwnProcess.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if purity.is_in_pure_room(item.path):
+        item.add_marker("pure")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -66,6 +71,12 @@ def _nothing_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
     left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), _PATIENCE_S)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _pure_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    with purity.held_to_it() if request.node.get_closest_marker("pure") else nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

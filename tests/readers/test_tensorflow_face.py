@@ -14,7 +14,7 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.face_data import IMAGE, images, write_hdf5
+from tests.support.face_data import IMAGE, images, records, write_hdf5
 
 from . import test_faces_agree as faces
 
@@ -106,11 +106,6 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
 
 
 def queue(**settings: Any) -> Any:
-    # Inside, so that the loaders get the function itself: to find it in this module they would import TensorFlow.
-    def records(shard: int, shards: int) -> Iterator[tuple[Any, int, str]]:
-        for number in range(shard, 60, shards):
-            yield np.full((2,), number, np.float32), number % 3, f"record {number}"
-
     stream = StreamSource(
         records, names=("features", "labels", "name"), shards=1, capacity=20, min_after_dequeue=10, string_bytes=16
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ import pytest
 _FILES = ("test_keras*.py", "test_tensorflow*.py")
 
 
-def needs_own_process(path: Path, config: pytest.Config) -> bool:
-    """Whether the file is one of those, and this process is not its own: that was given the file and nothing else."""
-    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+def needs_own_process(path: Path, arguments: Sequence[str]) -> bool:
+    """Whether the file is one of those, and pytest's arguments name more than it: else this process is its own."""
+    named = {Path(argument.partition("::")[0]).resolve() for argument in arguments}
     return any(path.match(pattern) for pattern in _FILES) and named != {path.resolve()}
 
 

@@ -14,6 +14,8 @@ from blobfeed.workers.transport.messages import Announce, Done, Fill, FillFromSt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.pure
+
 ALL_ROWS = 1 << 40
 
 

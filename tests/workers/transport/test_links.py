@@ -17,6 +17,8 @@ from blobfeed.workers.transport import links
 
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.pure
+
 LONGEST = "tasks-9999999"
 MOST_CHARACTERS = 107
 
