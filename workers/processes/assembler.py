@@ -190,8 +190,6 @@ class Assembler:
         if auto.wanted < before:
             self._ledger.dismiss_one()
         self._pool.wanted = auto.wanted
-        if auto.settled:
-            _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._config.max_loaders)
 
     def _let_go(self) -> None:
         for loader in self._ledger.dismissed_and_free():
