@@ -17,9 +17,9 @@ import blobfeed
 
 from .support import leftovers, purity
 from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
+from .support.waiting import DEADLINE_S
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE_S = 2.0
 _TEMPORARY = pytest.StashKey[Path]()
 
 
@@ -68,7 +68,7 @@ def _nothing_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
     temporary = pytestconfig.stash[_TEMPORARY]
     before = leftovers.Belongings.now(temporary)
     yield
-    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), _PATIENCE_S)
+    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), DEADLINE_S)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 
@@ -83,8 +83,8 @@ def _pure_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
 def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
     before = leftovers.descriptors()
     yield
-    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), _PATIENCE_S)
-    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], _PATIENCE_S)
+    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), DEADLINE_S)
+    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
     leftovers.kill(leftovers.orphans())
     if opened or alive:
         pytest.fail("the tests of this module left behind: " + "; ".join(opened + alive), pytrace=False)

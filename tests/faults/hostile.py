@@ -16,13 +16,13 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import Announce, Done, Ready, Release, Sealer
 
+from ..support.waiting import DEADLINE_S
 from .figures import Figure
 from .record import Record, compare, read
 from .scale import Scale
 from .works import WORKS
 
 _STUDY = "hostile frames"
-_DEADLINE_S = 5.0
 _UNIT = 0
 """Its release has been heard of long before a frame speaks of it again."""
 
@@ -131,7 +131,7 @@ def _babble(folder: Path, rng: random.Random) -> int:
 
 def _wait_for(pipeline: Pipeline, sent: int) -> int:
     """The count of dropped frames, as soon as all have arrived."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + DEADLINE_S
     while (dropped := pipeline.statistics().dropped_messages) < sent and time.monotonic() < deadline:
         time.sleep(0.01)
     return dropped

@@ -21,6 +21,8 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    survival_s: float = 1.0
+    """What may live so long after its parent: nothing. A second is the promise, on a machine with nothing else to do."""
     work_step: int = 1
     """One work in so many is thrown into chaos."""
     seed: int = 1

@@ -27,11 +27,12 @@ from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
 from blobfeed.workers.pipeline.batch import Batch
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
+from .waiting import DEADLINE_S
+
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
 
 SAMPLES = 40
-DEADLINE_S = 30.0
 
 
 class Fault(enum.StrEnum):
