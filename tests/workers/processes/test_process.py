@@ -134,10 +134,10 @@ WITHOUT_SIGCHLD = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 with pipeline(epochs=20) as feed:
     feed.start()
-    while len(feed.activities()) < 2:  # until both loaders have started
+    while len(loaders := [state.pid for state in feed.activities() if state.pid]) < 2:
         time.sleep(0.005)
-    for state in feed.activities():
-        os.kill(state.pid, signal.SIGKILL)
+    for pid in loaders:
+        os.kill(pid, signal.SIGKILL)
     steps(feed, feed.total_batches)
     while feed.statistics().loader_deaths < 2:
         time.sleep(0.005)
