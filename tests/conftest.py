@@ -1,4 +1,4 @@
-"""Rules for every test: it runs against the package it means to, and it leaves nothing behind."""
+"""Rules for every test: it runs against the installed package, keeps to its process, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _checkout_is_meant() -> bool:
 
 
 def _own_temporary_directory() -> Path:
-    # Whatever appears in it is ours, other users of the machine notwithstanding. tmp_path stays where it always is, so
+    # Whatever appears in it is ours, even if the machine has other users. tmp_path stays where it always is, so
     # that the files of a failed test can be looked at. The name is short because sockets' paths have to be.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="bf-")

@@ -23,7 +23,7 @@ from .scale import Scale
 from .works import WORKS
 
 _STUDY = "hostile frames"
-_UNIT = 0
+_RELEASED = 0
 """Its release has been heard of long before a frame speaks of it again."""
 
 _BAD_HANDSHAKE = b"\xff\0\0\0\0\0\0\0\0\x7f\3"
@@ -59,7 +59,7 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
             batch = pipeline.take()
             record.add(batch)
             pipeline.release(batch)
-            if number == 10:  # the first units are released by now
+            if number == 10:  # the first slots are released by now
                 attackers = _connect(context, _folder(pipeline))
             if 10 <= number < batches // 2:
                 sent += _send(attackers, pipeline, frames // (batches // 2), rng)
@@ -97,7 +97,7 @@ def _send(attackers: dict[str, zmq.Socket[bytes]], pipeline: Pipeline, frames: i
 
 def _forgeries(link: str, sealer: Sealer) -> list[Forge]:
     """What may be sent on `link`."""
-    announce, release, done = Announce(_UNIT, 0), Release(_UNIT, 0), Done(1, 1, 1000)
+    announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED, 0), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)
     stranger = Sealer(secrets.token_bytes(32))

@@ -18,7 +18,7 @@ _POLL_S = 0.0005
 
 
 def send(state: SeatState, number: signal.Signals) -> bool:
-    """Signal the loader on that seat; False where it has ended since, be its number another process's by now."""
+    """Signal that loader; False if it has ended since, even if another process has its number by now."""
     with suppress(OSError):
         handle = os.pidfd_open(state.pid)
         try:
@@ -32,12 +32,12 @@ def send(state: SeatState, number: signal.Signals) -> bool:
 
 
 def loaders(pipeline: Pipeline, *, busy: bool = False) -> list[SeatState]:
-    """The seats on which a process sits; with `busy` only those that are at a task."""
+    """What the loaders that run are doing; with `busy` only those that have a task."""
     return [state for state in pipeline.activities() if state.pid and (not busy or state.activity in _BUSY)]
 
 
 def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> SeatState | None:
-    """A loader that is at a task or, where within `patience_s` there is none, any one."""
+    """A loader that has a task or, if there is none within `patience_s`, any one."""
     deadline = time.monotonic() + patience_s
     while not (found := loaders(pipeline, busy=True)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -95,7 +95,7 @@ class HoldsALock(Exception):
 
 class WithoutText(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("no text to be had")
+        raise RuntimeError("no text available")
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -288,7 +288,7 @@ class Promise:
         return int(self.order.indices(position, 1)[0])
 
     def stand_in(self, epoch: int, index: int) -> int:
-        """`index`, or where it is bad the first of its replacements that is not."""
+        """`index`, or if it is bad the first of its replacements that is not."""
         attempt, chosen = 0, index
         while chosen in self.bad:
             chosen = replacement_index(self.given.seed, epoch, index, attempt, self.samples)

@@ -304,7 +304,7 @@ def _repeated(action: Callable[[], Batch]) -> Batch:
 
 
 def _all_though_torn(pipeline: Pipeline, falls_before: bool) -> Iterator[Delivered]:
-    """All batches; who is interrupted when waiting waits again, who is interrupted at a release goes on."""
+    """All batches; a wait that is interrupted is repeated, a release that is interrupted is not."""
     pipeline.peek()
     running: Any = pipeline._feed
     whole = running._batch_link, running._release_link
