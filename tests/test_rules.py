@@ -35,7 +35,7 @@ def test_the_tests_of_whole_rooms_are_pure() -> None:
 
 def test_a_process_that_holds_torch_and_tensorflow_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert not own_process.both_frameworks()
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     assert own_process.both_frameworks()
