@@ -21,6 +21,8 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    survival_s: float = 1.0
+    """So long after its parent's end nothing lives. A second is the promise, if the machine has nothing else to do."""
     work_step: int = 1
     """One work in so many is thrown into chaos."""
     seed: int = 1

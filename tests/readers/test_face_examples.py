@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +32,30 @@ def right_in_percent(*command: str, **environment: str) -> float:
     return float(re.findall(r"([\d.]+)% of (?:450|the) test digits right", run.stdout)[-1])
 
 
+def skip_without(*modules: str) -> None:
+    """As the examples run in processes of their own, nothing is imported here."""
+    if missing := [name for name in modules if find_spec(name) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+
+
 def test_a_torch_loop() -> None:
-    pytest.importorskip("torch")
+    skip_without("torch")
     assert right_in_percent(str(EXAMPLES / "torch_digits" / "train.py")) > 95
 
 
 def test_two_ranks_of_torchrun_see_each_sample_once(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    skip_without("torch")
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path))
     assert right_in_percent(*launch, str(EXAMPLES / "torchrun_digits" / "train.py"), EPOCHS="5") > 90
 
 
 def test_keras() -> None:
-    pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
+    skip_without("keras", "torch")
     assert right_in_percent(str(EXAMPLES / "keras_digits" / "train.py")) > 94
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorFlow's own
 def test_tensorflow() -> None:
-    pytest.importorskip("tensorflow")
+    skip_without("tensorflow")
     assert right_in_percent(str(EXAMPLES / "tensorflow_digits" / "train.py")) > 94
 
 

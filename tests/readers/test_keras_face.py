@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import AnyArray
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
+from .test_faces_agree import SETTINGS, check_bytes
+
+os.environ["KERAS_BACKEND"] = "torch"
+sys.modules["tensorflow"] = None  # type: ignore[assignment]  # or Keras takes it along wherever it is installed
 keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
 from blobfeed.readers.keras_face import KerasFeed  # noqa: E402
 
@@ -78,6 +83,14 @@ def test_fit_gets_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
     with BatchReader(source, batch_size=8, shuffle=True, seed=3, epochs=2, last_batch="partial") as reader:
         expected = [int(number) for batch in reader for number in batch["x"][:, 0]]
     assert recorder.numbers()[-2 * SAMPLES :] == expected
+
+
+def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
+    def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+        with KerasFeed(source, **SETTINGS) as feed:
+            yield from (feed[index] for _ in range(2) for index in range(len(feed)))
+
+    check_bytes(tmp_path, batches)
 
 
 def test_a_model_learns_and_is_validated_every_epoch(tmp_path: Path) -> None:

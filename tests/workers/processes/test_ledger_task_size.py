@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.pipelines import Numbered, parameters
 
+pytestmark = pytest.mark.pure
+
 SECONDS = st.floats(0, 100, allow_nan=False)
 
 
