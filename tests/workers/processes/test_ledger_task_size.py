@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.specs import IndexArray, NamedRows
 from blobfeed.workers.plan.make_plan import make_plan
