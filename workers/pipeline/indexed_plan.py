@@ -91,15 +91,15 @@ class IndexedPlan(RunPlan):
         return replace(self, units=units, first_number=int(checked["batches"]))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class IndexedProgress:
     """Counts batches: which samples they were follows from the plan."""
 
     plan: IndexedPlan
     taken: int = 0
 
-    def took(self, _batch: Batch) -> None:
-        self.taken += 1
+    def after(self, _batch: Batch) -> IndexedProgress:
+        return IndexedProgress(self.plan, self.taken + 1)
 
     def state(self) -> State:
         return {
