@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..readers.delivery.delivery import Blob, Delivery, make_delivery
+from ..readers.delivery.delivery import Blob, Delivery
+from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.errors import ParameterError, PipelineClosed

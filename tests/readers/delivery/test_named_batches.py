@@ -13,7 +13,7 @@ from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stream import StreamSource
 from numpy.typing import NDArray
 
-from tests.support.face_data import images, write_hdf5
+from tests.support.reader_data import images, write_hdf5
 
 torch: Any = pytest.importorskip("torch")
 from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
@@ -71,8 +71,8 @@ class _PlayedLane:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What to give for `device`; where it is played, the tensors lie in main memory all the same."""
     if request.param == "played":
-        monkeypatch.setattr("blobfeed.readers.delivery.handout_cuda.CudaLane", _PlayedLane)
-        monkeypatch.setattr("blobfeed.readers.delivery.handout_cuda.check_cuda", lambda _: "cpu")
+        monkeypatch.setattr("blobfeed.readers.delivery.named_batches_cuda.CudaLane", _PlayedLane)
+        monkeypatch.setattr("blobfeed.readers.delivery.named_batches_cuda.check_cuda", lambda _: "cpu")
     return "cuda"
 
 

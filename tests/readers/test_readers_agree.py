@@ -13,7 +13,7 @@ from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 
-from tests.support.face_data import write_hdf5
+from tests.support.reader_data import write_hdf5
 
 SAMPLES = 23
 SETTINGS: dict[str, Any] = {"batch_size": 5, "num_loaders": 2, "shuffle": True, "seed": 7, "last_batch": "partial"}
@@ -54,10 +54,10 @@ def fetched(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 def through_a_dataloader(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("torch")
-    from blobfeed.readers.torch_face import TorchFeed
+    from blobfeed.readers.torch_dataset import TorchDataset
     from torch.utils.data import DataLoader
 
-    with TorchFeed(source, epochs=1, **SETTINGS) as feed:
+    with TorchDataset(source, epochs=1, **SETTINGS) as feed:
         loader = DataLoader(feed, batch_size=None)
         for _ in range(2):
             yield from ((batch["data"], batch["label"]) for batch in loader)
@@ -65,18 +65,18 @@ def through_a_dataloader(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 def for_keras(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
-    from blobfeed.readers.keras_face import KerasFeed
+    from blobfeed.readers.keras_dataset import KerasDataset
 
-    with KerasFeed(source, **SETTINGS) as feed:
+    with KerasDataset(source, **SETTINGS) as feed:
         yield from (feed[index] for _ in range(2) for index in range(len(feed)))
 
 
 def for_tensorflow(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("tensorflow")
-    from blobfeed.readers.tensorflow_face import tf_dataset
+    from blobfeed.readers.tensorflow_dataset import TensorFlowDataset
 
     with BatchReader(source, epochs=1, **SETTINGS) as reader:
-        dataset = tf_dataset(reader)
+        dataset = TensorFlowDataset(reader)
         for _ in range(2):
             yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
 

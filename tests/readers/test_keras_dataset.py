@@ -15,7 +15,7 @@ from blobfeed.workers.base.specs import AnyArray
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
-from blobfeed.readers.keras_face import KerasFeed  # noqa: E402
+from blobfeed.readers.keras_dataset import KerasDataset  # noqa: E402
 
 # Keras turns torch tensors into NumPy arrays in a way that NumPy 2 does not like.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -56,8 +56,8 @@ def write_pair(folder: Path, samples: int) -> dict[str, Any]:
     return {"npy": {"x": str(folder / "x.npy"), "y": str(folder / "y.npy")}}
 
 
-def feed_of(source: dict[str, Any], **parameters: Any) -> KerasFeed:
-    return KerasFeed(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
+def feed_of(source: dict[str, Any], **parameters: Any) -> KerasDataset:
+    return KerasDataset(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
 
 
 def test_fit_sees_every_sample_once_an_epoch_in_new_order(source: dict[str, Any]) -> None:
