@@ -112,7 +112,9 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Put the next batch into the tops: one copy."""
-        self._opened().forward(top)
+        delivery = self._opened().delivery_to(top)
+        delivery.fill([top[i] for i in range(len(top))])
+        delivery.filled = None
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
@@ -185,9 +187,6 @@ class _Input:
 
     def reshape(self, top: Blobs) -> None:
         self._reshape(top, self.delivery_to(top).next_shapes())
-
-    def forward(self, top: Blobs) -> None:
-        self.delivery_to(top).deliver([top[i] for i in range(len(top))])
 
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()

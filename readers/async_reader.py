@@ -112,9 +112,9 @@ class AsyncReader(Closing):
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
             )
         batch = self._feed.batches.next()
-        pair = batch[self.options.data_field], batch[self.options.labels_field]
-        self._feed.batches.received()
-        return pair
+        data, labels = batch[self.options.data_field], batch[self.options.labels_field]
+        self._feed.batches.delivery.filled = None
+        return data, labels
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
     getNextBatch = get_next_batch  # noqa: N815

@@ -200,9 +200,10 @@ class _Loop(Iterator[NamedBatch]):
         if self._is_over:
             raise StopIteration
         batch = self._reader._next(self._span)
+        delivery = self._reader._feed.batches.delivery
         if batch is None:
-            self._reader._feed.batches.end_loans()
+            delivery.end_loans()
             self._is_over = True
             raise StopIteration
-        self._reader._feed.batches.received()
+        delivery.filled = None
         return batch

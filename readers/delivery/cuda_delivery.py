@@ -113,13 +113,14 @@ class CudaDelivery(Delivery):
         self._release_slots()
         return super()._upcoming()
 
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
+    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[torch.Tensor]:
         tensors = [_tensor(blob) for blob in blobs]
         for top, shape, tensor in zip(self.tops, upcoming.shapes, tensors, strict=True):
             require_shape(top, shape, tuple(tensor.shape))
         if not self._turns.sent:
             self._send(upcoming, _numpy_types(tensors))
         self._hand_over(self._turns.sent[0], tensors)
+        return tensors
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         sent, free = self._turns

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -47,10 +47,14 @@ class Upcoming(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The upcoming batch, copied into `blobs`; or the error that stands in its place."""
+    """The upcoming batch, copied into `blobs`; or the error that stands in its place.
+
+    `copies`: the data of the blobs that it was copied into, None for a blob that is shown the slot.
+    """
 
     upcoming: Upcoming
-    blobs: Sequence[Any]
+    blobs: Sequence[Any] = ()
+    copies: Sequence[Any] = ()
     error: BlobfeedError | None = None
 
 
@@ -61,33 +65,32 @@ class Delivery(ABC):
         self.pipeline = pipeline
         self.tops = tuple(tops)
         self.filled: Filled | None = None
-        """Set while a batch lies in its blobs and has not been received."""
+        """Set while a batch lies in its blobs and has not been received. Whoever has called `fill` sets it to None, as
+        the last thing before the batch is given away: Ctrl-C falls on calls and loops, not on an assignment."""
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         """Put the next batch into `blobs`, which have `next_shapes()`.
 
-        What is returned says which batch it was; its arrays may be gone. A call that was interrupted must be followed
-        by one with the same blobs.
+        What is returned says which batch it was; its arrays may be gone.
         """
         batch = self.fill(blobs)
-        self.received()
+        self.filled = None
         return batch
 
     def fill(self, blobs: Sequence[Blob]) -> Batch:
-        """Put the next batch into `blobs`: the same one again until it is `received`."""
+        """Put the next batch into `blobs`: the same one again until `filled` is None."""
         if self.filled is None:
             upcoming = self._upcoming()
             try:
-                self._copy(upcoming, blobs)
+                copies = self._copy(upcoming, blobs)
             except _WRONG as error:
                 self._pass_over(upcoming, error)
-            self.filled = Filled(upcoming, blobs)
+                raise
+            self.filled = Filled(upcoming, blobs, copies)
+        else:
+            self._copy_again(self.filled, blobs)
         self._finish(self.filled, blobs)
         return self.filled.upcoming.batch
-
-    def received(self) -> None:
-        """The caller has what was filled: the next batch is another."""
-        self.filled = None
 
     def next_shapes(self) -> list[Shape]:
         """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
@@ -126,19 +129,28 @@ class Delivery(ABC):
             self._pass_over(upcoming, error)
         return upcoming
 
+    def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
+        """After an interrupt: blobs may have other memory by now, and the slot may have been released."""
+        for blob, copy in zip(blobs, filled.copies, strict=False):
+            if copy is not None and (data := cast(Any, blob.data)) is not copy:
+                data[...] = copy
+
     def _pass_over(self, upcoming: Upcoming, error: BlobfeedError) -> None:
-        self.filled = Filled(upcoming, (), error)
+        self.filled = Filled(upcoming, error=error)
         self._finish(self.filled, ())
 
     def _finish(self, filled: Filled, blobs: Sequence[Blob]) -> None:
-        self._take(filled.upcoming.batch, blobs)
+        self._take(filled.upcoming.batch, () if filled.error else blobs)
         if filled.error is not None:
-            self.received()
+            self.filled = None
             raise filled.error
 
     @abstractmethod
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
-        """Bring the batch into `blobs`; raises ValueError where they have other shapes, InexactValueError."""
+    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
+        """Bring the batch into `blobs`, and return their data, None for one that is shown the slot later.
+
+        Raises ValueError if a blob has another shape, and InexactValueError.
+        """
 
     @abstractmethod
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:

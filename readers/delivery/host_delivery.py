@@ -62,12 +62,14 @@ class HostDelivery(Delivery):
         self._release_all_but(max(0, self._loans - 1))
         return super()._upcoming()
 
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
-        outs = [(top, as_numpy(blobs[i].data), upcoming.shapes[i]) for i, top in self._copied]
-        for top, out, shape in outs:
-            require_shape(top, shape, out.shape)
-        for top, out, _ in outs:
-            top.put(upcoming.batch, out)
+    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
+        copies: list[Any] = [None] * len(blobs)
+        for i, top in self._copied:
+            copies[i] = blobs[i].data
+            require_shape(top, upcoming.shapes[i], tuple(copies[i].shape))
+        for i, top in self._copied:
+            top.put(upcoming.batch, as_numpy(copies[i]))
+        return copies
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:

@@ -70,12 +70,12 @@ class NamedBatches:
     def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
         self._tops = tuple(tops)
         self._given: Callable[[Any], Any] = lambda data: data
-        self._delivery: Delivery
+        self.delivery: Delivery
         device = pipeline.parameters.device
         types = [check_torch_has(top) for top in tops] if device else []
         if device in ("", "cpu"):
             shows = [not copy and isinstance(top, EvenTop) and not top.conversion.changes_values for top in tops]
-            self._delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
+            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
             self._memory = [_host_memory(top, shown) for top, shown in zip(tops, shows, strict=True)]
             if device:
                 import torch
@@ -85,42 +85,34 @@ class NamedBatches:
             from . import cuda_delivery, cuda_device
 
             cuda_device.check_cuda(device)
-            self._delivery = cuda_delivery.CudaDelivery(pipeline, tops, cuda_device.CudaDevice(device))
+            self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, cuda_device.CudaDevice(device))
             self._memory = [cuda_device.device_memory(device, dtype) for dtype in types]
 
     def next(self) -> NamedBatch:
-        """The next batch, the same one again until it is `received`; waits, and raises what Pipeline.peek raises."""
-        filled = self._delivery.filled
-        blobs = filled.blobs if filled else self._blobs(self._delivery.next_shapes())
-        batch = self._delivery.fill(blobs)
+        """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""
+        filled = self.delivery.filled
+        blobs = filled.blobs if filled else self._blobs(self.delivery.next_shapes())
+        batch = self.delivery.fill(blobs)
         return NamedBatch.of(
             batch, {top.name: self._given(blob.data) for top, blob in zip(self._tops, blobs, strict=True)}
         )
 
-    def received(self) -> None:
-        """The user has the batch: the next one is another."""
-        self._delivery.received()
-
     @property
     def count(self) -> int:
         """Batches that have been received."""
-        return self._delivery.progress.taken
+        return self.delivery.progress.taken
 
     def next_epoch(self) -> int:
         """The epoch of the next batch, which stays where it is; waits for it."""
-        return self._delivery.next_epoch()
+        return self.delivery.next_epoch()
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been received."""
-        return self._delivery.state_dict()
-
-    def end_loans(self) -> None:
-        """What is on loan is not valid any more."""
-        self._delivery.end_loans()
+        return self.delivery.state_dict()
 
     def close(self) -> None:
         """The pipeline is about to be closed, and all loans with it."""
-        self._delivery.close()
+        self.delivery.close()
 
     def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
         return [_Array(memory(shape)) for memory, shape in zip(self._memory, shapes, strict=True)]

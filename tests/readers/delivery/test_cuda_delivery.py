@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -202,6 +203,80 @@ def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
     feed.close()
     assert device.unlocked == 1
     assert all(copy.done for copy in device.copies)
+
+
+# ---- what raises
+
+
+_STEPS = ("lock", "memory", "host_memory", "send", "sent", "send_after", "used", "use_after")
+
+
+class _Trouble:
+    """Raises `error` once, at the `nth` time that the step is come to, and keeps raising it until it is `over`."""
+
+    def __init__(self, step: str, nth: int, error: type[BaseException], lasting: bool) -> None:
+        self._step, self._left, self._error, self._lasting = step, nth, error, lasting
+        self.raised = 0
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            self._left -= 1
+            if self._left == 0 or (self._lasting and self._left < 0):
+                self.raised += 1
+                raise self._error(f"trouble {step}")
+
+
+def _labels_though_raising(feed: Any, count: int) -> list[list[float]]:
+    labels: list[list[float]] = []
+    while len(labels) < count:
+        with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+            labels.append(feed.next()[1].tolist())
+        assert feed.delivery.state_dict()["position"] == 4 * len(labels)
+    return labels
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", _STEPS)
+def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(
+    feeding: Any, step: str, when: str, error: type[BaseException]
+) -> None:
+    raised = 0
+    for nth, buffers in ((1, 1), (2, 2), (5, 3)):
+        device = PlayedDevice(patience=1, locks=step != "host_memory")
+        device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
+        feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, epochs=2)
+        assert _labels_though_raising(feed, 10) == [list(range(4 * k % 20, 4 * k % 20 + 4)) for k in range(10)]
+        feed.close()
+        assert device.unlocked
+        raised += trouble.raised
+    assert raised
+
+
+@pytest.mark.parametrize("step", [*_STEPS[1:], "lock"])
+def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(feeding: Any, step: str) -> None:
+    device = PlayedDevice(patience=10**9, locks=step != "host_memory")
+    feed = feeding(device, device_prefetch=1)
+    if step in ("send", "sent", "send_after", "used", "use_after"):
+        feed.next()
+    device.at = trouble = _Trouble(f"before {step}", 1, RuntimeError, lasting=True)
+    while not trouble.raised:  # what was on the device already may still come
+        with contextlib.suppress(RuntimeError):
+            feed.next()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=f"trouble before {step}"):
+            feed.next()
+    held = feed.pipeline
+    if step == "send_after":
+        with pytest.raises(RuntimeError, match="trouble before send_after"):
+            feed.delivery.close()
+    else:
+        feed.delivery.close()
+    assert device.unlocked
+    assert all(copy.done for copy in device.copies)
+    device.at = lambda step: None
+    for _ in range(8):  # no slot is kept: the pipeline goes on without the delivery
+        held.release(held.take())
 
 
 # ---- on a real device
