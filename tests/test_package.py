@@ -96,12 +96,13 @@ def test_no_two_files_of_the_benchmarks_import_each_other() -> None:
 
 @pytest.mark.parametrize(("old", "new"), blobfeed._OLD_NAMES.items())
 def test_old_names_are_the_new_ones_and_say_so(old: str, new: str) -> None:
+    try:
+        wanted = getattr(blobfeed, new)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
     with pytest.warns(DeprecationWarning, match=f"blobfeed.{old} is now blobfeed.{new}"):
-        try:
-            found = getattr(blobfeed, old)
-        except ModuleNotFoundError as error:
-            pytest.skip(f"{error.name} is not installed")
-    assert found is getattr(blobfeed, new)
+        found = getattr(blobfeed, old)
+    assert found is wanted
 
 
 def _file_of(name: str, files: Mapping[str, Path]) -> str:

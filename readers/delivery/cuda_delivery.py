@@ -90,7 +90,7 @@ class CudaDelivery(Delivery):
         return super().progress
 
     def close(self) -> None:
-        self._at_end = self.progress
+        self._at_end, self._looked_at = self.progress, None
         try:
             for buffer in self._buffers:
                 # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
@@ -219,7 +219,7 @@ class CudaDelivery(Delivery):
             if buffer.sent is not None and self.pipeline.holds(buffer.sent.upcoming.batch):
                 if wait:
                     buffer.sent.done.synchronize()
-                if wait or buffer.sent.done.query():
+                if wait or _is_done(buffer.sent.done):
                     self._release_slot(buffer)
 
     def _release_slot(self, buffer: _Buffer) -> None:
@@ -245,6 +245,10 @@ def _sent(buffer: _Buffer) -> _Sent:
     if buffer.sent is None:
         raise RuntimeError("a device buffer is said to hold a batch, and none was sent into it")
     return buffer.sent
+
+
+def _is_done(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]
 
 
 def _tensor(blob: Blob) -> torch.Tensor:

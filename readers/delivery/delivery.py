@@ -64,6 +64,7 @@ class Delivery(ABC):
     def __init__(self, pipeline: Pipeline, tops: Sequence[Top]) -> None:
         self.pipeline = pipeline
         self.tops = tuple(tops)
+        self._looked_at: Upcoming | None = None
         self.filled: Filled | None = None
         """Set while a batch lies in its blobs and has not been received. Whoever has called `fill` sets it to None, as
         the last thing before the batch is given away: Ctrl-C falls on calls and loops, not on an assignment."""
@@ -115,19 +116,24 @@ class Delivery(ABC):
     def close(self) -> None:
         """Give back what is held of the pipeline; before the pipeline itself is closed."""
         self.end_loans()
+        self._looked_at = None  # its arrays would keep the ring's memory
 
     def _next(self) -> Upcoming:
         return self._upcoming() if self.filled is None else self.filled.upcoming
 
     def _upcoming(self) -> Upcoming:
         """The pipeline's next batch; waits for it."""
+        looked_at = self._looked_at
+        if looked_at is not None and self.pipeline.is_next(looked_at.batch):
+            return looked_at
         batch = self.pipeline.peek()
-        upcoming = Upcoming(batch, [], self.pipeline.progress)
         try:
-            upcoming.shapes.extend(top.shape(batch) for top in self.tops)
+            shapes = [top.shape(batch) for top in self.tops]
         except _WRONG as error:
-            self._pass_over(upcoming, error)
-        return upcoming
+            self._pass_over(Upcoming(batch, [], self.pipeline.progress), error)
+            raise
+        self._looked_at = looked_at = Upcoming(batch, shapes, self.pipeline.progress)
+        return looked_at
 
     def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
         """After an interrupt: blobs may have other memory by now, and the slot may have been released."""

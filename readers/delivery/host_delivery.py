@@ -59,14 +59,15 @@ class HostDelivery(Delivery):
 
     def _upcoming(self) -> Upcoming:
         # Before the wait for the next batch: the slot may be just what the loaders are waiting for.
-        self._release_all_but(max(0, self._loans - 1))
+        if self._loans:
+            self._release_all_but(self._loans - 1)
         return super()._upcoming()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
         copies: list[Any] = [None] * len(blobs)
         for i, top in self._copied:
-            copies[i] = blobs[i].data
-            require_shape(top, upcoming.shapes[i], tuple(copies[i].shape))
+            copies[i] = data = blobs[i].data
+            require_shape(top, upcoming.shapes[i], tuple(data.shape))
         for i, top in self._copied:
             top.put(upcoming.batch, as_numpy(copies[i]))
         return copies

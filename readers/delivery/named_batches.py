@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +38,8 @@ class NamedBatch(dict[str, Any]):
         named = cls(arrays)
         named.number, named.epoch, named.position, named.rows = batch.number, batch.epoch, batch.position, batch.rows
         # The batch without its arrays: a NamedBatch that is kept must not keep the whole ring of slots alive.
-        named._batch = replace(batch, tops={})
+        named._batch = bare = object.__new__(Batch)  # dataclasses.replace takes ten times as long
+        vars(bare).update(vars(batch), tops={})
         return named
 
     _batch: Batch
