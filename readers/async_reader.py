@@ -65,7 +65,7 @@ class AsyncReader(Closing):
     The parameters may be given by name or as one mapping, with `batchSize` for `batch_size`: hdf5_path, nthread (loader
     processes), njob (batches that may be asked for at a time), cuda, batch_size, postprocess, data_field, labels_field,
     num_dim, h_dim, w_dim, cha_dim, shuffle; and seed, last_batch, timeout_s. `num_dim`, `h_dim`, `w_dim`, `cha_dim` are
-    the 1-based places of examples, height, width and channels in the stored data set. `postprocess(data)` runs in a
+    the 1-based positions of examples, height, width and channels in the stored data set. `postprocess(data)` runs in a
     loader over a whole batch's data, shape (rows, channels, height, width), changes it in place or returns another
     array of the same shape and type. Relative paths are taken from the working directory.
 
@@ -173,8 +173,8 @@ def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _source(options: AsyncReaderOptions) -> dict[str, object]:
-    places = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
-    return {"hdf5": {"path": options.hdf5_path, **places}}
+    dims = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
+    return {"hdf5": {"path": options.hdf5_path, **dims}}
 
 
 def _parameters(options: AsyncReaderOptions) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The Keras face: `fit`, `evaluate` and `predict` over batches made ahead of time, every epoch whole and reordered."""
+"""KerasDataset: `fit`, `evaluate` and `predict` over batches made ahead of time, every epoch whole and reordered."""
 
 from __future__ import annotations
 

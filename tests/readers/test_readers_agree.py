@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {"batch_size": 5, "num_loaders": 2, "shuffle": True, 
 BATCHES = 2 * 5  # of two epochs
 
 Bytes = list[tuple[bytes, list[int]]]
-Face = Callable[[dict[str, Any]], Iterator[tuple[Any, Any]]]
+Reader = Callable[[dict[str, Any]], Iterator[tuple[Any, Any]]]
 
 
 def arrays(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -44,9 +44,9 @@ def fetched(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("torch")
     from blobfeed.readers.async_reader import AsyncReader
 
-    places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+    axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     chosen = {"batchSize": 5, "shuffle": True, "seed": 7, "nthread": 2, "labels_field": "label"}
-    with AsyncReader(chosen, hdf5_path=source["hdf5"]["path"], **places) as reader:
+    with AsyncReader(chosen, hdf5_path=source["hdf5"]["path"], **axes) as reader:
         while True:
             reader.fetch_data()
             yield reader.get_next_batch()
@@ -94,10 +94,10 @@ def as_bytes(batches: Iterator[tuple[Any, Any]]) -> Bytes:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorFlow's own
-@pytest.mark.parametrize("face", [views, tensors, fetched, through_a_dataloader, for_keras, for_tensorflow, blobs])
-def test_every_face_gives_the_bytes_of_a_plain_reader(tmp_path: Path, face: Face) -> None:
+@pytest.mark.parametrize("reader", [views, tensors, fetched, through_a_dataloader, for_keras, for_tensorflow, blobs])
+def test_every_reader_gives_the_bytes_of_a_plain_reader(tmp_path: Path, reader: Reader) -> None:
     source = write_hdf5(tmp_path / "train.h5", SAMPLES)
     expected = as_bytes(arrays(source))
-    got = face(source)
+    got = reader(source)
     assert as_bytes(got) == expected
     getattr(got, "close")()  # noqa: B009 - a generator, whose reader is closed with it

@@ -1,4 +1,4 @@
-"""The TensorFlow face: tf.data over batches made ahead of time, and the queue pipeline that it takes the place of."""
+"""TensorFlowDataset: tf.data over batches made ahead of time, and the queue pipeline that it takes the place of."""
 
 from __future__ import annotations
 

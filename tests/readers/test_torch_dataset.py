@@ -1,4 +1,4 @@
-"""The torch face: whole batches in plain loops, in DataLoader, and in a training that is stopped and goes on."""
+"""TorchDataset: whole batches in plain loops, in DataLoader, and in a training that is stopped and goes on."""
 
 from __future__ import annotations
 
