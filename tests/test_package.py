@@ -85,6 +85,27 @@ def test_no_two_files_import_each_other() -> None:
     assert circles({name: found & set(files) for name, found in imports.items()}) == []
 
 
+def test_no_two_files_of_the_benchmarks_import_each_other() -> None:
+    files = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
+    imports = {
+        name: {_file_of(each, files) for each in imported(path.read_text(), name, is_package=False)} & set(files)
+        for name, path in files.items()
+    }
+    assert len(imports) > 10
+    assert circles(imports) == []
+
+
+@pytest.mark.parametrize(("old", "new"), blobfeed._OLD_NAMES.items())
+def test_old_names_are_the_new_ones_and_say_so(old: str, new: str) -> None:
+    try:
+        wanted = getattr(blobfeed, new)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    with pytest.warns(DeprecationWarning, match=f"blobfeed.{old} is now blobfeed.{new}"):
+        found = getattr(blobfeed, old)
+    assert found is wanted
+
+
 def _file_of(name: str, files: Mapping[str, Path]) -> str:
     return name if name in files else name.rpartition(".")[0]
 

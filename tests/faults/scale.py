@@ -21,6 +21,8 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    interrupts: int
+    """Inside deliveries, over all ways in which a batch can come."""
     survival_s: float = 1.0
     """So long after its parent's end nothing lives. A second is the promise, if the machine has nothing else to do."""
     work_step: int = 1
@@ -40,6 +42,7 @@ FULL = Scale(
     hostile_frames=4000,
     crash_step=1,
     starts=7,
+    interrupts=2000,
 )
 QUICK = Scale(
     chaos_s=2.0,
@@ -53,5 +56,6 @@ QUICK = Scale(
     hostile_frames=400,
     crash_step=35,
     starts=1,
+    interrupts=300,
     work_step=2,
 )

@@ -22,7 +22,7 @@ from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRo
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.face_data import write_hdf5
+from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3
 SETTINGS: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": 3, "epochs": EPOCHS}

@@ -1,32 +1,32 @@
-"""The pipeline as torch's own loops want it: an IterableDataset of whole batches."""
+"""The pipeline for torch's own loops: an IterableDataset of whole batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..workers.base.closing import Closing
 from ..workers.base.errors import PipelineClosed
 from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
-from .delivery.handout import NamedBatch
+from .delivery.named_batches import NamedBatch
 from .looped import SourceLike
 
 
-class TorchFeed(IterableDataset[NamedBatch]):
+class TorchDataset(Closing, IterableDataset[NamedBatch]):
     """Whole batches of torch tensors by name, for plain loops, DataLoader and what is built on it.
 
-        feed = TorchFeed({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
-        for batch in DataLoader(feed, batch_size=None):     # or: for batch in feed
+        dataset = TorchDataset({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
+        for batch in DataLoader(dataset, batch_size=None):     # or: for batch in dataset
             train(batch["data"], batch["label"])
 
     The arguments are those of BatchReader, `reader` is the BatchReader underneath; `device` is "cpu" unless given. The
     batches are complete, so the DataLoader gets `batch_size=None`, and they are made in blobfeed's own loaders, so it
     keeps `num_workers=0`: a worker of its own would only copy each batch once more, and every one of them would
-    deliver all of the data. Asked for batches there, or sent there by pickle, the feed says so (PipelineClosed).
+    deliver all of the data. If batches are asked for there, or the dataset is pickled, it says so (PipelineClosed).
     `state_dict` and `load_state_dict` have the names that stateful loaders look for.
     """
 
@@ -74,15 +74,9 @@ class TorchFeed(IterableDataset[NamedBatch]):
     def close(self) -> None:
         self.reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 _NOT_IN_A_WORKER = (
-    "a TorchFeed cannot be read in a worker of a DataLoader or sent to another process: its batches are made in loader "
-    "processes of its own; use DataLoader(feed, batch_size=None, num_workers=0), and make a feed in each process that "
-    "reads"
+    "a TorchDataset cannot be read in a worker of a DataLoader or sent to another process: its batches are made in "
+    "loader processes of its own; use DataLoader(dataset, batch_size=None, num_workers=0), and make a dataset in each "
+    "process that reads"
 )

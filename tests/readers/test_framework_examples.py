@@ -1,4 +1,4 @@
-"""Each face trains on the digits: the examples as they are, and the two readers that have none."""
+"""Each reader trains on the digits: the examples as they are, and the two readers that have none."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_an_async_reader() -> None:
     model, optimizer = linear_model()
     from blobfeed.readers.async_reader import AsyncReader
 
-    places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
-    with AsyncReader(hdf5_path=str(DIGITS), batch_size=50, shuffle=True, **places) as reader:
+    axes: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
+    with AsyncReader(hdf5_path=str(DIGITS), batch_size=50, shuffle=True, **axes) as reader:
         shares: list[float] = []
         for _ in range(6):
             ended = reader.fetch_data()

@@ -13,7 +13,7 @@ from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 
-from tests.support.face_data import write_hdf5
+from tests.support.reader_data import write_hdf5
 
 SAMPLES = 23
 SETTINGS: dict[str, Any] = {"batch_size": 5, "num_loaders": 2, "shuffle": True, "seed": 7, "last_batch": "partial"}
@@ -54,10 +54,10 @@ def fetched(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 def through_a_dataloader(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("torch")
-    from blobfeed.readers.torch_face import TorchFeed
+    from blobfeed.readers.torch_dataset import TorchDataset
     from torch.utils.data import DataLoader
 
-    with TorchFeed(source, epochs=1, **SETTINGS) as feed:
+    with TorchDataset(source, epochs=1, **SETTINGS) as feed:
         loader = DataLoader(feed, batch_size=None)
         for _ in range(2):
             yield from ((batch["data"], batch["label"]) for batch in loader)

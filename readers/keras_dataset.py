@@ -1,28 +1,29 @@
-"""The pipeline as `model.fit` wants it: a PyDataset, and a generator; Keras 3, whatever its backend."""
+"""The pipeline for `model.fit`: a PyDataset, and a generator; Keras 3 with any backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import keras  # type: ignore[import-untyped]
 
 from ..workers.base.checks import nearest
+from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
-from .delivery.handout import NamedBatch
+from .delivery.named_batches import NamedBatch
 from .looped import SourceLike
 from .passes import Passes
 
 
-class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
+class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
     """An epoch of whole batches, made anew, in other order, for every epoch of `fit`.
 
-        train = KerasFeed({"npy": {"data": "x.npy", "label": "y.npy"}}, batch_size=64, shuffle=True)
-        valid = KerasFeed({"npy": {"data": "x_valid.npy", "label": "y_valid.npy"}}, batch_size=64)
+        train = KerasDataset({"npy": {"data": "x.npy", "label": "y.npy"}}, batch_size=64, shuffle=True)
+        valid = KerasDataset({"npy": {"data": "x_valid.npy", "label": "y_valid.npy"}}, batch_size=64)
         model.fit(train, validation_data=valid, epochs=5)
 
     The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 and `last_batch` is
@@ -31,8 +32,8 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
     and the third the sample weight.
 
     Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
-    Keras draws only to look at it, when it builds a model, is delivered again. A feed without an end (`epochs=None`, or
-    a stream) needs `steps_per_epoch`.
+    Keras draws only to look at it, when it builds a model, is delivered again. Without an end (`epochs=None`, or a
+    stream) `fit` needs `steps_per_epoch`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
         return self._deal(self._passes.next())
 
     def generator(self) -> Iterator[tuple[Any, ...]]:
-        """The same batches without end, for `fit(feed.generator(), steps_per_epoch=len(feed), shuffle=False)`."""
+        """The same batches without end, for `fit(train.generator(), steps_per_epoch=len(train), shuffle=False)`."""
         while True:
             yield self._deal(self._passes.next())
 
@@ -96,12 +97,6 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]
     def close(self) -> None:
         self.reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _roles(
     tops: Sequence[str], inputs: str | Sequence[str] | None, targets: str | Sequence[str] | None, weights: str | None
@@ -110,7 +105,7 @@ def _roles(
     if inputs is None and targets is None and weights is None:
         if len(tops) > 3:
             raise ParameterError(
-                f"KerasFeed: there are {len(tops)} tops, {', '.join(tops)}: say which are 'inputs', 'targets' and "
+                f"KerasDataset: there are {len(tops)} tops, {', '.join(tops)}: say which are 'inputs', 'targets' and "
                 "'weights', or choose three of them with 'tops'"
             )
         return list(tops)
@@ -118,11 +113,12 @@ def _roles(
     roles = {role: names if isinstance(names, str) else tuple(names) for role, names in given.items() if names}
     for role, needed in (("targets", "inputs"), ("weights", "targets")):
         if role in roles and needed not in roles:
-            raise ParameterError(f"KerasFeed: parameter {role!r} is {given[role]!r}, but {needed!r} is missing")
+            raise ParameterError(f"KerasDataset: parameter {role!r} is {given[role]!r}, but {needed!r} is missing")
     for role, names in roles.items():
         for name in [names] if isinstance(names, str) else names:
             if name not in tops:
                 raise ParameterError(
-                    f"KerasFeed: parameter {role!r} names {name!r}{nearest(name, tops)}; the tops are {', '.join(tops)}"
+                    f"KerasDataset: parameter {role!r} names {name!r}{nearest(name, tops)}; the tops are "
+                    f"{', '.join(tops)}"
                 )
     return list(roles.values())

@@ -16,7 +16,7 @@ from .looped import SourceLike
 from .passes import Passes
 
 
-def tf_dataset(
+def TensorFlowDataset(  # noqa: N802 - named after what it gives
     source: SourceLike | BatchReader = None,
     *,
     decode: DecodeHook | None = None,
@@ -27,7 +27,7 @@ def tf_dataset(
 ) -> tf.data.Dataset:
     """A dataset of whole batches: dicts of tensors by name, of known type and shape.
 
-        dataset = tf_dataset({"npy": {"image": "x.npy", "label": "y.npy"}}, batch_size=64, shuffle=True, epochs=1)
+        dataset = TensorFlowDataset({"npy": {"image": "x.npy", "label": "y.npy"}}, batch_size=64, epochs=1)
         for batch in dataset:
             train(batch["image"], batch["label"])
 
@@ -37,7 +37,7 @@ def tf_dataset(
     tf.string. The batches are ready when asked for: `.map(…)` them, but do not `.shuffle` or `.batch` them again.
     What TensorFlow draws only to look at it, when Keras builds a model, is delivered again.
 
-    Raises ParameterError for a type that TensorFlow has not, and what BatchReader raises.
+    Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """
     if isinstance(source, BatchReader):
         reader = _check_reader(source, {"decode": decode, "postprocess": postprocess, **parameters})
@@ -75,11 +75,13 @@ def _one_pass(reader: BatchReader, passes: Passes) -> Iterator[dict[str, AnyArra
 
 def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchReader:
     if given := [name for name, value in others.items() if value is not None]:
-        raise ParameterError(f"tf_dataset: a BatchReader has its parameters already, got {', '.join(given)} beside it")
+        raise ParameterError(
+            f"TensorFlowDataset: a BatchReader has its parameters already, got {', '.join(given)} beside it"
+        )
     if reader.parameters.device or not reader.copies:
         raise ParameterError(
-            f"tf_dataset: the BatchReader has device={reader.parameters.device!r} and copy={reader.copies}: expected "
-            "device='' and copy=True, for TensorFlow keeps the arrays"
+            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r} and copy={reader.copies}: "
+            "expected device='' and copy=True, since TensorFlow keeps the arrays"
         )
     return reader
 

@@ -14,14 +14,14 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.face_data import IMAGE, images, records, write_hdf5
+from tests.support.reader_data import IMAGE, images, records, write_hdf5
 
 from . import test_faces_agree as faces
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 tf: Any = pytest.importorskip("tensorflow")
-from blobfeed.readers.tensorflow_face import tf_dataset  # noqa: E402
+from blobfeed.readers.tensorflow_dataset import TensorFlowDataset  # noqa: E402
 
 # TensorFlow's own: what it imports warns, and it leaves the iterators of datasets to be collected.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("partial", None), ("drop", 4), ("wrap", 4)])
 def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: str, rows: int | None) -> None:
-    dataset = tf_dataset(source, last_batch=last_batch, **SETTINGS)
+    dataset = TensorFlowDataset(source, last_batch=last_batch, **SETTINGS)
     assert dataset.element_spec == {
         "data": tf.TensorSpec((rows, *IMAGE), tf.float32),
         "label": tf.TensorSpec((rows,), tf.int64),
@@ -48,7 +48,7 @@ def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: st
 def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
     settings = {**SETTINGS, "shuffle": True, "last_batch": "partial"}
     with BatchReader(source, **settings) as under, BatchReader(source, **settings) as reader:
-        dataset = tf_dataset(under)
+        dataset = TensorFlowDataset(under)
         for _ in range(2):
             for tensors, batch in zip(dataset, reader, strict=True):
                 np.testing.assert_array_equal(tensors["data"].numpy(), batch["data"])
@@ -58,7 +58,7 @@ def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[s
 def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
     def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         with BatchReader(source, epochs=1, **faces.SETTINGS) as reader:
-            dataset = tf_dataset(reader)
+            dataset = TensorFlowDataset(reader)
             for _ in range(2):
                 yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
 
@@ -72,7 +72,7 @@ def test_keras_trains_on_it_and_sees_each_sample_once_an_epoch(source: dict[str,
     with BatchReader(source, **settings) as reader:
         # Left to itself TensorFlow would convert the lambda, by way of a temporary file that it forgets.
         pair = tf.autograph.experimental.do_not_convert(lambda batch: (batch["data"], batch["label"]))
-        dataset = tf_dataset(reader).map(pair)
+        dataset = TensorFlowDataset(reader).map(pair)
 
         class Look(keras.layers.Layer):  # type: ignore[misc]
             def call(self, x: Any) -> Any:
@@ -97,7 +97,7 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
         state = reader.state_dict()
     with BatchReader(source, **settings) as resumed:
         resumed.load_state_dict(state)
-        dataset = tf_dataset(resumed)
+        dataset = TensorFlowDataset(resumed)
         assert [batch["label"].numpy().tolist() for batch in dataset] == expected[1:4]
         assert sum(1 for _ in dataset) == 3
 
@@ -109,7 +109,9 @@ def queue(**settings: Any) -> Any:
     stream = StreamSource(
         records, names=("features", "labels", "name"), shards=1, capacity=20, min_after_dequeue=10, string_bytes=16
     )
-    return tf_dataset(stream, **{"batch_size": 8, "num_loaders": 1, "epochs": 1, "last_batch": "partial", **settings})
+    return TensorFlowDataset(
+        stream, **{"batch_size": 8, "num_loaders": 1, "epochs": 1, "last_batch": "partial", **settings}
+    )
 
 
 def test_a_queue_of_named_components_is_drained_in_random_order() -> None:
@@ -141,7 +143,7 @@ def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
 
 def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any]) -> None:
     with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match="got batch_size, seed"):
-        tf_dataset(reader, batch_size=3, seed=2)
+        TensorFlowDataset(reader, batch_size=3, seed=2)
 
 
 @pytest.mark.parametrize("wrong", [{"device": "cpu"}, {"copy": False}])
@@ -152,9 +154,9 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
         if "device" in wrong:  # said to be so: a reader of tensors would bring torch into this process
             monkeypatch.setattr(reader, "parameters", Parameters(**SETTINGS, **wrong))
         with pytest.raises(ParameterError, match="expected device='' and copy=True"):
-            tf_dataset(reader)
+            TensorFlowDataset(reader)
 
 
 def test_the_data_are_the_files(source: dict[str, Any]) -> None:
-    for batch in tf_dataset(source, **SETTINGS):
+    for batch in TensorFlowDataset(source, **SETTINGS):
         np.testing.assert_array_equal(batch["data"].numpy(), images(SAMPLES)[batch["label"].numpy()])

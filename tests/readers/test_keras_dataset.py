@@ -1,4 +1,4 @@
-"""The Keras face: `fit`, `evaluate` and `predict` over batches made ahead of time, every epoch whole and reordered."""
+"""KerasDataset: `fit`, `evaluate` and `predict` over batches made ahead of time, every epoch whole and reordered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import AnyArray
 
-from .test_faces_agree import SETTINGS, check_bytes
+from .test_readers_agree import SETTINGS, check_bytes
 
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules["tensorflow"] = None  # type: ignore[assignment]  # or Keras takes it along wherever it is installed
 keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
-from blobfeed.readers.keras_face import KerasFeed  # noqa: E402
+from blobfeed.readers.keras_dataset import KerasDataset  # noqa: E402
 
 # Keras turns torch tensors into NumPy arrays in a way that NumPy 2 does not like.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -61,8 +61,8 @@ def write_pair(folder: Path, samples: int) -> dict[str, Any]:
     return {"npy": {"x": str(folder / "x.npy"), "y": str(folder / "y.npy")}}
 
 
-def feed_of(source: dict[str, Any], **parameters: Any) -> KerasFeed:
-    return KerasFeed(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
+def feed_of(source: dict[str, Any], **parameters: Any) -> KerasDataset:
+    return KerasDataset(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
 
 
 def test_fit_sees_every_sample_once_an_epoch_in_new_order(source: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def test_fit_gets_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
 
 def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
     def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        with KerasFeed(source, **SETTINGS) as feed:
+        with KerasDataset(source, **SETTINGS) as feed:
             yield from (feed[index] for _ in range(2) for index in range(len(feed)))
 
     check_bytes(tmp_path, batches)

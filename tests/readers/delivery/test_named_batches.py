@@ -11,68 +11,27 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stream import StreamSource
-from numpy.typing import NDArray
 
-from tests.support.face_data import images, write_hdf5
+from tests.support.reader_data import images, write_hdf5
 
 torch: Any = pytest.importorskip("torch")
 from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
-from blobfeed.readers.delivery.cuda_lane import view_as  # noqa: E402
+
+from tests.support.played_device import PlayedDevice  # noqa: E402
 
 SAMPLES = 26
-
-
-class _Done:
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        """Nothing is under way."""
-
-
-class _PlayedLane:
-    """A device in main memory."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, _device: str) -> None:
-        """Any device is the same one."""
-
-    def lock(self, memory: NDArray[np.uint8]) -> bool:
-        return True
-
-    def unlock(self) -> None:
-        """Nothing was locked."""
-
-    def device_room(self, nbytes: int) -> Any:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def host_room(self, nbytes: int) -> NDArray[np.uint8]:
-        return np.empty(nbytes, np.uint8)
-
-    def send(self, host: AnyArray, room: Any) -> Any:
-        values = torch.from_numpy(host)
-        return view_as(room, values.dtype, values.shape).copy_(values)
-
-    def sent(self) -> _Done:
-        return _Done()
-
-    def send_after(self, event: object) -> None:
-        """It has come."""
-
-    def used(self) -> _Done:
-        return _Done()
-
-    def use_after(self, event: object) -> None:
-        """It has come."""
 
 
 @pytest.fixture(params=["played", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What to give for `device`; where it is played, the tensors lie in main memory all the same."""
     if request.param == "played":
-        monkeypatch.setattr("blobfeed.readers.delivery.handout_cuda.CudaLane", _PlayedLane)
-        monkeypatch.setattr("blobfeed.readers.delivery.handout_cuda.check_cuda", lambda _: "cpu")
+        cuda_device = "blobfeed.readers.delivery.cuda_device"
+        monkeypatch.setattr(f"{cuda_device}.CudaDevice", lambda _: PlayedDevice(patience=1))
+        monkeypatch.setattr(f"{cuda_device}.check_cuda", lambda _: None)
+        monkeypatch.setattr(
+            f"{cuda_device}.device_memory", lambda _, dtype: lambda shape: torch.empty(shape, dtype=dtype)
+        )
     return "cuda"
 
 
@@ -98,11 +57,16 @@ def test_each_batch_is_what_it_says_it_is(source: dict[str, Any], device: str, p
             assert sorted(seen) == list(range(SAMPLES))
 
 
-def test_copies_are_the_users_own_and_loans_are_used_again(source: dict[str, Any], device: str) -> None:
-    with BatchReader(source, **SETTINGS, device=device) as reader:
+@pytest.mark.parametrize("copying", [True, False])
+def test_every_batch_is_the_users_own(source: dict[str, Any], device: str, copying: bool) -> None:
+    with BatchReader(source, **SETTINGS, device=device, copy=copying) as reader:
         for batch in list(reader):
             np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
-    with BatchReader(source, **SETTINGS, device=device, copy=False) as reader:
+
+
+@pytest.mark.cuda
+def test_a_loop_that_keeps_nothing_uses_the_same_device_memory_again(source: dict[str, Any]) -> None:
+    with BatchReader(source, **SETTINGS, device="cuda") as reader:
         full = [batch["data"].data_ptr() for _ in range(3) for batch in reader if batch.rows == 4]
     assert len(set(full)) < len(full) / 2
 
@@ -145,9 +109,9 @@ def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -
 
 
 def test_an_async_readers_pair_stays_while_the_next_one_is_there(source: dict[str, Any], device: str) -> None:
-    places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+    axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     path = source["hdf5"]["path"]
-    with AsyncReader({"hdf5_path": path, "labels_field": "label", "cuda": True, "batch_size": 2}, **places) as reader:
+    with AsyncReader({"hdf5_path": path, "labels_field": "label", "cuda": True, "batch_size": 2}, **axes) as reader:
         before = None
         for number in range(30):
             reader.fetch_data()

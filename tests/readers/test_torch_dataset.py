@@ -1,4 +1,4 @@
-"""The torch face: whole batches in plain loops, in DataLoader, and in a training that is stopped and goes on."""
+"""TorchDataset: whole batches in plain loops, in DataLoader, and in a training that is stopped and goes on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.face_data import images, write_hdf5
+from tests.support.reader_data import images, write_hdf5
 
 torch = pytest.importorskip("torch")
 from blobfeed.readers.batch_reader import BatchReader  # noqa: E402
-from blobfeed.readers.torch_face import TorchFeed  # noqa: E402
+from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
 from blobfeed.workers.base.errors import PipelineClosed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_dataloader_hands_the_batches_on_as_they_are(source: dict[str, Any]) -> None:
-    feed = TorchFeed(source, **SETTINGS)
+    feed = TorchDataset(source, **SETTINGS)
     loader = DataLoader(feed, batch_size=None)
     assert len(loader) == len(feed) == 3
     for epoch in range(2):
@@ -45,7 +45,7 @@ def test_a_dataloader_hands_the_batches_on_as_they_are(source: dict[str, Any]) -
 class Asking(IterableDataset[str]):
     """Asks the feed for a batch wherever it is iterated over, and tells what came of it."""
 
-    def __init__(self, feed: TorchFeed) -> None:
+    def __init__(self, feed: TorchDataset) -> None:
         self._feeds = {0: feed}
 
     def __iter__(self) -> Iterator[str]:
@@ -57,7 +57,7 @@ class Asking(IterableDataset[str]):
 
 
 def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]) -> None:
-    feed = TorchFeed(source, **SETTINGS)
+    feed = TorchDataset(source, **SETTINGS)
     loader = DataLoader(Asking(feed), batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert ["num_workers=0" in told for told in loader] == [True]
     with pytest.raises(PipelineClosed, match="num_workers=0"):
@@ -66,11 +66,11 @@ def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]
 
 
 def test_its_state_is_the_readers(source: dict[str, Any]) -> None:
-    feed = TorchFeed(source, **SETTINGS)
+    feed = TorchDataset(source, **SETTINGS)
     first = next(iter(feed))
     state = feed.state_dict()
     feed.close()
-    again = TorchFeed(source, **SETTINGS)
+    again = TorchDataset(source, **SETTINGS)
     again.load_state_dict(state)
     rest = [batch["label"].tolist() for batch in again]
     again.close()
