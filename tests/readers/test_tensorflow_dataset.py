@@ -16,7 +16,7 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.reader_data import IMAGE, images, records, write_hdf5
 
-from . import test_faces_agree as faces
+from . import test_readers_agree as faces
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .specs import AnyArray, IndexArray
 
@@ -34,7 +35,7 @@ class Sample(Mapping[str, AnyArray]):
         return len(self._arrays)
 
 
-class HookBatch(dict[str, AnyArray]):
+class HookBatch(dict[str, NDArray[Any]]):
     """A whole batch as a postprocess hook gets it: arrays of shape (rows, ...) by name.
 
     `indices`: the sample of each row, shape (rows,) int64.  `epoch`: of the first row.

@@ -50,7 +50,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: tuple[str, ...] | None = None
     batch_size: Positive
     num_loaders: Positive | Literal["auto"] = "auto"
-    prefetch_batches: Positive = 4
+    prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
     seed: NotNegative = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,23 @@ from ..base.errors import ParameterError
 from ..base.hooks import HookBatch, PostprocessHook
 from ..base.keys import derive_key
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..order.sample_rng import seed_globals
 from .transform import CROPS
 
 DECODED = "(decoded) "
 """Begins the name of the rows in a slot from which the hook makes a top of another shape or type."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSamples:
+    """What a hook may know of its batch: the sample of each row, shape (rows,), and the epoch of the first one.
+
+    `number`: tells the batch from all others of the run; its random numbers depend on it and on the seed alone.
+    """
+
+    indices: IndexArray
+    epoch: int
+    number: tuple[int, ...]
 
 
 class Postprocessor:
@@ -34,17 +48,19 @@ class Postprocessor:
         hook: PostprocessHook,
         decoded: Mapping[str, ArraySpec],
         trial: NamedRows,
-        indices: IndexArray,
+        samples: BatchSamples,
         *,
         tops: Sequence[str] | None,
         seed: int,
+        seed_globals: bool,
     ) -> None:
         self._hook = hook
         self._takes_rng = len(inspect.signature(hook).parameters) > 1
         self._seed = seed
+        self._seed_globals = seed_globals
         self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
-        made = self._run({name: trial[name] for name in self._decoded}, indices, 0, ())
-        self.specs = {name: _spec_of(name, made, len(indices)) for name in self._names(made, tops)}
+        made = self._run({name: trial[name] for name in self._decoded}, samples)
+        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, tops)}
         kept = {name for name, spec in self.specs.items() if self._decoded.get(name) == spec}
         # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
         self._keys = {name: name if name in kept else DECODED + name for name in self._decoded}
@@ -56,15 +72,14 @@ class Postprocessor:
         beside = {name: rows for name, rows in slot.items() if name == CROPS}
         return {name: slot[key] for name, key in self._keys.items()} | beside
 
-    def run(self, slot: NamedRows, first: int, indices: IndexArray, epoch: int, number: tuple[int, ...]) -> None:
-        """Postprocess the batch of len(indices) rows that begins with row `first` of `slot`.
+    def run(self, slot: NamedRows, first: int, samples: BatchSamples) -> None:
+        """Postprocess the batch that begins with row `first` of `slot`.
 
-        `number`: what the batch's random numbers depend on besides the seed. Raises what the hook raises, ValueError if
-        what it made cannot be held exactly by its top.
+        Raises what the hook raises, ValueError if what it made cannot be held exactly by its top.
         """
-        here = slice(first, first + len(indices))
+        here = slice(first, first + len(samples.indices))
         decoded = {name: slot[key][here] for name, key in self._keys.items()}
-        made = self._run(decoded, indices, epoch, number)
+        made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
         # What was not changed, or in place, is where it belongs. A view on another top could be overwritten before
@@ -76,13 +91,13 @@ class Postprocessor:
         for name, value in others.items():
             _store(name, value, slot[name][here], self.specs[name])
 
-    def _run(
-        self, decoded: NamedRows, indices: IndexArray, epoch: int, number: tuple[int, ...]
-    ) -> Mapping[str, Any]:
+    def _run(self, decoded: NamedRows, samples: BatchSamples) -> Mapping[str, Any]:
         arrays = {name: _array(name, rows) for name, rows in decoded.items()}
-        batch = HookBatch(arrays, indices, epoch)
+        batch = HookBatch(arrays, samples.indices, samples.epoch)
         hook: Any = self._hook
-        result = hook(batch, self._rng(number)) if self._takes_rng else hook(batch)
+        if self._seed_globals:
+            seed_globals(self._seed, *samples.number)
+        result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
         if result is not None and not isinstance(result, Mapping):
             raise ValueError(
                 f"postprocess returned a {type(result).__name__}: expected a mapping of top names to arrays, or None "
@@ -93,10 +108,11 @@ class Postprocessor:
     def _rng(self, number: tuple[int, ...]) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=derive_key(self._seed, "postprocess", *number, bits=128)))
 
-    def _names(self, made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:
-        if missing := [name for name in tops or () if name not in made]:
-            raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
-        return tops or list(made)
+
+def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:
+    if missing := [name for name in tops or () if name not in made]:
+        raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
+    return tops or list(made)
 
 
 def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:

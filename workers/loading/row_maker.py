@@ -29,7 +29,7 @@ class RowMaker:
         *,
         tops: tuple[str, ...] | None,
         seed: int,
-        seed_globals: bool,
+        seed_globals: bool = True,
         transform: CropMirror | None,
         max_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
