@@ -56,8 +56,7 @@ def train(
         _need_torch()
         from .trainer.solving.progress import make_reporter
         from .trainer.solving.solver import Solver
-        from .trainer.solving.threads import fix_threads
-        from .trainer.solving.training import StopRequest
+        from .trainer.solving.training import StopRequest, fix_threads
         from .trainer.solving.training import train as run
 
         fix_threads(threads)
@@ -81,8 +80,7 @@ def score(
     with _one_message(debug):
         _need_torch()
         from .trainer.solving.progress import scores_text
-        from .trainer.solving.scoring import score_net
-        from .trainer.solving.threads import fix_threads
+        from .trainer.solving.training import fix_threads, score_net
 
         fix_threads(threads)
         typer.echo(scores_text(score_net(model, weights, iterations, device)))

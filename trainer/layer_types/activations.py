@@ -38,7 +38,7 @@ class TanH(Layer):
 
 @layer_type("Dropout")
 class Dropout(Layer):
-    """In training, zeroes a share of the numbers and scales the others up; in testing, does nothing."""
+    """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST."""
 
     fields = ("dropout_param",)
     in_place = True
@@ -54,7 +54,7 @@ class Dropout(Layer):
     def forward(self, bottom: Tensor) -> Tensors:
         if self.context.phase == Phase.TEST:
             return (bottom,)
-        # Not torch's own dropout: it takes no generator, and the snapshot has to hold what this draws from.
+        # Not torch's own dropout: it takes no generator, and a snapshot must hold the generator's state.
         draws = torch.rand(bottom.shape, generator=self.context.dropout_generator, device=bottom.device)
         return (bottom * (draws >= self._ratio) / (1 - self._ratio),)
 

@@ -25,7 +25,7 @@ class Concat(Layer):
         for shape in bottom:
             if len(shape) != len(first) or _without(shape, axis) != _without(first, axis):
                 raise self.context.misfit(
-                    f"bottoms may differ in axis {axis} alone, got shapes {', '.join(map(str, bottom))}"
+                    f"bottoms may differ only in axis {axis}, got shapes {', '.join(map(str, bottom))}"
                 )
         return [(*first[:axis], sum(shape[axis] for shape in bottom), *first[axis + 1 :])]
 
@@ -53,11 +53,11 @@ class Eltwise(Layer):
                 "coeff",
             )
         if options.coeff and options.operation != EltwiseOp.SUM:
-            raise context.unsupported("coeff is for operation: SUM alone", "eltwise_param", "coeff")
+            raise context.unsupported("coeff works only with operation: SUM", "eltwise_param", "coeff")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if len(set(bottom)) > 1:
-            raise self.context.misfit(f"bottoms must have one shape, got {', '.join(map(str, bottom))}")
+            raise self.context.misfit(f"all bottoms must have the same shape, got {', '.join(map(str, bottom))}")
         return [bottom[0]]
 
     def forward(self, *bottom: Tensor) -> Tensors:
@@ -65,13 +65,9 @@ class Eltwise(Layer):
         if operation == EltwiseOp.PROD:
             return (functools.reduce(torch.mul, bottom),)
         if operation == EltwiseOp.MAX:
-            return (functools.reduce(_larger, bottom),)
+            # Not torch.maximum: it halves the gradient between equal numbers; Caffe gives it to the later bottom.
+            return (functools.reduce(lambda first, second: torch.where(first > second, first, second), bottom),)
         return (functools.reduce(torch.add, (c * each for c, each in zip(self._coefficients, bottom, strict=True))),)
-
-
-def _larger(first: Tensor, second: Tensor) -> Tensor:
-    # Not torch.maximum: between equals it halves the gradient, where Caffe gives it to one of the bottoms, the later.
-    return torch.where(first > second, first, second)
 
 
 @layer_type("Split")
@@ -93,7 +89,7 @@ class Flatten(Layer):
         shape = bottom[0]
         first, last = self._axes(shape)
         if first > last:
-            raise self.context.unsupported(f"axis {first} lies behind end_axis {last}", "flatten_param")
+            raise self.context.unsupported(f"axis {first} comes after end_axis {last}", "flatten_param")
         return [(*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])]
 
     def _axes(self, shape: Shape) -> tuple[int, int]:

@@ -24,7 +24,7 @@ class Convolution(Layer):
         super().__init__(context)
         self._options = self.param.convolution_param
         if not self._options.num_output:
-            raise context.unsupported("num_output is needed, and at least 1", _FIELD)
+            raise context.unsupported("num_output must be at least 1", _FIELD)
         self._kernel = read_pair(context, _FIELD, "kernel_size", "kernel", None)
         self._stride = read_pair(context, _FIELD, "stride", "stride", 1)
         self._pad = read_pair(context, _FIELD, "pad", "pad", 0)
@@ -37,7 +37,7 @@ class Convolution(Layer):
         channels, outputs, group = bottom[0][1], self._options.num_output, self._options.group
         if not group or channels % group or outputs % group:
             raise self.context.unsupported(
-                f"group: {group} divides not both the {channels} channels of the bottom and num_output: {outputs}",
+                f"group: {group} does not divide both the {channels} channels of the bottom and num_output: {outputs}",
                 _FIELD,
                 "group",
             )

@@ -1,4 +1,4 @@
-"""InnerProduct: every output is a weighted sum of all inputs from an axis on."""
+"""InnerProduct: each output is a weighted sum of all inputs from an axis on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class InnerProduct(Layer):
     def make_weights(self, *bottom: Shape) -> None:
         options = self.param.inner_product_param
         if not options.num_output:
-            raise self.context.unsupported("num_output is needed, and at least 1", _FIELD)
+            raise self.context.unsupported("num_output must be at least 1", _FIELD)
         inputs = math.prod(bottom[0][self._axis(bottom[0]) :])
         self.add_weights((options.num_output, inputs), options.weight_filler, _FIELD, "weight_filler")
         if options.bias_term:
@@ -37,7 +37,7 @@ class InnerProduct(Layer):
         inputs = math.prod(bottom[0][axis:])
         if inputs != self.blobs[0].shape[1]:
             raise self.context.misfit(
-                f"the bottom {bottom[0]} has {inputs} inputs, and the weights are for {self.blobs[0].shape[1]}"
+                f"the bottom {bottom[0]} has {inputs} inputs, but the weights are for {self.blobs[0].shape[1]}"
             )
         return [(*bottom[0][:axis], self.param.inner_product_param.num_output)]
 

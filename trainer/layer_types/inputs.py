@@ -1,4 +1,4 @@
-"""Blobs that the user of a net fills, and blobs that nobody wants to see."""
+"""The ends of a net: blobs that its user fills, and blobs that nobody needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 @layer_type("Input")
 class Input(Layer):
-    """Tops of the given shapes (one for all, or one for each), to be written from outside."""
+    """Tops of the given shapes (one for all, or one for each); the user of the net fills them."""
 
     fields = ("input_param",)
     bottoms = range(1)
@@ -44,7 +44,7 @@ class Input(Layer):
 
 @layer_type("Silence")
 class Silence(Layer):
-    """Takes its bottoms off the list of the net's outputs."""
+    """Keeps its bottoms out of the net's outputs."""
 
     bottoms = ANY
     tops = range(1)

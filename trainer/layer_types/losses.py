@@ -1,9 +1,10 @@
-"""What is made small: SoftmaxWithLoss and EuclideanLoss."""
+"""Scores against labels or targets: SoftmaxWithLoss, EuclideanLoss and Accuracy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +12,40 @@ from torch.nn import functional
 
 from ..prototxt.schema import NormalizationMode
 from .blobs import Shape
-from .labels import Judged, arrange, check_labels
 from .layer import Layer, Tensors, layer_type
+
+
+def check_labels(layer: Layer, axis: int, scores: Shape, labels: Shape) -> None:
+    """Raises NetError unless there is one label for each position of `scores`; `axis` is the one of the classes."""
+    positions = math.prod(scores) // max(scores[axis], 1)
+    if math.prod(labels) != positions:
+        raise layer.context.misfit(
+            f"scores of shape {scores} with the classes on axis {axis} need {positions} labels, "
+            f"got labels of shape {labels}"
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`scores`: (positions, classes). `labels`: (positions,) int64. `counts`: (positions,) bool, False if ignored."""
+
+    scores: Tensor
+    labels: Tensor
+    counts: Tensor
+
+
+def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
+    """Bring both to one row for each position; raises NetError if a label names no class."""
+    classes = scores.shape[axis]
+    rows = scores.movedim(axis, -1).reshape(-1, classes)
+    flat = labels.reshape(-1).long()
+    counts = torch.ones_like(flat, dtype=torch.bool) if ignored is None else flat != ignored
+    wrong = counts & ((flat < 0) | (flat >= classes))
+    if wrong.any():
+        raise layer.context.misfit(
+            f"label {int(flat[wrong][0])} names no class: there are scores for {classes} classes, 0 to {classes - 1}"
+        )
+    return Judged(rows, flat, counts)
 
 
 @layer_type("SoftmaxWithLoss")
@@ -54,7 +87,7 @@ class SoftmaxWithLoss(Layer):
 
 @layer_type("EuclideanLoss")
 class EuclideanLoss(Layer):
-    """Half the mean over the batch of the squared distance of its two bottoms, which have one shape (batch, ...)."""
+    """Half the mean over the batch of the squared distance between its two bottoms, of one shape (batch, ...)."""
 
     bottoms = range(2, 3)
     is_loss = True
@@ -67,3 +100,37 @@ class EuclideanLoss(Layer):
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
         difference = first - second.view_as(first)
         return (difference.square().sum() / (2 * len(first)),)
+
+
+@layer_type("Accuracy")
+class Accuracy(Layer):
+    """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Top: the share of right answers."""
+
+    fields = ("accuracy_param",)
+    bottoms = range(2, 3)
+
+    def _axis(self, shape: Shape) -> int:
+        return self.axis(self.param.accuracy_param.axis, shape, "accuracy_param", "axis")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        axis = self._axis(bottom[0])
+        check_labels(self, axis, *bottom)
+        if not 1 <= self.param.accuracy_param.top_k <= bottom[0][axis]:
+            raise self.context.unsupported(
+                f"top_k must lie between 1 and the {bottom[0][axis]} classes, got {self.param.accuracy_param.top_k}",
+                "accuracy_param",
+                "top_k",
+            )
+        return [()]
+
+    @torch.no_grad()
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
+        options = self.param.accuracy_param
+        ignored = options.ignore_label if options.HasField("ignore_label") else None
+        judged = arrange(self, scores, labels, self._axis(tuple(scores.shape)), ignored)
+        own = judged.scores.gather(1, judged.labels.masked_fill(~judged.counts, 0).unsqueeze(1))
+        # Classes that score at least as high as the label: a tie is not a right answer, so a net that gives all classes
+        # the same score is right about nothing.
+        better = (judged.scores >= own).sum(1) - 1
+        right = (better < options.top_k) & judged.counts
+        return (right.sum() / judged.counts.sum().clamp(min=1),)

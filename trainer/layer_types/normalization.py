@@ -1,4 +1,4 @@
-"""Numbers brought to a common measure: BatchNorm, the Scale that follows it, and LRN."""
+"""BatchNorm, the Scale that follows it, and LRN."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .layer import Layer, LayerContext, Tensors, layer_type
 
 @layer_type("BatchNorm")
 class BatchNorm(Layer):
-    """Each channel with the mean 0 and the variance 1: of the batch in training, as seen in training in testing.
+    """Gives each channel mean 0 and variance 1, as measured in the batch (TRAIN) or during training (TEST).
 
-    Weights, none of them learnt: the sums of means and variances (channels,), and what they are to be divided by (1,).
+    Weights, none of them learnt: the sums of means and variances (channels,), and their divisor (1,).
     """
 
     fields = ("batch_norm_param",)
@@ -61,7 +61,7 @@ class BatchNorm(Layer):
 
 @layer_type("Scale")
 class Scale(Layer):
-    """A learnt factor, and with bias_term a learnt summand, for each channel (or for the axes that are given)."""
+    """A learnt factor, and with bias_term a learnt summand, for each channel or for the given axes."""
 
     fields = ("scale_param",)
     in_place = True
@@ -101,7 +101,7 @@ class Scale(Layer):
 
 @layer_type("LRN")
 class LRN(Layer):
-    """Each number divided by a power of the mean square of its neighbours, in other channels or around it."""
+    """Divides each number by a power of the mean square of its neighbours across channels or in its own."""
 
     fields = ("lrn_param",)
 
@@ -111,7 +111,7 @@ class LRN(Layer):
         if self._options.local_size % 2 == 0:
             raise context.unsupported("local_size must be odd", "lrn_param", "local_size")
         if self._options.norm_region == NormRegion.WITHIN_CHANNEL and self._options.HasField("k"):
-            raise context.unsupported("Caffe has no k for WITHIN_CHANNEL", "lrn_param", "k")
+            raise context.unsupported("k has no effect with WITHIN_CHANNEL in Caffe", "lrn_param", "k")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])

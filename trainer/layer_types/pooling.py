@@ -1,4 +1,4 @@
-"""Pooling as Caffe does it: the output's size is rounded up, and an average counts the padding it covers."""
+"""Pooling as in Caffe: the size of the top is rounded up, and an average counts the padding in its window."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FIELD = "pooling_param"
 
 
 def pooled_size(size: int, kernel: int, stride: int, pad: int) -> int:
-    """Windows along one axis: rounded up, less the last one where it would begin beyond image and left padding."""
+    """Number of windows along one axis, rounded up; the last must begin inside the image or the padding before it."""
     pooled = -((kernel - 2 * pad - size) // stride) + 1
     return pooled - 1 if pad and (pooled - 1) * stride >= size + pad else pooled
 
 
 @layer_type("Pooling")
 class Pooling(Layer):
-    """Bottom (batch, channels, height, width); the largest or the average number in each window."""
+    """Bottom (batch, channels, height, width); the largest or the mean number of each window."""
 
     fields = (_FIELD,)
 
@@ -42,15 +42,15 @@ class Pooling(Layer):
             name.startswith(("kernel", "stride", "pad"))
             for name in (field.name for field, _ in self.param.pooling_param.ListFields())
         ):
-            raise self.context.unsupported("global_pooling leaves no room for kernel, stride or pad", _FIELD)
+            raise self.context.unsupported("global_pooling takes no kernel, stride or pad", _FIELD)
         need_positive(self.context, _FIELD, "kernel_size", self._kernel)
         need_positive(self.context, _FIELD, "stride", self._stride)
         if any(2 * pad > kernel for pad, kernel in zip(self._pad, self._kernel, strict=True)):
             raise self.context.unsupported(
-                f"pad {self._pad} is more than half the kernel {self._kernel}: a window could see nothing else", _FIELD
+                f"pad {self._pad} is more than half the kernel {self._kernel}: a window could see only padding", _FIELD
             )
         if any(stride > kernel for stride, kernel in zip(self._stride, self._kernel, strict=True)) and not self._global:
-            # With the sizes rounded up, the last window can begin behind the image. Caffe gives -FLT_MAX there.
+            # Sizes are rounded up, so the last window can begin behind the image. Caffe gives -FLT_MAX there.
             raise self.context.unsupported(
                 f"stride {self._stride} is larger than the kernel {self._kernel}, which is not supported", _FIELD
             )

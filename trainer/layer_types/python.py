@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from .blobs import Blob, BlobList, Shape
+from .blobs import Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 _FIELD = "python_param"
@@ -25,10 +25,10 @@ class UserLayer(Protocol):
     param_str: str
     phase: int
 
-    def setup(self, bottom: BlobList, top: BlobList) -> None: ...
-    def reshape(self, bottom: BlobList, top: BlobList) -> None: ...
-    def forward(self, bottom: BlobList, top: BlobList) -> None: ...
-    def backward(self, top: BlobList, propagate_down: Sequence[bool], bottom: BlobList) -> None: ...
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def backward(self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]) -> None: ...
 
 
 class StallStatistics(Protocol):
@@ -46,7 +46,7 @@ class HasStatistics(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """A layer that can go on where it was: its state is a mapping of plain values, stored in the snapshot."""
+    """A layer that can resume: its state is a mapping of plain values, stored in the snapshot."""
 
     def state_dict(self) -> Mapping[str, int | str]: ...
     def load_state_dict(self, state: Mapping[str, int | str]) -> None: ...
@@ -59,7 +59,7 @@ class HasClose(Protocol):
 
 @layer_type("Python")
 class PythonLayer(Layer):
-    """`module` and `layer` name a class; an instance of it gets the hooks' calls."""
+    """Calls the hooks of an instance of the class that `module` and `layer` name."""
 
     fields = (_FIELD,)
     bottoms = range(ANY.stop)
@@ -77,7 +77,7 @@ class PythonLayer(Layer):
             user_layer = cast(UserLayer, user_class(self.param))
         user_layer.param_str = self.param.python_param.param_str
         user_layer.phase = int(self.context.phase)
-        # Beyond Caffe's contract, for layers that know what to do with them; one with __slots__ does not want them.
+        # Not in Caffe's contract, for layers that can use them; a layer with __slots__ may refuse them.
         for name, value in (("base_dir", self.context.folder), ("device", str(self.context.device))):
             with contextlib.suppress(AttributeError):
                 setattr(user_layer, name, value)
@@ -107,9 +107,9 @@ class PythonLayer(Layer):
         return found
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        self._bottom, self._top = bottom, top
+        self._bottom, self._top = tuple(bottom), tuple(top)
         with self._noting("setup"):
-            self.user_layer.setup(BlobList(bottom), BlobList(top))
+            self.user_layer.setup(self._bottom, self._top)
         self._call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
@@ -125,25 +125,25 @@ class PythonLayer(Layer):
 
     def _call_reshape(self) -> None:
         with self._noting("reshape"):
-            self.user_layer.reshape(BlobList(self._bottom), BlobList(self._top))
+            self.user_layer.reshape(self._bottom, self._top)
 
     def call_forward(self) -> Tensors:
         with self._noting("forward"):
-            self.user_layer.forward(BlobList(self._bottom), BlobList(self._top))
+            self.user_layer.forward(self._bottom, self._top)
         return tuple(blob.tensor for blob in self._top)
 
     def call_backward(self, top_diffs: Sequence[Tensor], propagate_down: Sequence[bool]) -> list[Tensor | None]:
         for blob, diff in zip(self._top, top_diffs, strict=True):
             blob.diff.copy_(diff)
         with self._noting("backward"):
-            self.user_layer.backward(BlobList(self._top), list(propagate_down), BlobList(self._bottom))
-        # Copies: another layer with the same bottom will write its own gradient into the same diff.
+            self.user_layer.backward(self._top, list(propagate_down), self._bottom)
+        # Copies: another layer with the same bottom writes its own gradient into the same diff.
         wanted = zip(self._bottom, propagate_down, strict=True)
         return [blob.diff.clone() if wants else None for blob, wants in wanted]
 
     @contextlib.contextmanager
     def _noting(self, hook: str) -> Iterator[None]:
-        """Lets the author's exception through as it is, with a note of the layer that it came from."""
+        """Adds a note to an exception of the author's code: which hook of which layer raised it."""
         try:
             yield
         except Exception as error:
@@ -152,10 +152,9 @@ class PythonLayer(Layer):
 
 
 def _make_importable(folder: Path) -> None:
-    """Have modules beside the prototxt found, and in the working directory, as a script's own folder is.
+    """Let Python find modules beside the prototxt and in the working directory.
 
-    For good, not for one import: a layer may import more when it runs, and its loaders look for its module in what is
-    `sys.path` then.
+    `sys.path` keeps the entries: a layer may import more when it runs, and its loaders look for its module there too.
     """
     for entry in (str(Path.cwd()), str(folder.resolve())):
         if entry not in sys.path:
@@ -163,7 +162,7 @@ def _make_importable(folder: Path) -> None:
 
 
 class _UserFunction(torch.autograd.Function):
-    """Hangs a layer's own backward into torch's graph."""
+    """Puts a layer's own backward into torch's graph."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, layer: PythonLayer, *bottom: Tensor) -> Tensors:

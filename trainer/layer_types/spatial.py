@@ -1,4 +1,4 @@
-"""Sizes given for height and width at once or one by one: `kernel_size`, or `kernel_h` and `kernel_w`."""
+"""Sizes for height and width, given together or one by one: `kernel_size`, or `kernel_h` and `kernel_w`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Pair = tuple[int, int]
 
 
 def read_pair(context: LayerContext, field: str, both: str, single: str, default: int | None) -> Pair:
-    """The values of `both`, or of `single`_h and `single`_w, in the message `field` of the layer; raises PrototxtError.
+    """The values of `both`, or of `single`_h and `single`_w, in the layer's message `field`; raises PrototxtError.
 
-    No `default`: one of them is needed.
+    Without `default`, one of them is needed.
     """
     message: Any = getattr(context.param, field)
     sizes = _given(message, both)

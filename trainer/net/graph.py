@@ -1,4 +1,4 @@
-"""A net: the layers of a prototxt that a phase lets in, run in the order in which they are written."""
+"""A net: the layers of a prototxt that its phase includes, run in the order in which they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .. import layer_types
+from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
 from ..layer_types.python import HasClose, HasState, PythonLayer
@@ -18,12 +18,10 @@ from ..prototxt.prototxt import Document
 from ..prototxt.schema import NetParameter
 from .wiring import check_wiring
 
-assert layer_types.__all__, "imported for the layer types that it registers"
-
 
 @dataclass(frozen=True)
 class Generators:
-    """Where a net's random numbers come from."""
+    """The sources of a net's random numbers."""
 
     weights: torch.Generator
     dropout: torch.Generator
@@ -35,7 +33,7 @@ class Generators:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Weights that the solver moves, and how fast."""
+    """Weights that the solver updates, and how fast."""
 
     weights: nn.Parameter
     lr_mult: float
@@ -45,7 +43,7 @@ class Learnt:
 class Net:
     """`blobs` by name and `layers` in order, on one device.
 
-    `forward` runs all the layers and gives the objective, a tensor without axes; `objective.backward()` is torch's own.
+    `forward` runs all layers and returns the objective, a tensor without axes; `objective.backward()` is torch's own.
     """
 
     def __init__(
@@ -53,17 +51,21 @@ class Net:
     ) -> None:
         positions = included_layers(document, state)
         if not positions:
-            raise document.error(f"no layer is in the net in phase {state.phase.name}")
-        check_wiring(document, positions)
+            raise document.error(f"no layer is included in phase {state.phase.name}")
+        contexts = [
+            LayerContext(document, position, state.phase, device, generators.weights, generators.dropout)
+            for position in positions
+        ]
+        check_wiring(contexts)
         self.document = document
         self.device = device
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
         try:
-            for position in positions:
-                self._add(LayerContext(document, position, state.phase, device, generators.weights, generators.dropout))
+            for context in contexts:
+                self._add(context)
         except BaseException:
-            self.close()  # layers above the one that failed may hold something already
+            self.close()  # layers above the one that failed may already hold something
             raise
         self.output_names = _outputs(list(self.layers.values()))
 
@@ -72,24 +74,22 @@ class Net:
         self.layers[context.param.name] = layer
         for name in context.param.top:
             self.blobs.setdefault(name, Blob(self.device))
-        layer.setup(self._named(context.param.bottom), self._named(context.param.top))
+        bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
+        layer.setup(bottom, top)
         if len(context.param.param) > len(layer.blobs):
             raise context.unsupported(
-                f"has {len(layer.blobs)} kinds of weights, and `param` is given {len(context.param.param)} times",
+                f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
                 "param",
                 len(layer.blobs),
             )
 
-    def _named(self, names: Sequence[str]) -> list[Blob]:
-        return [self.blobs[name] for name in names]
-
     def forward(self) -> Tensor:
-        """Run every layer; the sum of the tops weighed by their loss_weight, on the net's device, without axes."""
+        """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
         values: dict[str, Tensor] = {}
         objective = torch.zeros((), device=self.device)
         for layer in self.layers.values():
             bottom = [values[name] for name in layer.param.bottom]
-            layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))  # raises where these rows do not fit
+            layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))  # raises if these rows do not fit
             tops: tuple[Tensor, ...] = layer(*bottom)
             for name, tensor, weight in zip(layer.param.top, tops, loss_weights(layer), strict=True):
                 values[name] = tensor
@@ -98,11 +98,11 @@ class Net:
         return objective
 
     def outputs(self) -> dict[str, Tensor]:
-        """The blobs that no layer took, as the last forward left them."""
+        """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}
 
     def learnt(self) -> Iterator[Learnt]:
-        """The weights that are to be moved, in the order of the layers."""
+        """The weights to update, in the order of the layers."""
         for layer in self.layers.values():
             for index, weights in enumerate(layer.blobs):
                 spec = layer.spec(index)
@@ -119,7 +119,7 @@ class Net:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, PythonLayer)}
 
     def share_weights(self, other: Net) -> None:
-        """Use the very weights of `other` in the layers that have the same name there."""
+        """Use the same weights as `other`, in the layers that have the same name there."""
         for name, layer in self.layers.items():
             if name in other.layers and len(layer.blobs):
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
@@ -135,7 +135,7 @@ class Net:
 
     @torch.no_grad()
     def load_weights(self, weights: dict[str, list[Tensor]], source: str) -> None:
-        """Copy `weights`, by layer; raises SnapshotError where a layer has none there, or of other shapes."""
+        """Copy `weights`, by layer; raises SnapshotError if a layer has none there, or has other shapes."""
         for name, layer in self.layers.items():
             if len(layer.blobs):
                 if name not in weights:
@@ -145,7 +145,7 @@ class Net:
                     own.copy_(loaded)
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
-        """Where each Python layer that can tell stands in its data."""
+        """The position in its data of each Python layer that has a state."""
         layers = {name: layer.user_layer for name, layer in self.python_layers().items()}
         return {name: dict(layer.state_dict()) for name, layer in layers.items() if isinstance(layer, HasState)}
 
@@ -155,7 +155,7 @@ class Net:
                 layer.user_layer.load_state_dict(states[name])
 
     def close(self) -> None:
-        """End what Python layers have running; all of them, even where one fails."""
+        """Close all Python layers, even if one fails."""
         problems: list[Exception] = []
         for layer in self.python_layers().values():
             if isinstance(layer.user_layer, HasClose):
@@ -168,7 +168,7 @@ class Net:
 
 
 def loss_weights(layer: Layer) -> list[float]:
-    """One for each top: as given, else 1 for the first top of a loss and 0 for all others."""
+    """One for each top: as given, else 1 for the first top of a loss and 0 for the others."""
     if len(layer.param.loss_weight):
         return list(layer.param.loss_weight)
     return [1.0 if layer.is_loss and nth == 0 else 0.0 for nth in range(len(layer.param.top))]
@@ -186,7 +186,7 @@ def check_shapes(layer: Layer, others: Sequence[Tensor], source: str) -> None:
 
 
 def _outputs(layers: Sequence[Layer]) -> list[str]:
-    """Names of the blobs that nobody takes, in the order in which they are made."""
+    """Names of the blobs that no layer takes, in the order in which they are made."""
     open_tops: dict[str, None] = {}
     for layer in layers:
         for name in layer.param.bottom:

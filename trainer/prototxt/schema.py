@@ -1,6 +1,6 @@
-"""What may stand in a prototxt: Caffe's messages, with its names, numbers and defaults, as far as they are honoured.
+"""Caffe's messages, as far as they are supported, with Caffe's names, numbers and defaults.
 
-What is not here is refused with its line. Field numbers and defaults are those of caffe.proto in BVLC Caffe 1.0.
+A field that is not here is refused with its line. Numbers and defaults are those of caffe.proto in BVLC Caffe 1.0.
 """
 
 from __future__ import annotations

@@ -13,34 +13,21 @@ from ..prototxt.schema import SolverParameter
 _Policy = Callable[[SolverParameter, int], float]
 
 
-def _step(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(solver.gamma, iteration // solver.stepsize)
-
-
-def _multistep(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration))
-
-
-def _inv(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(1 + solver.gamma * iteration, -solver.power)
-
-
-def _poly(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(1 - iteration / solver.max_iter, solver.power)
-
-
-def _sigmoid(solver: SolverParameter, iteration: int) -> float:
-    return 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize)))
-
-
+# By name: the fields that it needs, and the factor of base_lr.
 _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
     "fixed": ((), lambda solver, iteration: 1.0),
-    "step": (("gamma", "stepsize"), _step),
+    "step": (("gamma", "stepsize"), lambda solver, iteration: math.pow(solver.gamma, iteration // solver.stepsize)),
     "exp": (("gamma",), lambda solver, iteration: math.pow(solver.gamma, iteration)),
-    "inv": (("gamma", "power"), _inv),
-    "multistep": (("gamma", "stepvalue"), _multistep),
-    "poly": (("power",), _poly),
-    "sigmoid": (("gamma", "stepsize"), _sigmoid),
+    "inv": (("gamma", "power"), lambda solver, iteration: math.pow(1 + solver.gamma * iteration, -solver.power)),
+    "multistep": (
+        ("gamma", "stepvalue"),
+        lambda solver, iteration: math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
+    ),
+    "poly": (("power",), lambda solver, iteration: math.pow(1 - iteration / solver.max_iter, solver.power)),
+    "sigmoid": (
+        ("gamma", "stepsize"),
+        lambda solver, iteration: 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize))),
+    ),
 }
 
 

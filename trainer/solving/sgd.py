@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, one update at a time, in the order of operations that Caffe has."""
+"""Stochastic gradient descent, with Caffe's order of operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..prototxt.schema import SolverParameter
 
 
 class SGD:
-    """Moves weights by their gradients. `history` holds, for each, what the last update was made of."""
+    """Updates weights by their gradients. `history` holds the last update of each."""
 
     def __init__(self, learnt: Sequence[Learnt], solver: SolverParameter) -> None:
         self._learnt = learnt
@@ -25,7 +25,7 @@ class SGD:
 
     @torch.no_grad()
     def update(self, rate: float) -> None:
-        """Use up the gradients that `iter_size` backward passes have added up."""
+        """Update by the gradients that `iter_size` backward passes have summed."""
         gradients = [
             torch.zeros_like(each.weights) if each.weights.grad is None else each.weights.grad for each in self._learnt
         ]
@@ -38,11 +38,11 @@ class SGD:
             each.weights.sub_(history)
 
     def _clip(self, gradients: Sequence[Tensor]) -> None:
-        # Before the division by iter_size: the limit is meant for the sum.
+        # Before the division by iter_size: in Caffe the limit holds for the sum.
         limit = self._solver.clip_gradients
         if limit >= 0 and gradients:
             norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-            factor = torch.where(norm > limit, limit / norm, 1.0)  # on the device: asking here would wait for it
+            factor = torch.where(norm > limit, limit / norm, 1.0)  # computed on the device: `if` would wait for it
             for gradient in gradients:
                 gradient.mul_(factor)
 

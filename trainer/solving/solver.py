@@ -1,4 +1,4 @@
-"""A net in training: iterations, tests, and snapshots that training goes on from."""
+"""A net in training: iterations, tests, and snapshots to resume from."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Scores = dict[str, float]
 
 
 class Solver:
-    """Trains the net that a solver prototxt names. Use as a context manager, or call `close()`.
+    """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
-    Making one sets up the train net, then the test nets, which use the train net's weights. It starts nothing.
-    `device`: "cpu" or "cuda"; None lets the solver's solver_mode and the machine decide.
+    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
+    `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide.
     """
 
     def __init__(self, document: Document[SolverParameter], device: str | None = None) -> None:
@@ -69,14 +69,16 @@ class Solver:
         return self.train_net.batch_size * self.param.iter_size
 
     def step(self) -> Tensor:
-        """One iteration: `iter_size` batches forward and backward, one update. Gives the loss, without axes."""
+        """One iteration: `iter_size` batches forward and backward, one update. Returns the loss, without axes."""
         self._sgd.forget_gradients()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
             objective = self.train_net.forward()
             if not objective.requires_grad:
-                raise SolverError(f"{self.train_net.document.path}: nothing to train: no loss depends on weights")
-            # On this thread, on CUDA too: a Python layer's backward may hold it to be the one that its forward had.
+                raise SolverError(
+                    f"{self.train_net.document.path}: nothing to train: no loss depends on learnt weights"
+                )
+            # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
             with torch.autograd.set_multithreading_enabled(False):
                 torch.autograd.backward(objective)
             loss += objective.detach()
@@ -91,7 +93,7 @@ class Solver:
         return float(torch.stack(list(self._losses)).mean()) if self._losses else float("nan")
 
     def stall_s(self) -> float:
-        """Seconds that training has waited for data, as far as the layers count them."""
+        """Seconds that training has waited for data, summed over the layers that count them."""
         layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
         return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
 
@@ -105,7 +107,7 @@ class Solver:
         return bool(self.param.snapshot and self.iteration % self.param.snapshot == 0)
 
     def test(self, give_up: Callable[[], bool] = lambda: False) -> list[Scores]:
-        """Each test net's outputs, as means over its test_iter batches; nothing for nets not reached by `give_up`."""
+        """Each test net's outputs, as means over its test_iter batches; stops early when `give_up` returns true."""
         results = []
         for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
             scores = mean_outputs(net, iterations, give_up)
@@ -115,11 +117,11 @@ class Solver:
         return results
 
     def check_snapshots(self) -> None:
-        """Raises SnapshotError where snapshots could not be written."""
+        """Raises SnapshotError if snapshots could not be written."""
         snapshots.check_writable(self.prefix)
 
     def save(self) -> Path:
-        """Write a snapshot; its path."""
+        """Write a snapshot; returns its path."""
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
@@ -136,7 +138,7 @@ class Solver:
         return path
 
     def restore(self, path: str | Path) -> None:
-        """Go on from a snapshot, before the first step; raises SnapshotError where it belongs to another net."""
+        """Resume from a snapshot, before the first step; raises SnapshotError if it belongs to another net."""
         snapshot = snapshots.load(Path(path))
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
@@ -159,7 +161,7 @@ class Solver:
             mine.copy_(theirs)
 
     def close(self) -> None:
-        """End what the nets' layers have running."""
+        """Close the layers of all nets."""
         try:
             self.train_net.close()
         finally:
@@ -175,9 +177,9 @@ class Solver:
 
 @torch.no_grad()
 def mean_outputs(net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False) -> Scores | None:
-    """The means of a net's outputs of one number each, over `iterations` batches or as many as there are.
+    """The means of a net's single-number outputs over `iterations` batches, or fewer if the data ends.
 
-    None where `give_up` became true in between. Raises EndOfData where there is not even one batch.
+    None if `give_up` became true before the end. Raises EndOfData if there is no batch at all.
     """
     sums: dict[str, Tensor] = {}
     for seen in range(iterations):

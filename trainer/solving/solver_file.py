@@ -1,4 +1,4 @@
-"""What a solver prototxt says, checked: which nets, on which device, and whether all of it can be honoured."""
+"""Reads a solver prototxt and checks it: which nets, on which device, and whether every field is supported."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SolverDocument = Document[SolverParameter]
 
 @dataclass(frozen=True)
 class NetSource:
-    """A net's prototxt, and the state that its rules are held against."""
+    """A net's prototxt, and the state that its include and exclude rules are checked against."""
 
     document: Document[NetParameter]
     state: State
 
 
 def read_solver(path: Path) -> _SolverDocument:
-    """Read and check; raises PrototxtError at the line of what is missing, impossible or not supported."""
+    """Read and check; raises PrototxtError with the line of what is missing, impossible or not supported."""
     solver = read_prototxt(path, SolverParameter)
     message = solver.message
     for field in ("base_lr", "lr_policy", "max_iter"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
     if message.type != "SGD":
-        raise solver.error(f"solver type {message.type!r} is not supported; the known one is SGD", "type")
+        raise solver.error(f"solver type {message.type!r} is not supported; expected SGD", "type")
     if message.regularization_type not in ("L1", "L2"):
         raise solver.error(
             f"regularization_type must be L1 or L2, got {message.regularization_type!r}", "regularization_type"
@@ -74,7 +74,7 @@ def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
 def _check_tests(solver: _SolverDocument, nets: int) -> None:
     message = solver.message
     if nets != len(message.test_iter):
-        raise solver.error(f"test_iter is given {len(message.test_iter)} times, for {nets} test nets", "test_iter")
+        raise solver.error(f"test_iter is given {len(message.test_iter)} times for {nets} test nets", "test_iter")
     if any(iterations < 1 for iterations in message.test_iter):
         raise solver.error("test_iter must be at least 1", "test_iter")
     if nets and not message.test_interval:
@@ -82,31 +82,33 @@ def _check_tests(solver: _SolverDocument, nets: int) -> None:
     if message.test_interval and not nets:
         raise solver.error("test_interval needs test_iter", "test_interval")
     if message.test_state and len(message.test_state) != nets:
-        raise solver.error(f"test_state is given {len(message.test_state)} times, for {nets} test nets", "test_state")
+        raise solver.error(f"test_state is given {len(message.test_state)} times for {nets} test nets", "test_state")
 
 
 def _read_net(solver: _SolverDocument, name: str, field: str, nth: int) -> Document[NetParameter]:
-    # Caffe knows the working directory alone; a solver that can be run from anywhere needs its own folder first.
+    # Caffe looks only in the working directory; the solver's own folder comes first, so that it runs from anywhere.
     beside = solver.path.parent / name
     path = beside if beside.exists() or not Path(name).exists() else Path(name)
     return read_prototxt(path, NetParameter, named_by=solver.where(field, nth))
 
 
 def snapshot_prefix(solver: _SolverDocument) -> str:
-    """What snapshots' names begin with: as given, from the working directory, as in Caffe; else the solver's name."""
+    """What snapshots' names begin with: snapshot_prefix, relative to the working directory, or the solver's name."""
     return solver.message.snapshot_prefix or str(solver.path.with_suffix(""))
 
 
 def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
-    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA where there is a device; raises SolverError."""
+    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA if there is a device; raises SolverError."""
     if asked is None:
         wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
         asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
     elif asked == "cuda" and not torch.cuda.is_available():
-        raise SolverError("device 'cuda' was asked for, and torch finds no CUDA device here; use --device cpu")
+        raise SolverError("device 'cuda' was asked for, but torch finds no CUDA device here; use --device cpu")
     if asked == "cpu":
         return torch.device("cpu")
     index = solver.device_id if solver is not None else 0
     if index >= torch.cuda.device_count():
-        raise SolverError(f"device_id is {index}, and torch finds {torch.cuda.device_count()} CUDA devices, from 0 on")
+        raise SolverError(
+            f"device_id is {index}, but torch finds {torch.cuda.device_count()} CUDA devices, counted from 0"
+        )
     return torch.device("cuda", index)

@@ -157,7 +157,7 @@ def test_inner_product_flattens_from_its_axis_on(tmp_path: Path) -> None:
 
 def test_inner_product_refuses_another_number_of_inputs_than_it_has_weights_for(tmp_path: Path) -> None:
     net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
-    with pytest.raises(NetError, match=r"has 4 inputs, and the weights are for 3"):
+    with pytest.raises(NetError, match=r"has 4 inputs, but the weights are for 3"):
         run(net, x=numbers(2, 4))
 
 
@@ -280,7 +280,7 @@ def test_lrn_within_a_channel(tmp_path: Path) -> None:
 
 
 def softmax_loss(x: Floats, labels: Floats) -> Floats:
-    """For each place: minus the logarithm of the probability of its label; x: (places, classes)."""
+    """For each position: minus the logarithm of the probability of its label; x: (positions, classes)."""
     logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
     losses: Floats = -logarithms[np.arange(len(x)), labels.astype(int)]
     return losses
@@ -320,9 +320,9 @@ def test_softmax_with_loss_gives_the_probabilities_as_second_top(tmp_path: Path)
 
 @pytest.mark.parametrize("label", [-1, 3])
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
-def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, label: int) -> None:
+def test_a_label_that_names_no_class_is_refused(tmp_path: Path, kind: str, label: int) -> None:
     net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=numbers(2, 3), z=numbers(2))
-    with pytest.raises(NetError, match=f"label {label} is no class: there are scores for 3 classes, 0 to 2"):
+    with pytest.raises(NetError, match=f"label {label} names no class: there are scores for 3 classes, 0 to 2"):
         run(net, x=numbers(2, 3), z=np.array([0, label], np.float32))
 
 

@@ -72,7 +72,7 @@ def test_param_str_is_empty_where_none_is_given(tmp_path: Path) -> None:
     assert user_layer(make_net(tmp_path, python_layer("Recorder"))).param_str == ""  # type: ignore[attr-defined]
 
 
-def test_a_layer_with_slots_gets_what_it_has_room_for(tmp_path: Path) -> None:
+def test_a_layer_with_slots_gets_what_its_slots_hold(tmp_path: Path) -> None:
     hooks = "setup = reshape = forward = backward = lambda self, *blobs: None"
     (tmp_path / "mine.py").write_text(
         "class Slim:\n    __slots__ = ('param_str', 'phase')\n    def __init__(self, layer_param): pass\n    " + hooks

@@ -67,7 +67,7 @@ def test_include_and_exclude_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrototxtError, match="no layer is in the net in phase TRAIN"):
+    with pytest.raises(PrototxtError, match="no layer is included in phase TRAIN"):
         make_net(tmp_path, 'layer { name: "a" type: "Input" include { phase: TEST } }')
 
 
@@ -116,12 +116,12 @@ def test_a_bottom_that_is_made_in_another_phase_says_so(tmp_path: Path) -> None:
 
 def test_two_layers_of_one_name_are_refused(tmp_path: Path) -> None:
     text = with_inputs('layer { name: "x" type: "ReLU" bottom: "x" top: "y" }', x=(1,))
-    assert "a second layer is called 'x'" in str(refusal(tmp_path, text))
+    assert "layer 'x': a layer above has the same name" in str(refusal(tmp_path, text))
 
 
 def test_a_layer_without_name_or_type_is_refused(tmp_path: Path) -> None:
-    assert "has no 'type'" in str(refusal(tmp_path, 'layer { name: "x" }'))
-    assert "has no 'name'" in str(refusal(tmp_path, 'layer { type: "ReLU" }'))
+    assert "needs a 'type'" in str(refusal(tmp_path, 'layer { name: "x" }'))
+    assert "needs a 'name'" in str(refusal(tmp_path, 'layer { type: "ReLU" }'))
 
 
 def test_the_wrong_number_of_bottoms_or_tops_is_refused(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_more_param_than_weights_is_refused(tmp_path: Path) -> None:
     text = with_inputs('layer { name: "r" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }', x=(1,))
     error = refusal(tmp_path, text)
     assert error.line == 3
-    assert "has 0 kinds of weights, and `param` is given 1 times" in str(error)
+    assert "has 0 weight blobs, but `param` is given 1 times" in str(error)
 
 
 def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output is needed"),
+        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output must be at least 1"),
         ('type: "Convolution" convolution_param { num_output: 1 }', "kernel_size is needed"),
         ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 }', "kernel_w is needed as well"),
         ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 kernel_h: 1 kernel_w: 1 }', "not both"),
@@ -175,21 +175,21 @@ def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
             'type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 stride: 0 }',
             "stride must be at least 1",
         ),
-        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "divides not both"),
+        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "does not divide both"),
         ('type: "Pooling" pooling_param { }', "kernel_size is needed"),
         ('type: "Pooling" pooling_param { kernel_size: 2 stride: 3 }', "larger than the kernel"),
         ('type: "Pooling" pooling_param { kernel_size: 3 pad: 2 }', "more than half the kernel"),
-        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "no room for"),
-        ('type: "InnerProduct" inner_product_param { }', "num_output is needed"),
-        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "axis 4 is none of a bottom"),
+        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "takes no kernel"),
+        ('type: "InnerProduct" inner_product_param { }', "num_output must be at least 1"),
+        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "has no axis 4"),
         ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "between 0 and 1"),
         ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
-        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no k for WITHIN_CHANNEL"),
+        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
         ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
         ('type: "Scale" scale_param { axis: 2 num_axes: 3 }', "num_axes 3 does not fit"),
-        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "lies behind"),
+        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "comes after"),
         ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "one coeff for each"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "SUM alone"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "only with operation: SUM"),
         ('type: "Python"', "python_param needs 'module'"),
     ],
 )
@@ -204,8 +204,8 @@ def test_options_that_cannot_be_honoured_are_refused_with_their_line(tmp_path: P
     [
         ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 9 }', "is larger than the bottom"),
         ('type: "Pooling" pooling_param { kernel_size: 9 }', "is larger than the bottom"),
-        ('type: "Concat" bottom: "z"', "may differ in axis 1 alone"),
-        ('type: "Eltwise" bottom: "z"', "must have one shape"),
+        ('type: "Concat" bottom: "z"', "may differ only in axis 1"),
+        ('type: "Eltwise" bottom: "z"', "the same shape"),
         ('type: "EuclideanLoss" bottom: "z"', "must have one shape"),
         ('type: "SoftmaxWithLoss" bottom: "z"', "need 25 labels"),
     ],
