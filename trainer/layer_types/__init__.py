@@ -10,4 +10,6 @@ from . import (  # noqa: F401
     normalization,
     pooling,
     python,
+    recurrent,
+    shaping,
 )

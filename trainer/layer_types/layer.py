@@ -1,4 +1,4 @@
-"""The base of the layer types: a torch module with a LayerParameter that knows the shapes of its tops."""
+"""The base of the layer types: made from a LayerParameter, with weights, and a forward over torch tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...workers.base.checks import nearest
 from ..prototxt.errors import NetError, PrototxtError
@@ -19,6 +19,8 @@ from .fillers import FILLERS, filled
 
 ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, at least one."""
+
+Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ class LayerContext:
         return NetError(f"{self.where} ({self.param.type}): {text}")
 
 
-class Layer(nn.Module):
-    """Base of the layer types. `forward` takes the bottoms' tensors and returns the tops'."""
+class Layer:
+    """Base of the layer types."""
+
+    forward: Callable[..., Tensors]
+    """Takes the bottoms' tensors and returns the tops'."""
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The `..._param` fields of LayerParameter that this type reads; any other is refused."""
@@ -69,14 +74,10 @@ class Layer(nn.Module):
     """Whether the first top has weight 1 in the objective if no loss_weight is given."""
 
     def __init__(self, context: LayerContext) -> None:
-        super().__init__()
         self.context = context
-        self.blobs = nn.ParameterList()
+        self.param = context.param
+        self.blobs: list[Tensor] = []
         """The weights, in the order of the layer's `param { ... }`."""
-
-    @property
-    def param(self) -> LayerParameter:
-        return self.context.param
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -89,8 +90,16 @@ class Layer(nn.Module):
         """Call `add_weights` for each of the layer's weights; most layers have none."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        """The tops' shapes; raises if the bottoms do not fit. By default one top, of the first bottom's shape."""
-        return [bottom[0]]
+        """The tops' shapes; raises if the bottoms do not fit. By default those of a forward without numbers."""
+        blobs, self.blobs = self.blobs, [blob.detach().to("meta") for blob in self.blobs]
+        try:
+            tops = self.forward(*(torch.empty(shape, device="meta") for shape in bottom))
+        except (RuntimeError, IndexError) as error:
+            reason, _, _ = str(error).partition("\n")
+            raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
+        finally:
+            self.blobs = blobs
+        return [tuple(top.shape) for top in tops]
 
     def add_weights(self, shape: Shape, filler: FillerParameter, *field: str) -> None:
         """Append weights of `shape`; `field` is the path to the filler, for the error about an unknown type."""
@@ -104,7 +113,7 @@ class Layer(nn.Module):
         weights = filled(shape, filler, self.context.weights_generator).to(self.context.device)
         spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
-        self.blobs.append(nn.Parameter(weights, requires_grad=spec is None or spec.lr_mult != 0))
+        self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
 
     def spec(self, index: int) -> ParamSpec | None:
         """The multipliers of weights `index`, if the prototxt gives any."""
@@ -133,6 +142,3 @@ def layer_type(name: str) -> Callable[[type[Layer]], type[Layer]]:
         return layer_class
 
     return register
-
-
-Tensors = tuple[Tensor, ...]

@@ -31,6 +31,20 @@ class UserLayer(Protocol):
     def backward(self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]) -> None: ...
 
 
+class WeightBlobs(list[Blob]):
+    """`self.blobs` of a user's layer: its setup may add learnt blobs, of zeros, and fill them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def add_blob(self, *shape: int) -> Blob:
+        blob = Blob(self._device)
+        blob.reshape(*shape)
+        self.append(blob)
+        return blob
+
+
 class StallStatistics(Protocol):
     """What the progress display reads from a layer's statistics."""
 
@@ -64,9 +78,11 @@ class PythonLayer(Layer):
     fields = (_FIELD,)
     bottoms = range(ANY.stop)
     tops = range(ANY.stop)
+    in_place = True
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
+        self._weights = WeightBlobs(context.device)
         self.user_layer = self._make()
         self._bottom: Sequence[Blob] = ()
         self._top: Sequence[Blob] = ()
@@ -77,8 +93,9 @@ class PythonLayer(Layer):
             user_layer = cast(UserLayer, user_class(self.param))
         user_layer.param_str = self.param.python_param.param_str
         user_layer.phase = int(self.context.phase)
-        # Not in Caffe's contract, for layers that can use them; a layer with __slots__ may refuse them.
-        for name, value in (("base_dir", self.context.folder), ("device", str(self.context.device))):
+        # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
+        beyond = {"base_dir": self.context.folder, "device": str(self.context.device)}
+        for name, value in {"blobs": self._weights, **beyond}.items():
             with contextlib.suppress(AttributeError):
                 setattr(user_layer, name, value)
         return user_layer
@@ -110,6 +127,9 @@ class PythonLayer(Layer):
         self._bottom, self._top = tuple(bottom), tuple(top)
         with self._noting("setup"):
             self.user_layer.setup(self._bottom, self._top)
+        for index, blob in enumerate(self._weights):
+            spec = self.spec(index)
+            self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
         self._call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
@@ -118,9 +138,15 @@ class PythonLayer(Layer):
     def forward(self, *bottom: Tensor) -> Tensors:
         for blob in self._top:
             blob.own()
+        for blob, tensor in zip(self._bottom, bottom, strict=True):
+            if blob in self._top:  # in place: in memory of its own, since others may need what was there
+                blob.reshape(*tensor.shape)
+                blob.tensor.copy_(tensor.detach())
+        for blob, tensor in zip(self._weights, self.blobs, strict=True):
+            blob.adopt(tensor.detach())  # a test net uses those of the train net
         self._call_reshape()
-        if any(tensor.requires_grad for tensor in bottom):
-            return cast(Tensors, _UserFunction.apply(self, *bottom))  # type: ignore[no-untyped-call]
+        if any(tensor.requires_grad for tensor in (*bottom, *self.blobs)):
+            return cast(Tensors, _UserFunction.apply(self, *bottom, *self.blobs))  # type: ignore[no-untyped-call]
         return self.call_forward()
 
     def _call_reshape(self) -> None:
@@ -132,14 +158,17 @@ class PythonLayer(Layer):
             self.user_layer.forward(self._bottom, self._top)
         return tuple(blob.tensor for blob in self._top)
 
-    def call_backward(self, top_diffs: Sequence[Tensor], propagate_down: Sequence[bool]) -> list[Tensor | None]:
+    def call_backward(self, top_diffs: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """The gradients of the bottoms and of the weights, each if `wanted`."""
         for blob, diff in zip(self._top, top_diffs, strict=True):
             blob.diff.copy_(diff)
+        for blob in self._weights:
+            blob.diff.zero_()  # Caffe's layers add to these
         with self._noting("backward"):
-            self.user_layer.backward(self._top, list(propagate_down), self._bottom)
+            self.user_layer.backward(self._top, list(wanted[: len(self._bottom)]), self._bottom)
         # Copies: another layer with the same bottom writes its own gradient into the same diff.
-        wanted = zip(self._bottom, propagate_down, strict=True)
-        return [blob.diff.clone() if wants else None for blob, wants in wanted]
+        blobs = zip((*self._bottom, *self._weights), wanted, strict=True)
+        return [blob.diff.clone() if wants else None for blob, wants in blobs]
 
     @contextlib.contextmanager
     def _noting(self, hook: str) -> Iterator[None]:
@@ -165,7 +194,7 @@ class _UserFunction(torch.autograd.Function):
     """Puts a layer's own backward into torch's graph."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, layer: PythonLayer, *bottom: Tensor) -> Tensors:
+    def forward(ctx: FunctionCtx, layer: PythonLayer, *inputs: Tensor) -> Tensors:
         ctx.layer = layer  # type: ignore[attr-defined]
         return layer.call_forward()
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob
-from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
+from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
 from ..layer_types.python import HasClose, HasState, PythonLayer
 from ..prototxt.errors import SnapshotError
 from ..prototxt.phases import State, included_layers
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import NetParameter
-from .wiring import check_wiring
+from ..prototxt.schema import NetParameter, Phase
+from .learnt import Learnt, Weights
+from .wiring import check_wiring, without_effect
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,25 @@ class Generators:
         return cls(torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1))
 
 
-@dataclass(frozen=True)
-class Learnt:
-    """Weights that the solver updates, and how fast."""
+class _Step:
+    """What the net does for one layer; looked up once, since it is done at every iteration."""
 
-    weights: nn.Parameter
-    lr_mult: float
-    decay_mult: float
+    def __init__(self, layer: Layer, tops: Sequence[Blob]) -> None:
+        self.layer = layer
+        self.bottoms = list(layer.param.bottom)
+        self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
+        self.stopped = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if not goes_on]
+        self.shapes: list[torch.Size] | None = None
+
+    def run(self, values: dict[str, Tensor]) -> Tensors:
+        bottom = [values[name] for name in self.bottoms]
+        shapes = [tensor.shape for tensor in bottom]
+        if shapes != self.shapes:
+            self.layer.top_shapes(*map(tuple, shapes))  # raises if these rows do not fit
+            self.shapes = shapes
+        for nth in self.stopped:
+            bottom[nth] = bottom[nth].detach()
+        return self.layer.forward(*bottom)
 
 
 class Net:
@@ -53,14 +66,24 @@ class Net:
         if not positions:
             raise document.error(f"no layer is included in phase {state.phase.name}")
         contexts = [
-            LayerContext(document, position, state.phase, device, generators.weights, generators.dropout)
+            LayerContext(
+                document, position, _phase(document, position, state), device, generators.weights, generators.dropout
+            )
             for position in positions
         ]
         check_wiring(contexts)
+        if document.message.debug_info:
+            raise document.error("debug_info is not supported", "debug_info")
+        self.without_effect = without_effect(contexts)
+        """Fields that the net sets and that change nothing here."""
         self.document = document
         self.device = device
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
+        self.values: dict[str, Tensor] = {}
+        """The tensors of the last forward, with their gradients' graph."""
+        self._steps: list[_Step] = []
+        self._weights = Weights()
         try:
             for context in contexts:
                 self._add(context)
@@ -76,6 +99,8 @@ class Net:
             self.blobs.setdefault(name, Blob(self.device))
         bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
         layer.setup(bottom, top)
+        self._weights.add(layer)
+        self._steps.append(_Step(layer, top))
         if len(context.param.param) > len(layer.blobs):
             raise context.unsupported(
                 f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
@@ -85,29 +110,22 @@ class Net:
 
     def forward(self) -> Tensor:
         """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
-        values: dict[str, Tensor] = {}
         objective = torch.zeros((), device=self.device)
-        for layer in self.layers.values():
-            bottom = [values[name] for name in layer.param.bottom]
-            layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))  # raises if these rows do not fit
-            tops: tuple[Tensor, ...] = layer(*bottom)
-            for name, tensor, weight in zip(layer.param.top, tops, loss_weights(layer), strict=True):
-                values[name] = tensor
-                self.blobs[name].adopt(tensor.detach())
-                objective = objective + weight * tensor.sum() if weight else objective
+        for step in self._steps:
+            for (name, blob, weight), tensor in zip(step.tops, step.run(self.values), strict=True):
+                self.values[name] = tensor
+                blob.adopt(tensor.detach())
+                if weight:
+                    objective = objective + weight * (tensor.sum() if tensor.dim() else tensor)
         return objective
 
     def outputs(self) -> dict[str, Tensor]:
         """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}
 
-    def learnt(self) -> Iterator[Learnt]:
-        """The weights to update, in the order of the layers."""
-        for layer in self.layers.values():
-            for index, weights in enumerate(layer.blobs):
-                spec = layer.spec(index)
-                if weights.requires_grad:
-                    yield Learnt(weights, spec.lr_mult if spec else 1.0, spec.decay_mult if spec else 1.0)
+    def learnt(self) -> Iterable[Learnt]:
+        """The weights to update, in the order of the layers; shared ones once."""
+        return self._weights.learnt()
 
     @property
     def batch_size(self) -> int:
@@ -193,3 +211,8 @@ def _outputs(layers: Sequence[Layer]) -> list[str]:
             open_tops.pop(name, None)
         open_tops.update(dict.fromkeys(layer.param.top))
     return list(open_tops)
+
+
+def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:
+    layer = document.message.layer[position]
+    return Phase(layer.phase) if layer.HasField("phase") else state.phase

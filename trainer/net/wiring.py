@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from ...workers.base.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
 
-_EVERY_LAYER_READS = frozenset({"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude"})
+_EVERY_LAYER_READS = frozenset(
+    {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down", "blobs"}
+)
+
+# Fields that choose among Caffe's own implementations of the same formula.
+_WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
 
 
 def check_wiring(layers: Sequence[LayerContext]) -> None:
@@ -23,6 +28,15 @@ def check_wiring(layers: Sequence[LayerContext]) -> None:
         _check_counts(context, layer_class)
         _check_bottoms(context, makers)
         _check_tops(context, layer_class, makers)
+
+
+def without_effect(layers: Sequence[LayerContext]) -> list[str]:
+    """The fields that these layers set and that change nothing here, such as engine."""
+    found: dict[str, None] = {}
+    for context in layers:
+        for message in (value for _, value in context.param.ListFields() if hasattr(value, "ListFields")):
+            found.update((field.name, None) for field, _ in message.ListFields() if field.name in _WITHOUT_EFFECT)
+    return list(found)
 
 
 def _layer_class(context: LayerContext) -> type[Layer]:
@@ -56,6 +70,11 @@ def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
     if len(param.loss_weight) not in (0, len(param.top)):
         raise context.unsupported(
             f"needs one loss_weight for each of its {len(param.top)} tops, got {len(param.loss_weight)}", "loss_weight"
+        )
+    if len(param.propagate_down) not in (0, len(param.bottom)):
+        raise context.unsupported(
+            f"needs one propagate_down for each of its {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
+            "propagate_down",
         )
 
 

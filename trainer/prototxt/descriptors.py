@@ -20,6 +20,8 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 UInt = Annotated[int, _Field.TYPE_UINT32]
 """A number that must not be negative: the parser checks that, and names the line."""
+Int64 = Annotated[int, _Field.TYPE_INT64]
+Double = Annotated[float, _Field.TYPE_DOUBLE]
 
 _SCALARS: dict[object, _Field.Type.ValueType] = {
     str: _Field.TYPE_STRING,
@@ -114,6 +116,8 @@ class _Builder:
             field.type, field.type_name = _Field.TYPE_ENUM, self._add_enum(message, annotation)
         else:
             field.type, field.type_name = _Field.TYPE_MESSAGE, self.add(annotation)
+        if field.label == _Field.LABEL_REPEATED and field.type in (_Field.TYPE_FLOAT, _Field.TYPE_DOUBLE):
+            field.options.packed = True  # readers take both forms; weights need the short one
         if declaration.default is not None:
             field.default_value = _default_text(declaration.default)
 

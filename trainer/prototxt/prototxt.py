@@ -13,12 +13,11 @@ from ...workers.base.checks import nearest
 from .descriptors import Message, message_class
 from .errors import PrototxtError
 from .locations import Location, read_locations
+from .upgrade import UpgradeError, upgrade_net
 
 _Declared = TypeVar("_Declared", bound=Message)
 
 _INSTEAD = {
-    "layers": "this is the format of Caffe before 2014; convert the file with Caffe's upgrade_net_proto_text",
-    "input": "declare a layer of type Input with input_param { shape { dim: ... } }",
     "data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
     "image_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
     "hdf5_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
@@ -60,7 +59,18 @@ def read_prototxt(path: Path, declared: type[_Declared], *, named_by: str = "") 
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise _explain(path, error) from None
-    return Document(path, message, read_locations(text))
+    return document(path, message, read_locations(text))
+
+
+def document(path: Path, message: _Declared, root: Location) -> Document[_Declared]:
+    """A document of `message`, upgraded if it is a net in an older format; raises PrototxtError."""
+    made = Document(path, message, root)
+    if hasattr(message, "layers"):
+        try:
+            upgrade_net(message, root)
+        except UpgradeError as error:
+            raise made.error(str(error), *error.where) from None
+    return made
 
 
 def _read_text(path: Path, named_by: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..net.graph import Learnt
+from ..net.learnt import Learnt
 from ..prototxt.schema import SolverParameter
 
 

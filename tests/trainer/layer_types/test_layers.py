@@ -10,7 +10,7 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types.pooling import pooled_size
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import NetError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.schema import Phase
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,6 +26,11 @@ DRAW = np.random.default_rng(0)
 
 def numbers(*shape: int) -> Floats:
     return DRAW.normal(size=shape).astype(np.float32)
+
+
+def weights_of(blob: torch.Tensor) -> Floats:
+    array: Floats = blob.detach().clone().numpy()
+    return array
 
 
 def run(net: Net, **inputs: Floats) -> Floats:
@@ -251,13 +256,13 @@ def test_batch_norm_uses_the_batch_in_training_and_what_it_remembers_in_testing(
     np.testing.assert_allclose(run(net, x=x), normal(x, x.mean(axes), x.var(axes)), atol=1e-4)
     run(net, x=z)
     # Older batches count half as much with each newer one; the third number is what the sums are divided by.
-    mean, variance, weight = (blob.detach().numpy() for blob in net.layers["y"].blobs)
+    mean, variance, weight = (weights_of(blob) for blob in net.layers["y"].blobs)
     np.testing.assert_allclose(weight, [1.5])
     np.testing.assert_allclose(mean, x.mean(axes) / 2 + z.mean(axes), atol=1e-5)
     np.testing.assert_allclose(variance, x.var(axes, ddof=1) / 2 + z.var(axes, ddof=1), rtol=1e-5)
     test = layer_net(tmp_path, 'type: "BatchNorm"', Phase.TEST, x=x)
     test.share_weights(net)
-    np.testing.assert_allclose(run(test, x=x), normal(x, mean / 1.5, variance / 1.5), atol=1e-4)
+    np.testing.assert_allclose(run(test, x=x), normal(x, mean / np.float32(1.5), variance / np.float32(1.5)), atol=1e-4)
     assert not list(net.learnt())
 
 
@@ -417,3 +422,104 @@ def test_a_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -
 def test_weights_begin_as_zeros_where_no_filler_is_given(tmp_path: Path) -> None:
     net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
     assert all((blob == 0).all() for blob in net.layers["y"].blobs)
+
+
+def test_embed_adds_up_the_gradients_of_rows_that_occur_twice(tmp_path: Path) -> None:
+    x = np.array([[0, 2, 2], [1, 0, 2]], np.float32)
+    net = layer_net(tmp_path, 'type: "Embed" embed_param { input_dim: 4 num_output: 2 }', x=x)
+    run(net, x=x)
+    weights, bias = net.layers["y"].blobs
+    gradients = torch.autograd.grad(net.values["y"].sum(), [weights, bias])
+    assert gradients[0].tolist() == [[2, 2], [1, 1], [3, 3], [0, 0]]
+    assert gradients[1].tolist() == [6, 6]
+    with pytest.raises(NetError, match="input 4 is not within input_dim: 0 to 3"):
+        run(net, x=x + 2)
+
+
+def test_stochastic_pooling_draws_from_each_window_and_tests_with_the_weighted_mean(tmp_path: Path) -> None:
+    x = np.abs(numbers(2, 3, 5, 5))
+    options = 'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }'
+    drawn = run(layer_net(tmp_path, options, x=x), x=x)
+    tested = run(layer_net(tmp_path, options, Phase.TEST, x=x), x=x)
+    for n, c, i, j in np.ndindex(*drawn.shape):
+        window = x[n, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
+        assert drawn[n, c, i, j] in window
+        assert tested[n, c, i, j] == pytest.approx((window**2).sum() / window.sum(), rel=1e-5)
+
+
+def test_accuracy_by_class_is_the_second_top(tmp_path: Path) -> None:
+    scores, labels = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]], np.array([0, 0, 1, 1], np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" top: "by_class" type: "Accuracy"', x=scores, z=labels)
+    assert run(net, x=scores, z=labels) == 0.5
+    assert net.blobs["by_class"].data.tolist() == [0.5, 0.5, 0.0]
+
+
+def test_dummy_data_draws_anew_unless_it_is_constant(tmp_path: Path) -> None:
+    text = """
+        layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+          num: 2 channels: 3 height: 1 width: 1 data_filler { value: 4 } data_filler { type: "uniform" } } }"""
+    net = make_net(tmp_path, text)
+    seen = []
+    for _ in range(2):
+        net.forward()
+        assert net.blobs["x"].data.flatten().tolist() == [4.0] * 6
+        seen.append(net.blobs["y"].data.clone())
+    assert seen[0].shape == (2, 3, 1, 1)
+    assert not torch.equal(*seen)
+
+
+def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Path) -> None:
+    x, cont, zero = numbers(6, 2, 3), np.ones((6, 2), np.float32), np.zeros((1, 2, 4), np.float32)
+    options = 'recurrent_param { num_output: 4 expose_hidden: true weight_filler { type: "uniform" min: -0.5 } }'
+    for kind, states in (("RNN", "h"), ("LSTM", "hc")):
+        bottoms = "".join(f' bottom: "{name}0"' for name in states)
+        tops = "".join(f' top: "{name}1"' for name in states)
+        inputs = {f"{name}0": zero for name in states}
+        text = f'bottom: "cont"{bottoms}{tops} type: "{kind}" {options}'
+        net = layer_net(tmp_path, text, Phase.TRAIN, **{"x": x, "cont": cont, **inputs})
+        whole = run(net, x=x, cont=cont, **inputs)
+        first = run(net, x=x[:4], cont=cont[:4], **inputs)
+        handed_on = {f"{name}0": np.array(net.blobs[f"{name}1"].data) for name in states}
+        second = run(net, x=x[4:], cont=cont[4:], **handed_on)
+        np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("filler", "holds"),
+    [
+        ('type: "positive_unitball"', lambda w: np.allclose(w.sum(1), 1) and (w >= 0).all()),
+        ('type: "gaussian" sparse: 2', lambda w: 0.05 < (w != 0).mean() < 0.16),
+        ('type: "msra" variance_norm: AVERAGE', lambda w: abs(w.std() / np.sqrt(2 / 60) - 1) < 0.05),
+    ],
+)
+def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
+    options = f'type: "InnerProduct" inner_product_param {{ num_output: 20 weight_filler {{ {filler} }} }}'
+    net = layer_net(tmp_path, options, x=numbers(1, 100))
+    assert callable(holds)
+    assert holds(net.layers["y"].blobs[0].detach().numpy())
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ('type: "Slice" top: "b" slice_param { slice_point: [1, 2] }', "needs one slice_point less"),
+        ('type: "Slice" top: "b" slice_param { slice_point: 9 }', "must rise from 1 to 3"),
+        ('type: "Slice" top: "b" top: "c"', "cannot be cut into 3 parts"),
+        ('type: "Reshape" reshape_param { shape { dim: 3 dim: -1 } }', "cannot be given the shape"),
+        ('type: "Reshape" reshape_param { shape { dim: -1 dim: -1 } }', "once -1"),
+        ('type: "Tile"', "tiles must be at least 1"),
+        ('type: "ArgMax" argmax_param { top_k: 200 }', "top_k must lie between 1 and 100"),
+        ('type: "Crop" bottom: "z" crop_param { offset: 3 }', "3 on are more than an axis"),
+        ('type: "Embed" embed_param { num_output: 2 }', "input_dim must be at least 1"),
+        ('type: "LSTM" bottom: "z" recurrent_param { }', "num_output must be at least 1"),
+        ('type: "InfogainLoss" bottom: "z"', "needs a third bottom"),
+        ('type: "Clip" clip_param { min: 0 }', "needs 'max'"),
+        ('type: "Log" log_param { base: 1 }', "base must be"),
+        ('type: "Filter" bottom: "z" top: "b"', "one top for each bottom but the last"),
+        ('type: "Scale" bottom: "z"', "does not fit a bottom"),
+        ('type: "PReLU" propagate_down: [true, false]', "one propagate_down for each"),
+    ],
+)
+def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: str) -> None:
+    with pytest.raises((NetError, PrototxtError), match=what):
+        layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
