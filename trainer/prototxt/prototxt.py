@@ -22,10 +22,6 @@ _INSTEAD = {
     "image_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
     "hdf5_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
     "transform_param": "give `transform` in the param_str of the Python layer that reads the data",
-    "net_param": "name a file with `net`",
-    "train_net_param": "name a file with `train_net`",
-    "test_net_param": "name a file with `test_net`",
-    "solver_type": 'write type: "SGD"',
 }
 
 

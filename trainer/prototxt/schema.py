@@ -30,11 +30,6 @@ class SolverType(IntEnum):
     ADAM = 5
 
 
-class SnapshotFormat(IntEnum):
-    HDF5 = 0
-    BINARYPROTO = 1
-
-
 class Engine(IntEnum):
     DEFAULT = 0
     CAFFE = 1
@@ -602,15 +597,25 @@ class SolverParameter(Message):
     snapshot_prefix: str = optional(15)
     solver_mode: SolverMode = optional(17, SolverMode.GPU)
     device_id: UInt = optional(18, 0)
-    random_seed: int = optional(20, -1)
+    test_compute_loss: bool = optional(19, False)
+    random_seed: Int64 = optional(20, -1)
+    train_net_param: NetParameter = optional(21)
+    test_net_param: Sequence[NetParameter] = repeated(22)
+    debug_info: bool = optional(23, False)
     net: str = optional(24)
+    net_param: NetParameter = optional(25)
     train_state: NetState = optional(26)
     test_state: Sequence[NetState] = repeated(27)
     snapshot_after_train: bool = optional(28, True)
     regularization_type: str = optional(29, "L2")
+    solver_type: SolverType = optional(30, SolverType.SGD)
+    delta: float = optional(31, 1e-8)
     test_initialization: bool = optional(32, True)
     average_loss: UInt = optional(33, 1)
     stepvalue: Sequence[UInt] = repeated(34)
     clip_gradients: float = optional(35, -1.0)
     iter_size: UInt = optional(36, 1)
+    rms_decay: float = optional(38, 0.99)
+    momentum2: float = optional(39, 0.999)
     type: str = optional(40, "SGD")
+    layer_wise_reduce: bool = optional(41, True)

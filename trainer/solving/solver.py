@@ -19,9 +19,9 @@ from ..prototxt.prototxt import Document
 from ..prototxt.schema import SolverParameter
 from . import snapshot as snapshots
 from .lr_policy import learning_rate
-from .sgd import SGD
 from .snapshot import Snapshot
 from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
 """By output: its mean over the iterations of a test."""
@@ -53,7 +53,7 @@ class Solver:
         except BaseException:
             self.close()
             raise
-        self._sgd = SGD(list(self.train_net.learnt()), self.param)
+        self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod
     def from_file(cls, path: str | Path, device: str | None = None) -> Self:
@@ -70,7 +70,7 @@ class Solver:
 
     def step(self) -> Tensor:
         """One iteration: `iter_size` batches forward and backward, one update. Returns the loss, without axes."""
-        self._sgd.forget_gradients()
+        self._updates.forget_gradients()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
             objective = self.train_net.forward()
@@ -83,7 +83,7 @@ class Solver:
                 torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
-        self._sgd.update(self.rate)
+        self._updates.update(self.rate, self.iteration)
         self._losses.append(loss)
         self.iteration += 1
         return loss
@@ -110,7 +110,7 @@ class Solver:
         """Each test net's outputs, as means over its test_iter batches; stops early when `give_up` returns true."""
         results = []
         for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
-            scores = mean_outputs(net, iterations, give_up)
+            scores = mean_outputs(net, iterations, give_up, with_loss=self.param.test_compute_loss)
             if scores is None:
                 break
             results.append(scores)
@@ -127,7 +127,7 @@ class Solver:
             Snapshot(
                 iteration=self.iteration,
                 weights=self.train_net.weights(),
-                history=[history.to("cpu", copy=True) for history in self._sgd.history],
+                history=[history.to("cpu", copy=True) for history in self._updates.history],
                 losses=[float(loss) for loss in self._losses],
                 train_data=self.train_net.data_states(),
                 test_data=[net.data_states() for net in self.test_nets],
@@ -151,13 +151,13 @@ class Solver:
         self.iteration = snapshot.iteration
 
     def _restore_history(self, history: list[Tensor], path: str | Path) -> None:
-        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._sgd.history, history))
+        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._updates.history, history))
         if own != stored:
             raise SnapshotError(
                 f"{path} was made while weights of the shapes {stored} were trained, and the net of "
                 f"{self.train_net.document.path} trains {own}; lr_mult may have changed"
             )
-        for mine, theirs in zip(self._sgd.history, history, strict=True):
+        for mine, theirs in zip(self._updates.history, history, strict=True):
             mine.copy_(theirs)
 
     def close(self) -> None:
@@ -176,22 +176,25 @@ class Solver:
 
 
 @torch.no_grad()
-def mean_outputs(net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False) -> Scores | None:
+def mean_outputs(
+    net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False, *, with_loss: bool = False
+) -> Scores | None:
     """The means of a net's single-number outputs over `iterations` batches, or fewer if the data ends.
 
-    None if `give_up` became true before the end. Raises EndOfData if there is no batch at all.
+    `with_loss`: also the mean of the objective, as "total loss". None if `give_up` became true before the end. Raises
+    EndOfData if there is no batch at all.
     """
     sums: dict[str, Tensor] = {}
     for seen in range(iterations):
         if give_up():
             return None
         try:
-            net.forward()
+            objective = net.forward()
         except EndOfData:
             if not seen:
                 raise
             return _means(sums, seen)
-        for name, output in net.outputs().items():
+        for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
     return _means(sums, iterations)
