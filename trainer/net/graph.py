@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .. import layer_types  # noqa: F401  registers the layer types
-from ..layer_types.blobs import Blob
+from ..layer_types.blobs import Blob, Shape
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
 from ..layer_types.python import HasClose, HasState, PythonLayer
 from ..prototxt.errors import SnapshotError
@@ -151,16 +151,37 @@ class Net:
             if len(layer.blobs)
         }
 
+    def all_weights(self) -> list[Tensor]:
+        """Every weight blob of the net, in the order of the layers; shared ones once."""
+        return self._weights.all()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights, as "layer.number"."""
+        return {
+            f"{name}.{nth}": blob.detach()
+            for name, layer in self.layers.items()
+            for nth, blob in enumerate(layer.blobs)
+        }
+
     @torch.no_grad()
-    def load_weights(self, weights: dict[str, list[Tensor]], source: str) -> None:
-        """Copy `weights`, by layer; raises SnapshotError if a layer has none there, or has other shapes."""
-        for name, layer in self.layers.items():
-            if len(layer.blobs):
-                if name not in weights:
-                    raise SnapshotError(f"{source} has no weights for {layer.context.where}")
+    def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
+        """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
+
+        `some`: layers that have none there keep theirs, unless that are all.
+        """
+        names = [name for name, layer in self.layers.items() if layer.blobs]
+        if some and names and not set(names) & weights.keys():
+            raise SnapshotError(
+                f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
+            )
+        for name in names:
+            layer = self.layers[name]
+            if name in weights:
                 check_shapes(layer, weights[name], source)
                 for own, loaded in zip(layer.blobs, weights[name], strict=True):
-                    own.copy_(loaded)
+                    own.copy_(loaded.view(own.shape))
+            elif not some:
+                raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
         """The position in its data of each Python layer that has a state."""
@@ -196,11 +217,17 @@ def check_shapes(layer: Layer, others: Sequence[Tensor], source: str) -> None:
     """Raises SnapshotError unless `others` have the shapes of the layer's weights."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
-    if own_shapes != other_shapes:
+    if [*map(_significant, own_shapes)] != [*map(_significant, other_shapes)]:
         raise SnapshotError(
             f"{layer.context.where}: its weights have the shapes {own_shapes}, those in {source} {other_shapes}: "
             "they belong to another net"
         )
+
+
+def _significant(shape: Shape) -> Shape:
+    """`shape` without leading ones: files of before 2015 have four axes for everything."""
+    first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
+    return shape[first:]
 
 
 def _outputs(layers: Sequence[Layer]) -> list[str]:

@@ -77,6 +77,10 @@ class Weights:
             owner.weights.requires_grad_(False)
         layer.blobs[index] = owner.weights if own == shared else owner.weights.view(own)
 
+    def all(self) -> list[Tensor]:
+        """Also those that the solver does not update."""
+        return [entry.weights for entry in self._entries]
+
     def learnt(self) -> Iterator[Learnt]:
         for entry in self._entries:
             if entry.weights.requires_grad:

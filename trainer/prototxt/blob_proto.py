@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,19 @@ def read_blob(content: bytes) -> NDArray[np.float32]:
 
 
 def to_array(blob: BlobProto) -> NDArray[np.float32]:
-    """The data of `blob`, in its shape; files of before 2015 give four extents."""
-    data = np.array(blob.double_data or blob.data, np.float32)
+    """A copy of the data of `blob`, in its shape; files of before 2015 give four extents. Raises ValueError."""
+    data = np.frombuffer(blob.double_data, "<f8") if blob.double_data else np.frombuffer(blob.data, "<f4")
     shape = tuple(blob.shape.dim)
     if not blob.HasField("shape"):
         shape = (blob.num, blob.channels, blob.height, blob.width)
     if math.prod(shape) != data.size:
         raise ValueError(f"a blob of shape {shape} holds {data.size} numbers")
-    return data.reshape(shape)
+    return data.astype(np.float32).reshape(shape)
 
 
-def from_array(array: NDArray[np.float32]) -> Any:
-    blob = message_class(BlobProto)()
-    blob.shape.dim.extend(array.shape)
-    blob.data.extend(array.ravel())
-    return blob
+def fill_blob(blob: BlobProto, data: NDArray[np.float32], diff: NDArray[np.float32] | None = None) -> None:
+    """Write `data`, and its gradient if there is one, into the empty message `blob`."""
+    blob.shape.dim.extend(data.shape)  # type: ignore[attr-defined]
+    blob.data = data.astype("<f4").tobytes()
+    if diff is not None:
+        blob.diff = diff.astype("<f4").tobytes()

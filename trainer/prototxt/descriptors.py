@@ -21,10 +21,10 @@ _Field = descriptor_pb2.FieldDescriptorProto
 UInt = Annotated[int, _Field.TYPE_UINT32]
 """A number that must not be negative: the parser checks that, and names the line."""
 Int64 = Annotated[int, _Field.TYPE_INT64]
-Double = Annotated[float, _Field.TYPE_DOUBLE]
 
 _SCALARS: dict[object, _Field.Type.ValueType] = {
     str: _Field.TYPE_STRING,
+    bytes: _Field.TYPE_BYTES,
     int: _Field.TYPE_INT32,
     float: _Field.TYPE_FLOAT,
     bool: _Field.TYPE_BOOL,
@@ -52,6 +52,9 @@ class Message:
     """Methods of every parsed message. The protobuf library implements them: see message_class."""
 
     def HasField(self, name: str) -> bool:  # noqa: N802
+        raise NotImplementedError
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
         raise NotImplementedError
 
     def ListFields(self) -> Sequence[tuple[Any, object]]:  # noqa: N802
@@ -108,6 +111,8 @@ class _Builder:
         if typing.get_origin(annotation) is Sequence:
             field.label = _Field.LABEL_REPEATED
             (annotation,) = typing.get_args(annotation)
+            if annotation == Int64:
+                field.options.packed = True  # as in Caffe's BlobShape, the only such field
         if annotation in _SCALARS:
             field.type = _SCALARS[annotation]
         elif typing.get_origin(annotation) is Annotated:
@@ -116,8 +121,6 @@ class _Builder:
             field.type, field.type_name = _Field.TYPE_ENUM, self._add_enum(message, annotation)
         else:
             field.type, field.type_name = _Field.TYPE_MESSAGE, self.add(annotation)
-        if field.label == _Field.LABEL_REPEATED and field.type in (_Field.TYPE_FLOAT, _Field.TYPE_DOUBLE):
-            field.options.packed = True  # readers take both forms; weights need the short one
         if declaration.default is not None:
             field.default_value = _default_text(declaration.default)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from .descriptors import Double, Int64, Message, UInt, optional, repeated
+from .descriptors import Int64, Message, UInt, optional, repeated
 
 
 class Phase(IntEnum):
@@ -28,6 +28,11 @@ class SolverType(IntEnum):
     RMSPROP = 3
     ADADELTA = 4
     ADAM = 5
+
+
+class SnapshotFormat(IntEnum):
+    HDF5 = 0
+    BINARYPROTO = 1
 
 
 class Engine(IntEnum):
@@ -93,15 +98,16 @@ class BlobShape(Message):
 
 
 class BlobProto(Message):
+    """An array. Its packed numbers are declared as bytes: making a float of Python of each would take minutes."""
+
     num: int = optional(1, 0)
     channels: int = optional(2, 0)
     height: int = optional(3, 0)
     width: int = optional(4, 0)
-    data: Sequence[float] = repeated(5)
-    diff: Sequence[float] = repeated(6)
+    data: bytes = optional(5)
+    diff: bytes = optional(6)
     shape: BlobShape = optional(7)
-    double_data: Sequence[Double] = repeated(8)
-    double_diff: Sequence[Double] = repeated(9)
+    double_data: bytes = optional(8)
 
 
 class FillerParameter(Message):
@@ -595,6 +601,7 @@ class SolverParameter(Message):
     stepsize: UInt = optional(13)
     snapshot: UInt = optional(14, 0)
     snapshot_prefix: str = optional(15)
+    snapshot_diff: bool = optional(16, False)
     solver_mode: SolverMode = optional(17, SolverMode.GPU)
     device_id: UInt = optional(18, 0)
     test_compute_loss: bool = optional(19, False)
@@ -615,7 +622,18 @@ class SolverParameter(Message):
     stepvalue: Sequence[UInt] = repeated(34)
     clip_gradients: float = optional(35, -1.0)
     iter_size: UInt = optional(36, 1)
+    snapshot_format: SnapshotFormat = optional(37, SnapshotFormat.BINARYPROTO)
     rms_decay: float = optional(38, 0.99)
     momentum2: float = optional(39, 0.999)
     type: str = optional(40, "SGD")
     layer_wise_reduce: bool = optional(41, True)
+    weights: Sequence[str] = repeated(42)
+
+
+class SolverState(Message):
+    """What a .solverstate file holds."""
+
+    iter: int = optional(1)
+    learned_net: str = optional(2)
+    history: Sequence[BlobProto] = repeated(3)
+    current_step: int = optional(4, 0)

@@ -37,6 +37,14 @@ def learning_rate(solver: SolverParameter, iteration: int) -> float:
     return solver.base_lr * policy(solver, iteration)
 
 
+def current_step(solver: SolverParameter, iteration: int) -> int:
+    """What a .solverstate of Caffe says after `iteration` updates: how often the policy had lowered the rate."""
+    last = max(iteration - 1, 0)
+    if solver.lr_policy == "step":
+        return last // solver.stepsize
+    return bisect.bisect_right(solver.stepvalue, last) if solver.lr_policy == "multistep" else 0
+
+
 def check_policy(solver: Document[SolverParameter]) -> None:
     """Raises PrototxtError for an unknown policy, or one whose fields are missing."""
     message = solver.message

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,31 +61,57 @@ def check_writable(prefix: str) -> None:
 def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` whole or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
+    write_whole(path, lambda temporary: torch.save(content, temporary))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` write a file, and give it the name `path` when it is whole; raises SnapshotError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
-                torch.save(content, file)
-                file.flush()
+            write(temporary)
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise SnapshotError(f"snapshot {path} cannot be written: {error.strerror}") from error
+        raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def load_weights(path: Path) -> dict[str, list[Tensor]]:
+    """The weights by layer of a snapshot, or of a net's state_dict; raises SnapshotError."""
+    content = _load(path)
+    if content.get("format") == _FORMAT:
+        weights: dict[str, list[Tensor]] = content["weights"]
+        return weights
+    found: dict[str, list[Tensor]] = {}
+    for key, tensor in content.items():
+        name, _, nth = str(key).rpartition(".")
+        if not isinstance(tensor, Tensor) or not name or nth != str(len(found.get(name, ()))):
+            raise _no_snapshot(path, f"and no state_dict of a net: {key!r} should be a layer, a dot and a number")
+        found.setdefault(name, []).append(tensor)
+    return found
 
 
 def load(path: Path) -> Snapshot:
     """Read a snapshot, its tensors on the CPU; raises SnapshotError."""
+    content = _load(path)
+    if content.get("format") != _FORMAT:
+        raise _no_snapshot(path, f"its format is not {_FORMAT!r}")
+    return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+
+
+def _load(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as file:
             content = _read(file, path)
     except OSError as error:
         raise SnapshotError(f"snapshot {path} cannot be read: {error.strerror}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise _no_snapshot(path, f"its format is not {_FORMAT!r}")
-    return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+    if not isinstance(content, dict):
+        raise _no_snapshot(path, f"it holds a {type(content).__name__}")
+    return content
 
 
 def _read(file: BinaryIO, path: Path) -> Any:

@@ -16,11 +16,12 @@ from ..layer_types.python import HasStatistics
 from ..net.graph import Generators, Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import SolverParameter
+from ..prototxt.schema import SnapshotFormat, SolverParameter
 from . import snapshot as snapshots
-from .lr_policy import learning_rate
+from .caffe_files import CaffeState, is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
-from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .solver_file import beside, choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
 from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
@@ -53,6 +54,9 @@ class Solver:
         except BaseException:
             self.close()
             raise
+        for paths in self.param.weights:
+            for name in paths.split(","):
+                self.load_weights(beside(document, name.strip()))
         self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod
@@ -121,7 +125,7 @@ class Solver:
         snapshots.check_writable(self.prefix)
 
     def save(self) -> Path:
-        """Write a snapshot; returns its path."""
+        """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
@@ -135,11 +139,42 @@ class Solver:
             ),
             path,
         )
+        if self.param.HasField("snapshot_format"):
+            self._save_for_caffe()
         return path
 
+    def _save_for_caffe(self) -> None:
+        model, net = self.caffe_path("caffemodel"), self.train_net
+        write_caffemodel(model, net.weights(), net, with_diff=self.param.snapshot_diff)
+        step = current_step(self.param, self.iteration)
+        state = CaffeState(self.iteration, str(model), self._history_of_all(), step)
+        write_state(self.caffe_path("solverstate"), state)
+
+    def caffe_path(self, kind: str) -> Path:
+        """Where Caffe would write its "caffemodel" or "solverstate" now."""
+        suffix = ".h5" if self.param.snapshot_format == SnapshotFormat.HDF5 else ""
+        return Path(f"{self.prefix}_iter_{self.iteration}.{kind}{suffix}")
+
+    def load_weights(self, path: str | Path) -> None:
+        """Begin with the weights in a file, in the layers that it has by name."""
+        self.train_net.load_weights(read_weights(Path(path)), str(path), some=True)
+
     def restore(self, path: str | Path) -> None:
-        """Resume from a snapshot, before the first step; raises SnapshotError if it belongs to another net."""
-        snapshot = snapshots.load(Path(path))
+        """Resume from a snapshot or a .solverstate, before the first step; raises SnapshotError.
+
+        A .solverstate does not know where in their data the layers were: they begin at the start.
+        """
+        path = Path(path)
+        if is_caffe_state(path):
+            state = read_state(path)
+            model = Path(state.learned_net)
+            if not model.exists():  # where Caffe was run, this was a relative path
+                model = path.parent / model.name
+            self.train_net.load_weights(read_weights(model), str(model))
+            self._restore_history(self._learnt_of_all(state.history, path), path)
+            self.iteration = state.iteration
+            return
+        snapshot = snapshots.load(path)
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
         self.train_net.load_data_states(snapshot.train_data)
@@ -150,7 +185,26 @@ class Solver:
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
         self.iteration = snapshot.iteration
 
-    def _restore_history(self, history: list[Tensor], path: str | Path) -> None:
+    def _history_of_all(self) -> list[Tensor]:
+        """As Caffe keeps it: zeros for weights that are not learnt."""
+        histories = iter(self._updates.history)
+        every = self.train_net.all_weights() * self._updates.histories
+        return [next(histories) if weights.requires_grad else torch.zeros_like(weights) for weights in every]
+
+    def _learnt_of_all(self, history: list[Tensor], path: Path) -> list[Tensor]:
+        every = self.train_net.all_weights() * self._updates.histories
+        if len(history) != len(every):
+            raise SnapshotError(
+                f"{path} holds {len(history)} blobs of history, but a solver of type {self.param.type} has "
+                f"{len(every)} for the net of {self.train_net.document.path}"
+            )
+        return [
+            stored.view(weights.shape) if stored.numel() == weights.numel() else stored
+            for stored, weights in zip(history, every, strict=True)
+            if weights.requires_grad
+        ]
+
+    def _restore_history(self, history: list[Tensor], path: Path) -> None:
         own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._updates.history, history))
         if own != stored:
             raise SnapshotError(

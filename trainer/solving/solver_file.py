@@ -108,10 +108,13 @@ def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[Net
     value = value if isinstance(value, str) or hasattr(value, "ListFields") else value[nth]
     if not isinstance(value, str):
         return document(solver.path, value, solver.root.follow(field, nth))
-    # Caffe looks only in the working directory; the solver's own folder comes first, so that it runs from anywhere.
-    beside = solver.path.parent / value
-    path = beside if beside.exists() or not Path(value).exists() else Path(value)
-    return read_prototxt(path, NetParameter, named_by=solver.where(field, nth))
+    return read_prototxt(beside(solver, value), NetParameter, named_by=solver.where(field, nth))
+
+
+def beside(solver: _SolverDocument, name: str) -> Path:
+    """The file `name`, looked for in the solver's own folder, so that it runs from anywhere; else as Caffe does."""
+    own = solver.path.parent / name
+    return own if own.exists() or not Path(name).exists() else Path(name)
 
 
 def snapshot_prefix(solver: _SolverDocument) -> str:

@@ -18,7 +18,7 @@ from ..prototxt.errors import PrototxtError
 from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
-from . import snapshot as snapshots
+from .caffe_files import read_weights
 from .progress import LineReporter, scores_text
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
@@ -55,6 +55,8 @@ class StopRequest:
 def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
     solver.check_snapshots()
+    if solver.train_net.without_effect:
+        reporter.say(f"fields without effect here: {', '.join(solver.train_net.without_effect)}")
     while solver.iteration < solver.param.max_iter and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():
@@ -87,17 +89,19 @@ def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> N
 
 
 def _save(solver: Solver, reporter: LineReporter) -> None:
-    reporter.say(f"snapshot: {solver.save()}")
+    path = solver.save()
+    written = path if not solver.param.HasField("snapshot_format") else f"{path} and {solver.caffe_path('solverstate')}"
+    reporter.say(f"snapshot: {written}")
 
 
 def score_net(model: Path, weights: Path, iterations: int, device: str | None = None) -> Scores:
-    """The means of the outputs of the net of prototxt `model` in phase TEST, with the weights of a snapshot."""
+    """The means of the outputs of the net of prototxt `model` in phase TEST, with the weights of a file."""
     document = read_prototxt(model, NetParameter)
     where = choose_device(device)
     state = State(Phase.TEST).merged(document.message.state)
-    snapshot = snapshots.load(weights)
+    loaded = read_weights(weights)
     with contextlib.closing(Net(document, state, where, Generators.seeded(0, where))) as net:
-        net.load_weights(snapshot.weights, str(weights))
+        net.load_weights(loaded, str(weights))
         scores = mean_outputs(net, iterations)
         if not scores:
             raise PrototxtError(f"{model}: in phase TEST the net has no output of one number, such as an accuracy")

@@ -14,7 +14,7 @@ from tests.support.trainer_nets import importing_leaves_no_trace, one_thread, wr
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "solvers.npz")
-RUNS = sorted({key.partition("/")[0] for key in GOLDEN.files} - {"data", "sgd_hdf5"})
+RUNS = sorted({key.partition("/")[0] for key in GOLDEN.files} - {"data"})
 WEIGHTS = ("ip1_0", "ip1_1", "ip2_0", "ip2_1")
 
 
