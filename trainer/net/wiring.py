@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...workers.base.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
+from ..prototxt.prototxt import DATA_LAYER
 
 _EVERY_LAYER_READS = frozenset(
     {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down", "blobs"}
@@ -13,6 +14,12 @@ _EVERY_LAYER_READS = frozenset(
 
 # Fields that choose among Caffe's own implementations of the same formula.
 _WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
+
+_INSTEAD = {
+    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "WindowData"), DATA_LAYER),
+    "MemoryData": "give the net an Input layer, and fill its blobs",
+    "HDF5Output": "write the outputs from Python: net.blobs[name].data",
+}
 
 
 def check_wiring(layers: Sequence[LayerContext]) -> None:
@@ -44,6 +51,8 @@ def _layer_class(context: LayerContext) -> type[Layer]:
         if not context.param.HasField(field):
             raise context.unsupported(f"needs a {field!r}")
     kind = context.param.type
+    if kind in _INSTEAD:
+        raise context.unsupported(f"type {kind!r} is not supported; {_INSTEAD[kind]}", "type")
     if kind not in LAYER_TYPES:
         raise context.unsupported(
             f"type {kind!r} is not supported{nearest(kind, LAYER_TYPES)}; "

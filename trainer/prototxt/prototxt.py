@@ -17,10 +17,12 @@ from .upgrade import UpgradeError, upgrade_net
 
 _Declared = TypeVar("_Declared", bound=Message)
 
+DATA_LAYER = 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"'
+
 _INSTEAD = {
-    "data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
-    "image_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
-    "hdf5_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
+    **dict.fromkeys(("data_param", "image_data_param", "hdf5_data_param", "window_data_param"), DATA_LAYER),
+    "memory_data_param": "give the net an Input layer, and fill its blobs",
+    "hdf5_output_param": "write the outputs from Python: net.blobs[name].data",
     "transform_param": "give `transform` in the param_str of the Python layer that reads the data",
 }
 

@@ -97,7 +97,7 @@ def test_a_field_that_caffe_has_and_this_trainer_has_not_is_refused(tmp_path: Pa
     error = refusal(tmp_path, "layer {\n  data_param { batch_size: 4 }\n}")
     assert error.line == 2
     assert "LayerParameter has no field 'data_param' that this trainer supports" in str(error)
-    assert "Python layers" in str(error)
+    assert "Python layer" in str(error)
 
 
 def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
