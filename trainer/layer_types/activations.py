@@ -71,8 +71,8 @@ class Dropout(Elementwise):
         if self.context.phase == Phase.TEST:
             return (bottom,)
         # Not torch's own dropout: it takes no generator, and a snapshot must hold the generator's state.
-        draws = torch.rand(bottom.shape, generator=self.context.dropout_generator, device=bottom.device)
-        return (bottom * (draws >= self._ratio) / (1 - self._ratio),)
+        draws = torch.empty_like(bottom).uniform_(generator=self.context.dropout_generator)
+        return (bottom * draws.ge_(self._ratio).div_(1 - self._ratio),)
 
 
 @layer_type("ELU")

@@ -104,8 +104,9 @@ class Blob:
 
     @property
     def tensor(self) -> Tensor:
-        """`data` as a plain tensor: what the net computes with."""
+        """`data` as a plain tensor, its axes in order in memory."""
         if self._adopted is not None:
+            self._adopted = self._adopted.contiguous()
             return self._adopted
         self._data = self._memory(self._data)
         return self._data[: self.count].view(self.shape)

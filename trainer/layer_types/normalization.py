@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..prototxt.descriptors import message_class
-from ..prototxt.schema import BiasParameter, FillerParameter, NormRegion, Phase, ScaleParameter
+from ..prototxt.schema import BiasParameter, FillerParameter, LRNParameter, NormRegion, Phase, ScaleParameter
 from .activations import Elementwise
 from .blobs import Shape
 from .layer import LayerContext, Tensors, layer_type
@@ -153,11 +155,41 @@ class LRN(Elementwise):
         return [bottom[0]]
 
     def forward(self, bottom: Tensor) -> Tensors:
-        size, alpha, beta = self._options.local_size, self._options.alpha, self._options.beta
-        if self._options.norm_region == NormRegion.ACROSS_CHANNELS:
-            return (functional.local_response_norm(bottom, size, alpha, beta, self._options.k),)
-        squares = functional.avg_pool2d(bottom.square(), size, 1, size // 2)
-        return (bottom * (1 + alpha * squares).pow(-beta),)
+        return (cast(Tensor, _LocalNorm.apply(bottom, self._options, self._neighbours)),)  # type: ignore[no-untyped-call]
+
+    def _neighbours(self, numbers: Tensor) -> Tensor:
+        """For each number, the mean of those in its window, in which numbers outside the blob count as 0."""
+        size = self._options.local_size
+        if self._options.norm_region == NormRegion.WITHIN_CHANNEL:
+            return functional.avg_pool2d(numbers, size, 1, size // 2)
+        if numbers.device.type == "cpu":
+            # A product with a band matrix over the channels: twice as fast as the pooling below.
+            channel = torch.arange(numbers.shape[1])
+            band = (channel[:, None] - channel).abs() <= size // 2
+            return functional.conv2d(numbers, (band / size)[:, :, None, None])
+        window, pad = (size, 1, 1), (size // 2, 0, 0)
+        return functional.avg_pool3d(numbers.unsqueeze(1), window, 1, pad).squeeze(1)
+
+
+class _LocalNorm(torch.autograd.Function):
+    """x · s^-beta with s = k + alpha · neighbours(x²). torch would keep, and go back through, every step of that."""
+
+    @staticmethod
+    def forward(ctx: Any, bottom: Tensor, options: LRNParameter, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
+        scale = neighbours(bottom.square()).mul_(options.alpha).add_(options.k)
+        factor = scale.pow(-options.beta)
+        top = bottom * factor
+        ctx.options, ctx.neighbours = options, neighbours
+        ctx.save_for_backward(bottom, scale, factor, top)
+        return top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, diff: Tensor) -> tuple[Tensor | None, ...]:
+        bottom, scale, factor, top = ctx.saved_tensors
+        # The window is symmetric, so the gradient goes back through the same means.
+        shared = ctx.neighbours((diff * top).div_(scale))
+        return (diff * factor).addcmul_(bottom, shared, value=-2 * ctx.options.beta * ctx.options.alpha), None, None
 
 
 @layer_type("MVN")

@@ -75,6 +75,8 @@ class Weights:
                 setattr(owner, name, value)
         if owner.lr_mult == 0:
             owner.weights.requires_grad_(False)
+        if own != shared:  # another shape of the same memory, whose axes must be in order for that
+            owner.weights.data = owner.weights.data.contiguous()
         layer.blobs[index] = owner.weights if own == shared else owner.weights.view(own)
 
     def all(self) -> list[Tensor]:
