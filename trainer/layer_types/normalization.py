@@ -200,12 +200,11 @@ class MVN(Elementwise):
 
     def forward(self, bottom: Tensor) -> Tensors:
         options = self.param.mvn_param
-        axes = list(range(1 if options.across_channels else 2, bottom.dim()))
-        centered = bottom - bottom.mean(axes, keepdim=True)
-        if not options.normalize_variance:
-            return (centered,)
-        deviation = centered.square().mean(axes, keepdim=True).sqrt()
-        return (centered / (deviation + options.eps),)
+        rows = bottom.reshape(*bottom.shape[: 1 if options.across_channels else 2], -1)
+        rows = rows - rows.mean(-1, keepdim=True)
+        if options.normalize_variance:
+            rows = rows / (rows.square().mean(-1, keepdim=True).sqrt() + options.eps)
+        return (rows.view(bottom.shape),)
 
 
 @layer_type("Softmax")

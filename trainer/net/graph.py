@@ -177,7 +177,7 @@ class Net:
         for name in names:
             layer = self.layers[name]
             if name in weights:
-                check_shapes(layer, weights[name], source)
+                check_shapes(layer, weights[name], source, leading_ones=True)
                 for own, loaded in zip(layer.blobs, weights[name], strict=True):
                     own.copy_(loaded.view(own.shape))
             elif not some:
@@ -213,11 +213,12 @@ def loss_weights(layer: Layer) -> list[float]:
     return [1.0 if layer.is_loss and nth == 0 else 0.0 for nth in range(len(layer.param.top))]
 
 
-def check_shapes(layer: Layer, others: Sequence[Tensor], source: str) -> None:
-    """Raises SnapshotError unless `others` have the shapes of the layer's weights."""
+def check_shapes(layer: Layer, others: Sequence[Tensor], source: str, *, leading_ones: bool = False) -> None:
+    """Raises SnapshotError unless `others` have the shapes of the layer's weights, but for leading ones if allowed."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
-    if [*map(_significant, own_shapes)] != [*map(_significant, other_shapes)]:
+    significant = _significant if leading_ones else tuple
+    if [*map(significant, own_shapes)] != [*map(significant, other_shapes)]:
         raise SnapshotError(
             f"{layer.context.where}: its weights have the shapes {own_shapes}, those in {source} {other_shapes}: "
             "they belong to another net"

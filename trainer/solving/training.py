@@ -55,8 +55,11 @@ class StopRequest:
 def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
     solver.check_snapshots()
-    if solver.train_net.without_effect:
-        reporter.say(f"fields without effect here: {', '.join(solver.train_net.without_effect)}")
+    without_effect = list(solver.train_net.without_effect)
+    if solver.param.HasField("layer_wise_reduce"):
+        without_effect.append("layer_wise_reduce")
+    if without_effect:
+        reporter.say(f"fields without effect here: {', '.join(without_effect)}")
     while solver.iteration < solver.param.max_iter and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():

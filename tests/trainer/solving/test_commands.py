@@ -24,11 +24,13 @@ def test_training_leaves_caffes_files_which_score_convert_resume_and_fine_tune(
     relu = 'name: "relu1" type: "ReLU"'
     net = SMALL_NET.replace(relu, f"{relu} relu_param {{ engine: CUDNN }}")
     assert net != SMALL_NET
-    path = write_project(tmp_path, net=net, solver=SMALL_SOLVER + 'snapshot_format: HDF5 snapshot_prefix: "s"')
+    path = write_project(
+        tmp_path, net=net, solver=SMALL_SOLVER + 'snapshot_format: HDF5 snapshot_prefix: "s" layer_wise_reduce: false'
+    )
     trained = run("train", "--solver", path)
     assert trained.exit_code == 0, trained.output
     assert trained.stdout.splitlines() == [
-        "fields without effect here: engine",
+        "fields without effect here: engine, layer_wise_reduce",
         "snapshot: s_iter_30.pt and s_iter_30.solverstate.h5",
     ]
     converted = run("convert", "s_iter_30.caffemodel.h5", "s.caffemodel")
