@@ -10,8 +10,10 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types.pooling import pooled_size
 from blobfeed.trainer.net.graph import Net
+from blobfeed.trainer.prototxt.blob_proto import fill_blob
+from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
-from blobfeed.trainer.prototxt.schema import Phase
+from blobfeed.trainer.prototxt.schema import BlobProto, Phase
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -87,6 +89,18 @@ def test_convolution_takes_height_and_width_one_by_one(tmp_path: Path) -> None:
     net = layer_net(tmp_path, f'type: "Convolution" convolution_param {{ {options} }}', x=numbers(1, 1, 5, 5))
     assert net.blobs["y"].shape == (1, 2, 3, 5)
     assert len(net.layers["y"].blobs) == 1
+
+
+def test_convolution_begins_at_its_axis_and_takes_what_stands_before_as_a_batch(tmp_path: Path) -> None:
+    x = numbers(2, 3, 4, 7)
+    options = 'num_output: 5 kernel_size: 3 axis: 2 weight_filler { type: "xavier" }'
+    net = layer_net(tmp_path, f'type: "Convolution" convolution_param {{ {options} }}', x=x)
+    weights = weights_of(net.layers["y"].blobs[0])
+    assert weights.shape == (5, 4, 3)
+    y = run(net, x=x)
+    assert y.shape == (2, 3, 5, 5)
+    windows = np.lib.stride_tricks.sliding_window_view(x, 3, axis=3)
+    np.testing.assert_allclose(y, np.einsum("bncik,ock->bnoi", windows, weights), atol=1e-5)
 
 
 def pooled(x: Floats, kernel: int, stride: int, pad: int, average: bool) -> Floats:
@@ -523,3 +537,38 @@ def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
 def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: str) -> None:
     with pytest.raises((NetError, PrototxtError), match=what):
         layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
+
+
+def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path) -> None:
+    blob = message_class(BlobProto)()
+    fill_blob(blob, np.diag([1, 2, 3]).astype(np.float32).reshape(1, 1, 3, 3))
+    (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
+    options = 'bottom: "z" type: "InfogainLoss" infogain_loss_param { source: "matrix.binaryproto" }'
+    x, labels = numbers(4, 3), np.array([0, 1, 2, 1], np.float32)
+    net = layer_net(tmp_path, options, x=x, z=labels)
+    expected = (softmax_loss(x, labels) * np.array([1, 2, 3, 2])).mean()
+    np.testing.assert_allclose(run(net, x=x, z=labels), expected, rtol=1e-5)
+
+
+def test_batch_norm_takes_the_three_params_of_old_files(tmp_path: Path) -> None:
+    net = layer_net(tmp_path, 'type: "BatchNorm" param { lr_mult: 1 } param {} param {}', x=numbers(2, 3))
+    assert not list(net.learnt())
+
+
+def test_mean_variance_normalization_of_vectors_leaves_nothing_unless_it_is_across_channels(tmp_path: Path) -> None:
+    x = numbers(3, 8)
+    assert not run(layer_net(tmp_path, 'type: "MVN"', x=x), x=x).any()
+    y = run(layer_net(tmp_path, 'type: "MVN" mvn_param { across_channels: true }', x=x), x=x)
+    np.testing.assert_allclose(y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_a_parameter_learns_as_any_other_weights(tmp_path: Path) -> None:
+    text = 'layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 2 } } }'
+    net = make_net(
+        tmp_path, with_inputs(text + 'layer { name: "l" type: "EuclideanLoss" bottom: "p" bottom: "x" }', x=(2,))
+    )
+    net.blobs["x"].data[...] = 3
+    torch.autograd.backward(net.forward())
+    (parameter,) = net.learnt()
+    assert parameter.weights.grad is not None
+    assert parameter.weights.grad.tolist() == [-1.5, -1.5]

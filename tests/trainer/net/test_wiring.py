@@ -199,6 +199,11 @@ def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
         ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
         ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
         ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
+        (
+            'type: "Convolution" bottom: "x" convolution_param { num_output: 1 kernel_size: 1 }',
+            "as many tops as bottoms",
+        ),
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 kernel_w: 1 axis: 0 }', "two spatial axes"),
         ('type: "Scale" scale_param { axis: 2 num_axes: 3 }', "num_axes 3 does not fit"),
         ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "comes after"),
         ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "one coeff for each"),
@@ -337,3 +342,19 @@ def test_with_force_backward_the_inputs_have_gradients_too(tmp_path: Path) -> No
 def test_fields_that_choose_among_caffes_implementations_are_listed(tmp_path: Path) -> None:
     text = 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" relu_param { engine: CUDNN } }'
     assert make_net(tmp_path, with_inputs(text, x=(1,))).without_effect == ["engine"]
+
+
+def test_a_loss_need_not_name_its_top(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "far" type: "EuclideanLoss" bottom: "x" bottom: "z" }', x=(2, 1), z=(2, 1))
+    net = make_net(tmp_path, text)
+    net.blobs["x"].data[...] = 2
+    assert float(net.forward()) == 2
+    assert net.output_names == ["far"]
+
+
+def test_a_layer_may_have_a_phase_of_its_own(tmp_path: Path) -> None:
+    text = 'layer { name: "d" type: "Dropout" bottom: "x" top: "y" phase: TEST }'
+    net = make_net(tmp_path, with_inputs(text, x=(100,)))
+    net.blobs["x"].data[...] = 1
+    net.forward()
+    assert set(net.blobs["y"].data.tolist()) == {1.0}
