@@ -16,7 +16,7 @@ from .layer import Layer, LayerContext, Tensors, layer_type
 
 
 class Elementwise(Layer):
-    """Base: one bottom, and a top of its shape, in place or not."""
+    """Base: the top has the shape of the bottom and may be in place."""
 
     in_place = True
 

@@ -104,7 +104,7 @@ class Blob:
 
     @property
     def tensor(self) -> Tensor:
-        """`data` as a plain tensor, its axes in order in memory."""
+        """`data` as a plain tensor, contiguous."""
         if self._adopted is not None:
             self._adopted = self._adopted.contiguous()
             return self._adopted

@@ -44,7 +44,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 @layer_type("Slice")
 class Slice(Layer):
-    """Parts of the bottom along an axis, cut at the slice points, or of one size."""
+    """Cuts the bottom along an axis, at the slice points or into parts of equal size."""
 
     fields = ("slice_param",)
     tops = ANY
@@ -65,7 +65,7 @@ class Slice(Layer):
         if any(first >= second for first, second in itertools.pairwise(cuts)):
             raise self.context.unsupported(f"slice points must rise from 1 to {size - 1}", "slice_param")
         if not self._points and size % len(self.param.top):
-            raise self.context.misfit(f"an axis of {size} cannot be cut into {len(self.param.top)} parts of one size")
+            raise self.context.misfit(f"an axis of {size} cannot be cut into {len(self.param.top)} equal parts")
         return super().top_shapes(*bottom)
 
     def forward(self, bottom: Tensor) -> Tensors:
@@ -119,7 +119,7 @@ class Split(Layer):
 
 @layer_type("Filter")
 class Filter(Layer):
-    """Of each bottom but the last, the rows for which the last bottom, (batch,), is not 0."""
+    """Keeps the rows of the other bottoms for which the last bottom, of shape (batch,), is not 0."""
 
     bottoms = range(2, ANY.stop)
     tops = ANY
@@ -131,8 +131,10 @@ class Filter(Layer):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if len({shape[:1] for shape in bottom}) > 1:
-            raise self.context.misfit(f"all bottoms must have as many rows, got shapes {', '.join(map(str, bottom))}")
-        return bottom[:-1]  # before the first forward; how many rows are left is up to the numbers
+            raise self.context.misfit(
+                f"all bottoms must have the same number of rows, got shapes {', '.join(map(str, bottom))}"
+            )
+        return bottom[:-1]  # at most; each forward shows how many rows are left
 
     def forward(self, *bottom: Tensor) -> Tensors:
         kept = bottom[-1].reshape(-1).nonzero().squeeze(1)
@@ -141,7 +143,7 @@ class Filter(Layer):
 
 @layer_type("BatchReindex")
 class BatchReindex(Layer):
-    """The rows of the first bottom that the second, (rows,), names by their numbers."""
+    """Picks rows of the first bottom; the second, of shape (rows,), has their numbers."""
 
     bottoms = range(2, 3)
 
@@ -151,5 +153,5 @@ class BatchReindex(Layer):
     def forward(self, rows: Tensor, numbers: Tensor) -> Tensors:
         chosen = numbers.reshape(-1).long()
         if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(rows)):
-            raise self.context.misfit(f"a row number is not within 0 to {len(rows) - 1}: {chosen.tolist()}")
+            raise self.context.misfit(f"row numbers must lie between 0 and {len(rows) - 1}, got {chosen.tolist()}")
         return (rows.index_select(0, chosen),)

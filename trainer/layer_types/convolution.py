@@ -26,7 +26,7 @@ class _Sliding(Layer):
         self._dilation = read_sizes(self.context, _FIELD, "dilation", "dilation", 1, axes, least=1)
 
     def _slid(self, shape: Shape, spatial: Shape) -> Shape:
-        """How many positions the kernel has along each of the axes `spatial` of a bottom of `shape`."""
+        """The number of positions of the kernel along each of the axes `spatial` of a bottom of `shape`."""
         reach = [dilation * (kernel - 1) + 1 for dilation, kernel in zip(self._dilation, self._kernel, strict=True)]
         counts = [
             (size + 2 * pad - edge) // stride + 1
@@ -42,9 +42,9 @@ class _Sliding(Layer):
 
 @layer_type("Convolution")
 class Convolution(_Sliding):
-    """Bottoms (..., channels, spatial...); weights (num_output, channels / group, kernel...), bias; all tops use them.
+    """Bottoms (..., channels, spatial...); weights (num_output, channels / group, kernel...), bias.
 
-    `axis` is the one of the channels; one, two or three spatial axes follow it.
+    `axis` is the axis of the channels; one, two or three spatial axes follow it. Several bottoms give as many tops.
     """
 
     bottoms = ANY
@@ -80,8 +80,8 @@ class Convolution(_Sliding):
         shape = (*self._weight_channels(channels, outputs, group), *self._kernel)
         self.add_weights(shape, self._options.weight_filler, _FIELD, "weight_filler")
         if spatial == 2 and self.context.device.type == "cpu":
-            # What comes out of the convolution, and of the layers after it, has the order of its weights: channels
-            # last, for which torch's kernels for the CPU are faster, a third for LeNet and the CIFAR nets.
+            # The result has the memory format of the weights, and the layers after it keep that format. On the CPU
+            # torch is faster with channels last: by a third for LeNet and the CIFAR nets.
             weights = self.blobs[0].detach().to(memory_format=torch.channels_last)
             self.blobs[0] = weights.requires_grad_(self.blobs[0].requires_grad)
         if self._options.bias_term:
@@ -117,7 +117,7 @@ class Convolution(_Sliding):
 
 @layer_type("Deconvolution")
 class Deconvolution(Convolution):
-    """The backward of a Convolution as a forward: enlarges. Weights (channels, num_output / group, kernel...)."""
+    """The backward of a Convolution, as a forward. Weights (channels, num_output / group, kernel...)."""
 
     functions = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
@@ -141,7 +141,7 @@ class Deconvolution(Convolution):
 
 @layer_type("Im2col")
 class Im2col(_Sliding):
-    """Bottom (batch, channels, height, width) → (batch, channels · kernel, height', width'): the numbers under it."""
+    """Bottom (batch, channels, height, width) → (batch, channels · kernel, height', width')."""
 
     def make_weights(self, *bottom: Shape) -> None:
         self._read_sizes(2)

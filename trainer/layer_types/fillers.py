@@ -40,7 +40,7 @@ def _positive_unitball(filler: FillerParameter, weights: Tensor, generator: torc
 
 
 def _bilinear(filler: FillerParameter, weights: Tensor, generator: torch.Generator) -> None:
-    """The weights with which a Deconvolution enlarges a picture; shape (outputs, inputs, edge, edge)."""
+    """Bilinear interpolation, for a Deconvolution that enlarges; shape (outputs, inputs, edge, edge)."""
     edge = weights.shape[-1]
     factor = math.ceil(edge / 2)
     center = (2 * factor - 1 - factor % 2) / (2.0 * factor)

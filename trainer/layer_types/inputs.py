@@ -47,13 +47,13 @@ class Input(Layer):
     def forward(self) -> Tensors:
         for blob in self._tops:
             blob.own()
-        # detach: a tensor of its own, which may want a gradient when the next batch is written to the memory.
+        # detach: requires_grad_ must not mark the blob's own memory, which the next batch is written to.
         return tuple(blob.tensor.detach().requires_grad_(self._wants_gradient) for blob in self._tops)
 
 
 @layer_type("DummyData")
 class DummyData(Layer):
-    """Tops that fillers fill: once with constants, or with new random numbers at every forward."""
+    """Tops filled by fillers: constants once, random numbers anew at every forward."""
 
     fields = ("dummy_data_param",)
     bottoms = range(1)

@@ -90,7 +90,7 @@ class Layer:
         """Call `add_weights` for each of the layer's weights; most layers have none."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        """The tops' shapes; raises if the bottoms do not fit. By default those of a forward without numbers."""
+        """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
         blobs, self.blobs = self.blobs, [blob.detach().to("meta") for blob in self.blobs]
         try:
             tops = self.forward(*(torch.empty(shape, device="meta") for shape in bottom))

@@ -16,7 +16,7 @@ from .blobs import Shape
 from .layer import Layer, LayerContext, Tensors, layer_type
 
 _SMALLEST = 1e-20
-"""Caffe takes the logarithm of no probability below this."""
+"""Caffe raises smaller probabilities to this before it takes their logarithm."""
 
 
 def check_labels(layer: Layer, axis: int, scores: Shape, labels: Shape) -> None:
@@ -64,7 +64,7 @@ def ignored_label(options: LossParameter) -> int | None:
 def normalized(
     total: Tensor, counts: Tensor, options: LossParameter, default: NormalizationMode = NormalizationMode.VALID
 ) -> Tensor:
-    """`total` divided as loss_param says, never by less than 1: a batch of ignored labels has the loss 0."""
+    """`total` divided as loss_param says, by at least 1: the loss of a batch of ignored labels is 0."""
     mode = default
     if options.HasField("normalization"):
         mode = NormalizationMode(options.normalization)
@@ -106,16 +106,15 @@ class SoftmaxWithLoss(_Loss):
         judged = arrange(self, scores, labels, self._axis, ignored_label(options))
         targets = judged.labels.masked_fill(~judged.counts, -1)
         total = functional.nll_loss(functional.log_softmax(judged.scores, 1), targets, ignore_index=-1, reduction="sum")
-        # The batch is what stands before the axis of the classes, as Caffe has it.
         loss = normalized(total, judged.counts, options)
         return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
 
 
 @layer_type("InfogainLoss")
 class InfogainLoss(_Loss):
-    """As SoftmaxWithLoss, but a label counts for every class, as its row of a matrix (classes, classes) says.
+    """SoftmaxWithLoss with a matrix (classes, classes): its row for the label weighs the logarithms of all classes.
 
-    The matrix is the third bottom, or in the file `source`.
+    The matrix is the third bottom or in the file `source`.
     """
 
     fields = ("loss_param", "infogain_loss_param")
@@ -191,7 +190,7 @@ class HingeLoss(_Loss):
 
 @layer_type("SigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(_Loss):
-    """Each number of the first bottom, through a sigmoid, against the probability in the second; divided by batch."""
+    """The cross entropy of the sigmoid of the first bottom and the probabilities in the second."""
 
     fields = ("loss_param",)
 
@@ -228,7 +227,7 @@ class ContrastiveLoss(_Loss):
             with torch.no_grad():
                 distance = squares.sqrt()
                 gap = (options.margin - distance).relu()
-                # Caffe's gradient has this divisor, so that equal samples do not divide by zero.
+                # Caffe's gradient has this divisor, so that equal samples cause no division by zero.
                 slope = gap / (distance + 1e-4)
             apart = gap.square() - slope * (squares - squares.detach())
         return (torch.where(similar.reshape(-1) != 0, squares, apart).sum() / (2 * len(first)),)

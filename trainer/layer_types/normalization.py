@@ -1,4 +1,4 @@
-"""Numbers normalized over channels, neighbours or classes, and the factors and summands that often follow."""
+"""Normalization over channels, neighbours or classes, and Scale and Bias, which often follow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BatchNorm(Elementwise):
         self._eps, self._fraction = options.eps, options.moving_average_fraction
         self._global = options.use_global_stats if options.HasField("use_global_stats") else context.phase == Phase.TEST
         for index, spec in enumerate(self.param.param):
-            # Three of them is how old files say it; there Caffe ignores them.
+            # Old files give three `param`, which Caffe ignores.
             if spec.lr_mult != 0 and len(self.param.param) != 3:
                 raise context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
 
@@ -59,7 +59,7 @@ class BatchNorm(Elementwise):
 
 
 class _Aligned(Elementwise):
-    """Base of Scale and Bias: a learnt blob, or the second bottom, is aligned with the first from `axis` on."""
+    """Base of Scale and Bias: aligns a learnt blob or the second bottom with the axes of the first, from `axis` on."""
 
     bottoms = range(1, 3)
 
@@ -94,7 +94,7 @@ class _Aligned(Elementwise):
 
 @layer_type("Scale")
 class Scale(_Aligned):
-    """Times a factor, learnt or the second bottom; with bias_term, plus a learnt summand of the same shape."""
+    """Multiplies by a learnt blob or the second bottom; with bias_term, adds a learnt blob of the same shape."""
 
     fields = ("scale_param",)
 
@@ -119,7 +119,7 @@ class Scale(_Aligned):
 
 @layer_type("Bias")
 class Bias(_Aligned):
-    """Plus a summand, learnt or the second bottom."""
+    """Adds a learnt blob or the second bottom."""
 
     fields = ("bias_param",)
 
@@ -158,7 +158,7 @@ class LRN(Elementwise):
         return (cast(Tensor, _LocalNorm.apply(bottom, self._options, self._neighbours)),)  # type: ignore[no-untyped-call]
 
     def _neighbours(self, numbers: Tensor) -> Tensor:
-        """For each number, the mean of those in its window, in which numbers outside the blob count as 0."""
+        """The mean of each number's window; positions outside the blob count as 0."""
         size = self._options.local_size
         if self._options.norm_region == NormRegion.WITHIN_CHANNEL:
             return functional.avg_pool2d(numbers, size, 1, size // 2)
@@ -172,7 +172,7 @@ class LRN(Elementwise):
 
 
 class _LocalNorm(torch.autograd.Function):
-    """x · s^-beta with s = k + alpha · neighbours(x²). torch would keep, and go back through, every step of that."""
+    """x · s^-beta with s = k + alpha · neighbours(x²). Its own backward is four times as fast as autograd's steps."""
 
     @staticmethod
     def forward(ctx: Any, bottom: Tensor, options: LRNParameter, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
@@ -187,14 +187,14 @@ class _LocalNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, diff: Tensor) -> tuple[Tensor | None, ...]:
         bottom, scale, factor, top = ctx.saved_tensors
-        # The window is symmetric, so the gradient goes back through the same means.
+        # The windows are symmetric, so the transpose of `neighbours` is `neighbours`.
         shared = ctx.neighbours((diff * top).div_(scale))
         return (diff * factor).addcmul_(bottom, shared, value=-2 * ctx.options.beta * ctx.options.alpha), None, None
 
 
 @layer_type("MVN")
 class MVN(Elementwise):
-    """Each channel of each sample (or all of a sample's channels together) with mean 0 and variance 1."""
+    """Gives each channel of each sample mean 0 and variance 1, or each sample (across_channels)."""
 
     fields = ("mvn_param",)
 

@@ -25,7 +25,7 @@ def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = 
 
 @layer_type("Pooling")
 class Pooling(Layer):
-    """Bottom (batch, channels, height, width); the largest or the mean number of each window, or one drawn from it.
+    """Bottom (batch, channels, height, width); the maximum or the mean of each window, or a number drawn from it.
 
     The second top of MAX has the position of each largest number in its channel.
     """
@@ -49,7 +49,7 @@ class Pooling(Layer):
             raise self.context.unsupported("global_pooling takes no kernel, stride or pad", _FIELD)
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
             raise self.context.unsupported(
-                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could see only padding",
+                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding",
                 _FIELD,
             )
         if self._method == PoolMethod.STOCHASTIC and any(self._pad):
@@ -73,7 +73,7 @@ class Pooling(Layer):
         return [(*bottom[0][:2], *counts)] * len(self.param.top)
 
     def _windows(self, shape: Shape) -> tuple[Shape, Shape]:
-        """The kernel, and how many windows there are, for height and width."""
+        """The kernel and the number of windows, for height and width."""
         kernel = tuple(shape[2:]) if self._global else self._kernel
         sizes = zip(shape[2:], kernel, self._stride, self._pad, strict=True)
         return kernel, tuple(pooled_size(*each, self._round_up) for each in sizes)
@@ -106,7 +106,7 @@ def pool(
             tops, positions = functional.max_pool2d(bottom, kernel, stride, pad, 1, round_up, return_indices=True)
             return tops, positions.to(bottom.dtype)
         return (functional.max_pool2d(bottom, kernel, stride, pad, 1, round_up),)
-    # torch pads by half the kernel at most, so the padding is made here.
+    # torch pads by at most half the kernel, so this pads by itself.
     sizes = bottom.shape[2:]
     after = [
         max((count - 1) * step + edge - size - before, 0)
@@ -124,7 +124,7 @@ def pool(
 
 
 def _draw(bottom: Tensor, kernel: Shape, stride: Shape, counts: Shape, generator: torch.Generator | None) -> Tensor:
-    """A number of each window, drawn with the numbers as weights; without `generator` their mean by these weights."""
+    """A number of each window, drawn with itself as the weight; without `generator`, the mean with these weights."""
     after = [
         max((count - 1) * step + edge - size, 0)
         for count, step, edge, size in zip(counts, stride, kernel, bottom.shape[2:], strict=True)

@@ -32,7 +32,7 @@ class UserLayer(Protocol):
 
 
 class WeightBlobs(list[Blob]):
-    """`self.blobs` of a user's layer: its setup may add learnt blobs, of zeros, and fill them."""
+    """`self.blobs` of a user's layer: its setup may add learnt blobs and fill them; they begin as zeros."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class PythonLayer(Layer):
         for blob in self._top:
             blob.own()
         for blob, tensor in zip(self._bottom, bottom, strict=True):
-            if blob in self._top:  # in place: in memory of its own, since others may need what was there
+            if blob in self._top:  # in place: not in the bottom's memory, which the backward of others may need
                 blob.reshape(*tensor.shape)
                 blob.tensor.copy_(tensor.detach())
         for blob, tensor in zip(self._weights, self.blobs, strict=True):

@@ -1,7 +1,7 @@
 """Layers that carry a state from one time step to the next: RNN, LSTM, LSTMUnit.
 
-Bottoms: the inputs (steps, streams, ...); cont (steps, streams), 0 where a new sequence begins and the state is
-forgotten; if wanted an input of every step (streams, ...); with expose_hidden, the state before the first step.
+Bottoms: the inputs (steps, streams, ...); cont (steps, streams), 0 if a new sequence begins and the state is
+forgotten; optionally an input for all steps (streams, ...); with expose_hidden, the state before the first step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class _Recurrent(Layer):
     bottoms = range(2, 6)
     tops = range(1, 4)
     states: ClassVar[int] = 1
-    """How many blobs (1, streams, num_output) make the state."""
+    """The number of blobs of the state, each of shape (1, streams, num_output)."""
     gates: ClassVar[int] = 1
-    """How many numbers are computed for each output."""
+    """The number of rows of the weights for each output."""
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
@@ -64,7 +64,7 @@ class _Recurrent(Layer):
     def forward(self, *bottom: Tensor) -> Tensors:
         inputs, cont = bottom[0], bottom[1]
         blobs = iter(self.blobs)
-        # The inputs' share for all steps at once; the state's share has to wait for the step.
+        # The inputs' products for all steps at once; the state's must wait for the step before.
         driven = functional.linear(inputs.flatten(2), next(blobs), next(blobs))
         if self._static:
             driven = driven + functional.linear(bottom[2].flatten(1), next(blobs))

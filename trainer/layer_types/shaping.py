@@ -1,4 +1,4 @@
-"""Axes joined, cut, repeated, reduced."""
+"""Layers that join, cut, repeat or reduce axes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .layer import Layer, LayerContext, Tensors, layer_type
 
 @layer_type("ArgMax")
 class ArgMax(Layer):
-    """The numbers of the top_k classes along an axis, or their scores (out_max_val).
+    """The top_k classes along an axis, or their scores (out_max_val).
 
-    Without an axis, of each row: (batch, 1, top_k), or (batch, 2, top_k) with the scores below the numbers.
+    Without an axis: those of each sample, (batch, 1, top_k), or with their scores, (batch, 2, top_k).
     """
 
     fields = ("argmax_param",)
@@ -30,7 +30,7 @@ class ArgMax(Layer):
             raise self.context.unsupported(
                 f"top_k must lie between 1 and {scores.shape[-1]}, got {options.top_k}", "argmax_param", "top_k"
             )
-        # Of equal scores Caffe names the last class first.
+        # Among equal scores, Caffe names the last class first.
         values, order = scores.detach().flip(-1).sort(dim=-1, descending=True, stable=True)
         values, classes = values[..., : options.top_k], scores.shape[-1] - 1 - order[..., : options.top_k]
         numbers = classes.to(bottom.dtype)
@@ -43,7 +43,7 @@ class ArgMax(Layer):
 
 @layer_type("Crop")
 class Crop(Layer):
-    """The first bottom, cut from `axis` on to the shape of the second, beginning at the offsets."""
+    """Cuts the first bottom, from `axis` on, to the shape of the second, beginning at the offsets."""
 
     fields = ("crop_param",)
     bottoms = range(2, 3)
@@ -54,13 +54,13 @@ class Crop(Layer):
         cut = len(bottom[0]) - axis
         if len(bottom[0]) != len(bottom[1]) or len(options.offset) not in (0, 1, cut):
             raise self.context.misfit(
-                f"needs bottoms with as many axes and 0, 1 or {cut} offsets, got {bottom[0]}, {bottom[1]} and "
-                f"{list(options.offset)}"
+                f"needs two bottoms with the same number of axes, and 0, 1 or {cut} offsets, got {bottom[0]}, "
+                f"{bottom[1]} and {list(options.offset)}"
             )
         self._starts = list(options.offset) * (cut if len(options.offset) == 1 else 1) or [0] * cut
         for start, size, wanted in zip(self._starts, bottom[0][axis:], bottom[1][axis:], strict=True):
             if start + wanted > size:
-                raise self.context.misfit(f"{wanted} numbers from {start} on are more than an axis of {bottom[0]} has")
+                raise self.context.misfit(f"offset {start} and size {wanted} exceed an axis of {bottom[0]}")
         self._axis = axis
         return [(*bottom[0][:axis], *bottom[1][axis:])]
 
@@ -88,7 +88,7 @@ class Flatten(Layer):
 
 @layer_type("Reduction")
 class Reduction(Layer):
-    """The axes from `axis` on, reduced to one number, times coeff."""
+    """Reduces the axes from `axis` on to one number, times coeff."""
 
     fields = ("reduction_param",)
 
@@ -107,7 +107,7 @@ class Reduction(Layer):
 
 @layer_type("Reshape")
 class Reshape(Layer):
-    """The axes from `axis` on (num_axes of them) in another shape: 0 keeps an axis, -1 is what is left."""
+    """Gives num_axes axes, from `axis` on, another shape: 0 keeps an axis, -1 is what is left."""
 
     fields = ("reshape_param",)
 
@@ -145,7 +145,7 @@ class Reshape(Layer):
 
 @layer_type("Tile")
 class Tile(Layer):
-    """The bottom, repeated along an axis."""
+    """Repeats the bottom along an axis."""
 
     fields = ("tile_param",)
 

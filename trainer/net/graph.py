@@ -33,7 +33,7 @@ class Generators:
 
 
 class _Step:
-    """What the net does for one layer; looked up once, since it is done at every iteration."""
+    """One layer's part of a forward, looked up once instead of at every iteration."""
 
     def __init__(self, layer: Layer, tops: Sequence[Blob]) -> None:
         self.layer = layer
@@ -75,13 +75,13 @@ class Net:
         if document.message.debug_info:
             raise document.error("debug_info is not supported", "debug_info")
         self.without_effect = without_effect(contexts)
-        """Fields that the net sets and that change nothing here."""
+        """Fields that are set but change nothing here."""
         self.document = document
         self.device = device
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
         self.values: dict[str, Tensor] = {}
-        """The tensors of the last forward, with their gradients' graph."""
+        """The tensors of the last forward, by blob, with autograd's graph."""
         self._steps: list[_Step] = []
         self._weights = Weights()
         try:
@@ -167,7 +167,7 @@ class Net:
     def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
         """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
 
-        `some`: layers that have none there keep theirs, unless that are all.
+        `some`: a layer that has none there keeps its own; at least one must have some.
         """
         names = [name for name, layer in self.layers.items() if layer.blobs]
         if some and names and not set(names) & weights.keys():
@@ -214,7 +214,7 @@ def loss_weights(layer: Layer) -> list[float]:
 
 
 def check_shapes(layer: Layer, others: Sequence[Tensor], source: str, *, leading_ones: bool = False) -> None:
-    """Raises SnapshotError unless `others` have the shapes of the layer's weights, but for leading ones if allowed."""
+    """Raises SnapshotError unless `others` have the shapes of the layer's weights; `leading_ones` may differ."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
     significant = _significant if leading_ones else tuple

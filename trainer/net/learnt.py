@@ -1,4 +1,4 @@
-"""The weights of a net that the solver updates, each of them once, however many layers share it."""
+"""The weights of a net, each once, however many layers share it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Weights:
         self._by_name: dict[str, _Entry] = {}
 
     def add(self, layer: Layer) -> None:
-        """Note the weights of `layer`; those with a name that is known already are replaced by the known ones."""
+        """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
         for index, weights in enumerate(layer.blobs):
             spec = layer.spec(index)
             owner = self._by_name.get(spec.name) if spec and spec.name else None
@@ -56,7 +56,7 @@ class Weights:
         if own != shared and not (permissive and layer.blobs[index].numel() == owner.weights.numel()):
             raise layer.context.unsupported(
                 f"its weights {spec.name!r} have the shape {own}, and those of layer {owner.layer.param.name!r} "
-                f"{shared}; share_mode: PERMISSIVE asks only for as many numbers",
+                f"{shared}; with share_mode: PERMISSIVE only their counts must agree",
                 "param",
                 index,
                 "name",
@@ -75,12 +75,12 @@ class Weights:
                 setattr(owner, name, value)
         if owner.lr_mult == 0:
             owner.weights.requires_grad_(False)
-        if own != shared:  # another shape of the same memory, whose axes must be in order for that
+        if own != shared:  # a view of the same memory, which must be contiguous for that
             owner.weights.data = owner.weights.data.contiguous()
         layer.blobs[index] = owner.weights if own == shared else owner.weights.view(own)
 
     def all(self) -> list[Tensor]:
-        """Also those that the solver does not update."""
+        """Including those that the solver does not update."""
         return [entry.weights for entry in self._entries]
 
     def learnt(self) -> Iterator[Learnt]:

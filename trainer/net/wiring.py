@@ -32,7 +32,7 @@ def check_wiring(layers: Sequence[LayerContext]) -> None:
             raise context.unsupported("a layer above has the same name", "name")
         names.add(context.param.name)
         if layer_class.is_loss and not context.param.top:
-            # As in Caffe, a loss need not name its top. Here that is an output, and so it needs a name.
+            # As in Caffe, a loss need not name its top. Here that top is an output, so it needs a name.
             context.param.top.append(context.param.name)  # type: ignore[attr-defined]
         _check_fields(context, layer_class)
         _check_counts(context, layer_class)

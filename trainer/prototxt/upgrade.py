@@ -1,4 +1,4 @@
-"""Nets in Caffe's older formats, brought to today's as Caffe does it when it reads them."""
+"""Upgrades nets in Caffe's older formats, as Caffe does when it reads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
     "images": "ImageData",
 }
 
-# Where the numbers of a layer of 2013 belong today, by its type: its name for a field, then message and field.
+# For each type, the fields of a layer of 2013, and the message and field of today.
 _V0_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "Convolution": {
         "num_output": ("convolution_param", "num_output"),
@@ -123,7 +123,7 @@ def _upgrade_v0(old: V1LayerParameter, new: Any, padding: dict[str, Any], positi
     for rate, decay in zip(layer.blobs_lr, layer.weight_decay or [1.0] * len(layer.blobs_lr), strict=False):
         new.param.add(lr_mult=rate, decay_mult=decay)
     new.blobs.extend(layer.blobs)
-    # A layer "padding" above becomes the pad of the convolution or pooling that takes it.
+    # A layer of type "padding" becomes the pad of the convolution or pooling that takes its top.
     for nth, name in enumerate(new.bottom):
         if name in padding:
             if new.type not in ("Convolution", "Pooling"):
@@ -153,7 +153,7 @@ def _copy_names(old: V1LayerParameter, new: Any, name: str, kind: str | int) -> 
 
 
 def _upgrade_input(net: Any, root: Location) -> None:
-    """`input` and its shapes become a layer of type Input above all others."""
+    """`input` and its shapes become a first layer of type Input."""
     inputs = list(net.input)
     if net.input_shape:
         shapes = [list(shape.dim) for shape in net.input_shape]

@@ -1,6 +1,6 @@
 """Caffe's own files, read and written: .caffemodel and .solverstate, as protobuf messages and as HDF5 (.h5).
 
-Which of the two a file is, its first bytes tell; which one is written, its name.
+The first bytes of a file tell its format; the name of a file to write does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LayerWeights = Mapping[str, Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class CaffeState:
-    """What a .solverstate holds: where training was, beside the weights."""
+    """What a .solverstate holds: the state of training without the weights."""
 
     iteration: int
     learned_net: str
@@ -43,7 +43,7 @@ def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
     try:
         if _is_hdf5(path):
             with h5py.File(path) as file:
-                return {name: _tensors(group) for name, group in file["data"].items() if len(group)}
+                return _layers(file["data"])
         net: NetParameter = message_class(NetParameter).FromString(path.read_bytes())
         blobs = [(layer.name, layer.blobs) for layer in net.layer]
         blobs += [(old.layer.name or old.name, old.layer.blobs or old.blobs) for old in net.layers]
@@ -56,7 +56,7 @@ def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
 
 
 def write_caffemodel(path: Path, weights: LayerWeights, net: Net | None = None, *, with_diff: bool = False) -> None:
-    """Write `weights` by layer; with `net`, also what its layers are, and with_diff their gradients."""
+    """Write `weights` by layer; with `net`, also the parameters of its layers; with_diff, also the gradients."""
     diffs = {}
     if net is not None and with_diff:
         diffs = {
@@ -80,7 +80,7 @@ def write_caffemodel(path: Path, weights: LayerWeights, net: Net | None = None, 
 
 
 def read_state(path: Path) -> CaffeState:
-    """Raises SnapshotError."""
+    """The state in a .solverstate; raises SnapshotError."""
     try:
         if _is_hdf5(path):
             with h5py.File(path) as file:
@@ -153,8 +153,21 @@ def _write_blobs(group: Any, blobs: Iterable[Tensor]) -> None:
         group[str(nth)] = _array(blob)
 
 
+def _layers(group: Any) -> dict[str, list[Tensor]]:
+    """By layer; a layer's name may have slashes, which make groups of groups."""
+    found: dict[str, Any] = {}
+
+    def visit(_: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[item.parent.name.removeprefix(f"{group.name}/")] = item.parent
+
+    group.visititems(visit)
+    return {name: _tensors(layer) for name, layer in found.items()}
+
+
 def _tensors(group: Any) -> list[Tensor]:
-    return [torch.from_numpy(group[name][()]) for name in sorted(group, key=int)]
+    names = [name for name, item in group.items() if isinstance(item, h5py.Dataset)]
+    return [torch.from_numpy(group[name][()]) for name in sorted(names, key=int)]
 
 
 def _tensor(blob: BlobProto) -> Tensor:

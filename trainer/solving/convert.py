@@ -1,4 +1,4 @@
-"""Weights and states from one kind of file to another."""
+"""Converts weights and states between kinds of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .snapshot import write_whole
 
 
 def convert(source: Path, target: Path) -> str:
-    """Write what `source` holds to `target`, in the format that the target's name asks for; returns what was done.
+    """Write what `source` holds to `target`, in the format that its name asks for; returns what was done.
 
     Weights: a snapshot of blobfeed, .caffemodel, .caffemodel.h5 or a state_dict become .caffemodel, .caffemodel.h5 or
     a state_dict (.pt). States: .solverstate and .solverstate.h5 become each other. Raises SnapshotError.

@@ -38,7 +38,7 @@ def learning_rate(solver: SolverParameter, iteration: int) -> float:
 
 
 def current_step(solver: SolverParameter, iteration: int) -> int:
-    """What a .solverstate of Caffe says after `iteration` updates: how often the policy had lowered the rate."""
+    """How often the policy has lowered the rate after `iteration` updates, as Caffe's .solverstate counts it."""
     last = max(iteration - 1, 0)
     if solver.lr_policy == "step":
         return last // solver.stepsize

@@ -65,7 +65,7 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` write a file, and give it the name `path` when it is whole; raises SnapshotError."""
+    """Let `write` write a temporary file, then rename it to `path`; raises SnapshotError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
@@ -90,7 +90,7 @@ def load_weights(path: Path) -> dict[str, list[Tensor]]:
     for key, tensor in content.items():
         name, _, nth = str(key).rpartition(".")
         if not isinstance(tensor, Tensor) or not name or nth != str(len(found.get(name, ()))):
-            raise _no_snapshot(path, f"and no state_dict of a net: {key!r} should be a layer, a dot and a number")
+            raise _no_snapshot(path, f"and not a state_dict of a net: {key!r} should be a layer, a dot and a number")
         found.setdefault(name, []).append(tensor)
     return found
 

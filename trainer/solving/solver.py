@@ -151,24 +151,24 @@ class Solver:
         write_state(self.caffe_path("solverstate"), state)
 
     def caffe_path(self, kind: str) -> Path:
-        """Where Caffe would write its "caffemodel" or "solverstate" now."""
+        """The path of Caffe's "caffemodel" or "solverstate" at this iteration."""
         suffix = ".h5" if self.param.snapshot_format == SnapshotFormat.HDF5 else ""
         return Path(f"{self.prefix}_iter_{self.iteration}.{kind}{suffix}")
 
     def load_weights(self, path: str | Path) -> None:
-        """Begin with the weights in a file, in the layers that it has by name."""
+        """Begin with the weights in a file, for the layers whose names it has."""
         self.train_net.load_weights(read_weights(Path(path)), str(path), some=True)
 
     def restore(self, path: str | Path) -> None:
         """Resume from a snapshot or a .solverstate, before the first step; raises SnapshotError.
 
-        A .solverstate does not know where in their data the layers were: they begin at the start.
+        A .solverstate does not hold the position in the data: data layers begin at the start.
         """
         path = Path(path)
         if is_caffe_state(path):
             state = read_state(path)
             model = Path(state.learned_net)
-            if not model.exists():  # where Caffe was run, this was a relative path
+            if not model.exists():  # it may be relative to where Caffe ran
                 model = path.parent / model.name
             self.train_net.load_weights(read_weights(model), str(model))
             self._restore_history(self._learnt_of_all(state.history, path), path)

@@ -33,7 +33,7 @@ def read_solver(path: Path) -> _SolverDocument:
     for field in ("base_lr", "lr_policy", "max_iter"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
-    if message.HasField("solver_type"):  # as solvers said it before 2015
+    if message.HasField("solver_type"):  # its name before 2015
         if message.HasField("type"):
             raise solver.error("give type or solver_type, not both", "solver_type")
         message.type = list(SOLVER_TYPES)[message.solver_type]
@@ -103,7 +103,7 @@ def _check_tests(solver: _SolverDocument, nets: int) -> None:
 
 
 def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[NetParameter]:
-    """The net that stands in `field` of the solver, or in the file that it names."""
+    """The net in `field` of the solver, or in the file that it names."""
     value = getattr(solver.message, field)
     value = value if isinstance(value, str) or hasattr(value, "ListFields") else value[nth]
     if not isinstance(value, str):
@@ -112,7 +112,7 @@ def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[Net
 
 
 def beside(solver: _SolverDocument, name: str) -> Path:
-    """The file `name`, looked for in the solver's own folder, so that it runs from anywhere; else as Caffe does."""
+    """The file `name` in the solver's own folder, so that it runs from anywhere, or in the working directory."""
     own = solver.path.parent / name
     return own if own.exists() or not Path(name).exists() else Path(name)
 

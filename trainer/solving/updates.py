@@ -1,4 +1,4 @@
-"""The update rules of Caffe's solvers, with Caffe's order of operations, over all weights at once."""
+"""The update rules of Caffe's solvers, with Caffe's order of operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SGD:
     """Updates weights by their gradients. `history` holds what an update needs of those before it."""
 
     histories: ClassVar[int] = 1
-    """How many blobs of history there are for each of the weights; first all first ones, then all second ones."""
+    """Blobs of history for each weight blob: the first ones of all weights, then the second ones."""
     takes_momentum: ClassVar[bool] = True
 
     def __init__(self, learnt: Sequence[Learnt], solver: SolverParameter) -> None:

@@ -311,7 +311,7 @@ def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> Non
     ("more", "z", "what"),
     [
         ("", (4, 3), r"'w' have the shape \(3, 3\), and those of layer 'a' \(3, 2\)"),
-        ("share_mode: PERMISSIVE", (4, 3), "as many numbers"),
+        ("share_mode: PERMISSIVE", (4, 3), "only their counts must agree"),
         ("lr_mult: 1", (4, 2), "lr_mult of the weights 'w' is 1, and 2 in layer 'a'"),
     ],
 )

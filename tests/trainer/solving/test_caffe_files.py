@@ -95,6 +95,18 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         assert torch.equal(net.state_dict()["ip1.0"], net.layers["ip1"].blobs[0])
 
 
+@pytest.mark.parametrize("suffix", ["", ".h5"])
+def test_names_of_layers_may_have_slashes(tmp_path: Path, suffix: str) -> None:
+    weights = {"inception/1": [torch.ones(2), torch.zeros(1)], "inception": [torch.full((1,), 3.0)]}
+    path = tmp_path / f"m.caffemodel{suffix}"
+    write_caffemodel(path, weights)
+    found = read_caffemodel(path)
+    assert {name: [blob.tolist() for blob in blobs] for name, blobs in found.items()} == {
+        "inception/1": [[1, 1], [0]],
+        "inception": [[3]],
+    }
+
+
 def test_history_of_weights_that_are_not_learnt_is_zero_in_caffes_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
