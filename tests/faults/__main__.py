@@ -17,7 +17,7 @@ from typing import TextIO
 from benchmarks.report import machine
 
 from ..support import leftovers
-from . import chaos, crashes, footprint, hostile, recovery, restarts, trainer_death
+from . import chaos, crashes, footprint, hostile, interleavings, recovery, restarts, trainer_death
 from .figures import Figure, table
 from .scale import FULL, QUICK, Scale
 
@@ -31,6 +31,7 @@ STUDIES: dict[str, Study] = {
     "restarts": restarts.study,
     "memory": footprint.study,
     "hostile": hostile.study,
+    "interleavings": interleavings.study,
 }
 
 

@@ -21,6 +21,8 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    states: int
+    """Looked at, of each variant of a small run, if it has more."""
     work_step: int = 1
     """One work in so many is thrown into chaos."""
     seed: int = 1
@@ -38,6 +40,7 @@ FULL = Scale(
     hostile_frames=4000,
     crash_step=1,
     starts=7,
+    states=200_000,
 )
 QUICK = Scale(
     chaos_s=2.0,
@@ -51,5 +54,6 @@ QUICK = Scale(
     hostile_frames=400,
     crash_step=35,
     starts=1,
+    states=500,
     work_step=2,
 )
