@@ -1,4 +1,4 @@
-"""Every order of events between trainer, assembler and loaders, in small runs: what was looked at, and what was wrong."""
+"""Every order of events between trainer, assembler and loaders, in small runs: how many, and what was wrong."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Variant:
     """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch."""
 
     name: str
-    faults: Faults = Faults()  # noqa: RUF009 - frozen
+    faults: Faults = Faults()
     batches: int = 3
     rows: int = 2
     rows_per_task: int = 1

@@ -491,7 +491,7 @@ class World:
 
     def _replay(self) -> None:
         assert self.copy is not None
-        (link, number, message), self.copy = self.copy, None
+        (link, _, message), self.copy = self.copy, None
         if link == "batches":
             self.feed._batch_link.send(message)
         elif link == "releases":
@@ -592,8 +592,8 @@ class World:
             tuple(sorted(ledger._announced.items())),
             tuple(of(entry[-1]) for entry in sorted(ledger._queue, key=lambda entry: entry[:3])),
             tuple(
-                (rank[number], tuple(map(of, line.tasks)), tuple(of(e[-1]) for e in sorted(line.waiting)), line.dismissed)
-                for number, line in ledger._loaders.items()
+                (rank[n], tuple(map(of, line.tasks)), tuple(of(e[-1]) for e in sorted(line.waiting)), line.dismissed)
+                for n, line in ledger._loaders.items()
             ),
             tuple((affinity, rank[owner]) for affinity, owner in ledger._owners.items() if owner in ledger._loaders),
             tuple(map(told, self.assembly.outbox)),

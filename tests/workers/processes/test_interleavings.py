@@ -112,7 +112,7 @@ def _a_release_frees_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _a_repeated_release_frees_again(patch: pytest.MonkeyPatch) -> None:
     def wrong(ledger: Ledger, group: int) -> bool:
-        ledger._free.append(ledger._announced[group] if group in ledger._announced else 0)
+        ledger._free.append(ledger._announced.get(group, 0))
         return True
 
     patch.setattr(Ledger, "release", wrong)
