@@ -17,7 +17,7 @@ from blobfeed.workers.transport.messages import Announce, Release, Resent
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import VARIANTS, Faults, Variant
 
-_QUICK = 700
+_QUICK = 300
 """States of each variant that every test run looks at; `make faults` looks at all."""
 
 
