@@ -19,7 +19,7 @@ help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
 	@echo 'make test       every check: format, lint, types, tests'
 	@echo 'make test-long  the same with the tests that take minutes'
-	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about ten minutes'
+	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make format     let ruff rewrite what it can'
 	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'

@@ -21,6 +21,7 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    soak_s: float
     states: int
     """Looked at, of each variant of a small run, if it has more."""
     work_step: int = 1
@@ -40,6 +41,7 @@ FULL = Scale(
     hostile_frames=4000,
     crash_step=1,
     starts=7,
+    soak_s=600.0,
     states=200_000,
 )
 QUICK = Scale(
@@ -54,6 +56,7 @@ QUICK = Scale(
     hostile_frames=400,
     crash_step=35,
     starts=1,
+    soak_s=9.0,
     states=500,
     work_step=2,
 )
