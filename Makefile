@@ -5,7 +5,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CONSTRAINED := --constraint constraints.txt --no-warn-script-location
 FOLDERS := blobfeed layers readers trainer workers
 # The directories are among them since a deleted file leaves no other trace.
 SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
@@ -13,12 +14,13 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
-.PHONY: help train test test-long faults bench lint types pytest format clean distclean
+.PHONY: help train test test-long quick faults bench lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
 	@echo 'make test       every check: format, lint, types, tests'
-	@echo 'make test-long  the same with the tests that take minutes'
+	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
+	@echo 'make test-long  every check, with the tests that take minutes'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make format     let ruff rewrite what it can'
@@ -32,20 +34,24 @@ test: lint types pytest
 test-long: lint types
 	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
 
-faults: $(VENV)/package
+# tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
+quick: $(VENV)/package $(VENV)/test-dependencies
+	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/workers
+
+faults: $(VENV)/package $(VENV)/test-dependencies
 	$(BIN)/python -P -m tests.faults
 
-bench: $(VENV)/package
+bench: $(VENV)/package $(VENV)/test-dependencies
 	-$(BIN)/python -m benchmarks --make-peers
 	$(BIN)/python -m benchmarks
 
-lint: $(VENV)/dependencies
+lint: $(VENV)/test-dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
 # mypy looks into the working directory first, and at the top of the checkout it would find ./blobfeed there, without
 # its subpackages. So it works in a directory from which only the folders that are not installed can be seen.
-types: $(VENV)/package
+types: $(VENV)/package $(VENV)/test-dependencies
 	rm -rf $(VENV)/types
 	mkdir $(VENV)/types
 	ln -s ../../tests ../../benchmarks ../../prototxt_examples $(VENV)/types/
@@ -53,33 +59,48 @@ types: $(VENV)/package
 		-p blobfeed -p tests -p benchmarks -p prototxt_examples
 
 # Two at a time, file by file: half of the time is spent waiting, for a process to start or to be seen dead.
-pytest: $(VENV)/package
+pytest: $(VENV)/package $(VENV)/test-dependencies
 	$(BIN)/pytest -n 2 --dist loadfile
 
-format: $(VENV)/dependencies
+format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 $(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'blobfeed needs Python 3.11 or later, and $(PYTHON) is none: name one, as in make PYTHON=python3.12 …' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	touch $@
+		{ echo 'blobfeed needs Python 3.11 or later, and $(PYTHON) is older or missing: name another, as in make PYTHON=python3.12 …' >&2; exit 1; }
+	@echo 'Making the environment $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
-$(VENV)/dependencies: $(VENV)/python constraints.txt setup.py
-	@echo 'Installing what blobfeed and its tests need into $(VENV): about a minute, once.'
-	$(PIP) install --constraint constraints.txt setuptools wheel
-	$(PIP) install --constraint constraints.txt --no-build-isolation '.[test]'
-	touch $@
+# $(call install,WHAT FOR,HOW LONG,EXTRA): the package with an extra, a dot for every second that it takes. What pip has
+# to say goes to a file, and is shown if it fails. In the background a program ignores Ctrl-C, so it is killed.
+define install
+	@rm -rf build
+	@$(PIP) -qq install $(CONSTRAINED) setuptools wheel
+	@printf '%s ' 'Installing $(1) into $(VENV), $(2):'
+	@$(PIP) install $(CONSTRAINED) --no-build-isolation '.[$(3)]' >$(VENV)/pip.log 2>&1 & pip=$$!; \
+		trap 'kill $$pip; exit 130' INT TERM; \
+		while kill -0 $$pip 2>/dev/null; do printf .; sleep 1; done; \
+		wait $$pip || { echo ' failed'; cat $(VENV)/pip.log >&2; exit 1; }; \
+		echo ' done'
+	@touch $@
+endef
+
+$(VENV)/train-dependencies: $(VENV)/python constraints.txt setup.py
+	$(call install,what blobfeed and its trainer need,about a minute once,torch)
+
+$(VENV)/test-dependencies: $(VENV)/train-dependencies
+	$(call install,what the tests need,one or two minutes once,test)
 
 # setuptools packs whatever an earlier build left in build/, deleted modules too: so that goes first.
 # The path file puts the checkout behind site-packages: tests.support and benchmarks can be imported in every process
 # of this environment, and blobfeed is still the installed one.
-$(VENV)/package: $(VENV)/dependencies $(SOURCES)
-	rm -rf build
-	$(PIP) install --no-deps --no-build-isolation --force-reinstall .
-	echo '$(CURDIR)' > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
-	touch $@
+$(VENV)/package: $(VENV)/train-dependencies $(SOURCES)
+	@rm -rf build
+	@$(PIP) -qq install --no-deps --no-build-isolation --force-reinstall .
+	@echo '$(CURDIR)' > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
+	@touch $@
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

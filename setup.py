@@ -33,7 +33,7 @@ EXTRAS = {
     "tensorflow": ("tensorflow>=2.16",),
 }
 
-# What `make test` needs: every extra (of TensorFlow the edition that is smaller, where there is one) and the tools.
+# What `make test` needs: every extra (TensorFlow's smaller edition, for the CPU alone, if there is one) and the tools.
 TEST = (
     *(requirement for extra, needed in EXTRAS.items() if extra != "tensorflow" for requirement in needed),
     "build",

@@ -15,87 +15,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.readers.delivery.delivery import Delivery, as_numpy, make_delivery
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray, ArraySpec
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.transport.ring import Ring, SlotLayout
+from blobfeed.layers.torch_blob import TorchBlob
+from blobfeed.readers.delivery.delivery import as_numpy
+from blobfeed.workers.base.specs import AnyArray
 
 from .report import machine, table
-
-_SLOTS = 5
-
-
-@dataclass(frozen=True)
-class Shape:
-    rows: int
-    sample: tuple[int, ...]
-
-    @property
-    def items(self) -> int:
-        return self.rows * int(np.prod(self.sample))
-
-
-class StillPipeline:
-    """As much of a Pipeline as a delivery asks for: the slots of a real ring, in turn, and always ready."""
-
-    def __init__(self, shape: Shape, dtype: str, **values: object) -> None:
-        self.parameters = check_parameters(
-            {"source": {"hdf5": {"path": "none"}}, "batch_size": shape.rows, "tops": ["data"], **values}
-        )
-        self.specs = {"data": ArraySpec(shape.sample, np.dtype(dtype))}
-        self.ring = Ring.create(SlotLayout(self.specs, shape.rows), _SLOTS)
-        rng = np.random.default_rng(0)
-        for view in self.ring.views:
-            rows = cast(Any, view["data"])
-            rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
-        for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
-            pass
-        self._taken = 0
-
-    def peek(self) -> Batch:
-        slot = self.ring.views[self._taken % _SLOTS]
-        return Batch(self._taken, 0, 0, self.parameters.batch_size, slot, self._taken, None, {})
-
-    def take(self) -> Batch:
-        batch = self.peek()
-        self._taken += 1
-        return batch
-
-    def release(self, batch: Batch) -> None: ...
-
-    def is_ready(self) -> bool:
-        return True
-
-    def look_ahead(self) -> None: ...
-
-    def state_dict(self) -> dict[str, int | str]:
-        return {}
-
-
-class TorchBlob:
-    """What the embedded trainer's blobs are to a delivery."""
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self._make: Callable[..., Any] = torch.zeros
-        self._device = device
-        self.data: Any = None
-
-    def reshape(self, *shape: int) -> None:
-        if self.data is None:
-            self.data = self._make(shape, device=self._device)
-
-    def adopt(self, tensor: Any) -> None:
-        self.data = tensor
+from .still_pipeline import SLOTS, Shape, StillPipeline, ready
 
 
 @dataclass(frozen=True)
@@ -116,12 +45,6 @@ _CASES = (
     Case("uint8, mean by channel", "uint8", {"transform": {"mean_value": [104, 117, 123]}}, 1.0),
     Case("uint8, mean by channel and scale", "uint8", _BOTH, 1.0),
 )
-
-
-def ready(pipeline: StillPipeline, blob: Any) -> Delivery:
-    tops = make_tops(pipeline.specs, pipeline.parameters, Path())
-    blob.reshape(*tops[0].largest_shape(pipeline.parameters.batch_size))
-    return make_delivery(cast(Pipeline, pipeline), tops, [blob])
 
 
 @dataclass(frozen=True)
@@ -153,9 +76,9 @@ def timed(call: Callable[[], object]) -> float:
 
 def plain_copy(out: AnyArray) -> Callable[[], None]:
     """Copies a batch of float32 into `out`, from one of several places in turn."""
-    sources = [np.full(out.shape, number, np.float32) for number in range(_SLOTS)]
+    sources = [np.full(out.shape, number, np.float32) for number in range(SLOTS)]
     turn = iter(range(sys.maxsize))
-    return lambda: np.copyto(out, sources[next(turn) % _SLOTS])
+    return lambda: np.copyto(out, sources[next(turn) % SLOTS])
 
 
 def host_rows(shape: Shape, seconds: float, blobs: Mapping[str, Callable[[], Any]]) -> list[list[str]]:

@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from blobfeed.readers.delivery.cuda_lane import CudaLane
+from blobfeed.layers.torch_blob import TorchBlob
+from blobfeed.readers.delivery.cuda_device import CudaDevice
 from blobfeed.readers.delivery.delivery import Delivery
 
-from .delivery import Shape, StillPipeline, TorchBlob, ready
 from .report import table
+from .still_pipeline import Shape, StillPipeline, ready
 
 _STEPS = 50
 _BOTH = {"transform": {"scale": 1 / 256, "mean_value": [104, 117, 123]}}
 
 
-class _Unlocked(CudaLane):
-    """A lane whose ring cannot be page-locked: what a refusal costs."""
+class _Unlocked(CudaDevice):
+    """A device for which the ring cannot be page-locked: what a refusal costs."""
 
     def lock(self, memory: Any) -> bool:
         return False
@@ -64,8 +65,8 @@ def _elapsed(device: str, work: Callable[[], object]) -> float:
 
 def _pinned_bandwidth(shape: Shape, device: str) -> float:
     host = torch.zeros(shape.items).pin_memory()
-    room = torch.empty(shape.items, device=device)
-    times = [_elapsed(device, lambda: [room.copy_(host, non_blocking=True) for _ in range(_STEPS)]) for _ in range(5)]
+    memory = torch.empty(shape.items, device=device)
+    times = [_elapsed(device, lambda: [memory.copy_(host, non_blocking=True) for _ in range(_STEPS)]) for _ in range(5)]
     return _STEPS * 4 * shape.items / statistics.median(times) / 1e9
 
 
@@ -91,7 +92,7 @@ def _feeding(
     blob = TorchBlob(device)
     delivery = ready(pipeline, blob)
     if not locked:
-        delivery._lane = _Unlocked(device)  # type: ignore[attr-defined]
+        delivery._device = _Unlocked(device)  # type: ignore[attr-defined]
     delivery.deliver([blob])
     return pipeline, blob, delivery
 

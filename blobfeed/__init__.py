@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from .readers import AsyncReader as AsyncReader
     from .readers import BatchReader as BatchReader
     from .readers import H5Dataset as H5Dataset
-    from .readers import KerasFeed as KerasFeed
-    from .readers import TorchFeed as TorchFeed
-    from .readers import tf_dataset as tf_dataset
+    from .readers import KerasDataset as KerasDataset
+    from .readers import TensorFlowDataset as TensorFlowDataset
+    from .readers import TorchDataset as TorchDataset
     from .workers.base.errors import AssemblerDied as AssemblerDied
     from .workers.base.errors import BlobfeedError as BlobfeedError
     from .workers.base.errors import DescriptorLimitError as DescriptorLimitError
@@ -60,7 +61,7 @@ _HOMES = {
         "NpyInputLayer",
         "StreamInputLayer",
     ),
-    "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasFeed", "TorchFeed", "tf_dataset"),
+    "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasDataset", "TensorFlowDataset", "TorchDataset"),
     "workers.base.errors": (
         "AssemblerDied",
         "BlobfeedError",
@@ -91,6 +92,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = list(_HOME_OF)
 
+_OLD_NAMES = {"KerasFeed": "KerasDataset", "TorchFeed": "TorchDataset", "tf_dataset": "TensorFlowDataset"}
+"""They go with the release after this one."""
+
 # The folders of the subpackages stand beside this one in a checkout, and inside it once installed (setup.py maps
 # them). Without this line `import blobfeed`, typed at the top of a checkout, would find a package with no insides.
 if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").exists():
@@ -99,6 +103,9 @@ if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").ex
 if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a public one
 
     def __getattr__(name: str) -> object:
+        if name in _OLD_NAMES:
+            warnings.warn(f"blobfeed.{name} is now blobfeed.{_OLD_NAMES[name]}", DeprecationWarning, stacklevel=2)
+            return getattr(import_module(__name__), _OLD_NAMES[name])
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,9 +30,7 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-_Device = Annotated[
-    Device | None, typer.Option(help="Where to compute; by default CUDA where there is a device for it.")
-]
+_Device = Annotated[Device | None, typer.Option(help="Where to compute; by default CUDA if there is a device.")]
 _Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import yaml
 
+from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.param_str import parse_param_str
 from .standin import Blob, BlobVector
@@ -17,7 +17,7 @@ _LayerT = TypeVar("_LayerT")
 _PHASES = {"TRAIN": 0, "TEST": 1}
 
 
-class LayerHarness(Generic[_LayerT]):
+class LayerHarness(Closing, Generic[_LayerT]):
     """Sets a layer up and runs it, batch by batch.
 
         with LayerHarness(MyLayer, {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}) as harness:
@@ -69,14 +69,6 @@ class LayerHarness(Generic[_LayerT]):
         close = getattr(self.layer, "close", None)
         if close is not None:
             close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, hook: str) -> None:
         getattr(self.layer, hook)(self._bottom, self._top)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..readers.delivery.delivery import Blob, Delivery, make_delivery
+from ..readers.delivery.delivery import Blob, Delivery
+from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.errors import ParameterError, PipelineClosed
@@ -111,7 +112,9 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Put the next batch into the tops: one copy."""
-        self._opened().forward(top)
+        delivery = self._opened().delivery_to(top)
+        delivery.fill([top[i] for i in range(len(top))])
+        delivery.filled = None
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
@@ -184,9 +187,6 @@ class _Input:
 
     def reshape(self, top: Blobs) -> None:
         self._reshape(top, self.delivery_to(top).next_shapes())
-
-    def forward(self, top: Blobs) -> None:
-        self.delivery_to(top).deliver([top[i] for i in range(len(top))])
 
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()

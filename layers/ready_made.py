@@ -31,7 +31,7 @@ class HDF5InputLayer(_ReadyMadeLayer):
     """HDF5 files with one data set per top: `param_str: "{path: train.h5, batch_size: 64}"`."""
 
     source_kind = "hdf5"
-    source_options = "hdf5.options:HDF5Options"
+    source_options = "hdf5.source:HDF5Options"
 
 
 class HDF5SamplesInputLayer(_ReadyMadeLayer):
@@ -53,7 +53,7 @@ class ImageListInputLayer(_ReadyMadeLayer):
     """Images named in a text file, as Caffe's ImageData takes it: `param_str: "{path: train.txt, batch_size: 64}"`."""
 
     source_kind = "image_list"
-    source_options = "images.source:ImageListOptions"
+    source_options = "images.options:ImageListOptions"
 
 
 class StreamInputLayer(_ReadyMadeLayer):

@@ -68,9 +68,9 @@ class _Memory:
 
 
 def _barely_aligned(count: int) -> NDArray[np.float32]:
-    room = np.zeros(4 * count + 2 * _CACHE_LINE, np.uint8)
-    start = (_ALIGNED_TO - room.ctypes.data) % _CACHE_LINE
-    return room[start : start + 4 * count].view(np.float32)
+    memory = np.zeros(4 * count + 2 * _CACHE_LINE, np.uint8)
+    start = (_ALIGNED_TO - memory.ctypes.data) % _CACHE_LINE
+    return memory[start : start + 4 * count].view(np.float32)
 
 
 class Blob:

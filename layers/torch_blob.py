@@ -11,8 +11,8 @@ class TorchBlob:
     """Float32 on `device`. The memory is kept when the blob shrinks; growing takes new memory."""
 
     def __init__(self, device: str) -> None:
-        self._room = torch.zeros(0, device=device)
-        self._data = self._room
+        self._memory = torch.zeros(0, device=device)
+        self._data = self._memory
 
     @property
     def data(self) -> torch.Tensor:
@@ -26,9 +26,9 @@ class TorchBlob:
         if not all(isinstance(extent, int) for extent in shape):
             raise TypeError(f"reshape takes plain Python integers, got {shape!r}")
         count = math.prod(shape)
-        if count > self._room.numel():
-            self._room = torch.zeros(count, device=self._room.device)
-        self._data = self._room[:count].view(shape)
+        if count > self._memory.numel():
+            self._memory = torch.zeros(count, device=self._memory.device)
+        self._data = self._memory[:count].view(shape)
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Show `tensor` as this blob's data, until the next reshape."""

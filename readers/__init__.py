@@ -14,24 +14,24 @@ if __name__ != "blobfeed.readers":
 if TYPE_CHECKING:
     from .async_reader import AsyncReader as AsyncReader
     from .batch_reader import BatchReader as BatchReader
-    from .delivery.handout import NamedBatch as NamedBatch
+    from .delivery.named_batches import NamedBatch as NamedBatch
     from .h5_dataset import H5Dataset as H5Dataset
-    from .keras_face import KerasFeed as KerasFeed
+    from .keras_dataset import KerasDataset as KerasDataset
     from .sharding import Shard as Shard
     from .sharding import find_shard as find_shard
-    from .tensorflow_face import tf_dataset as tf_dataset
-    from .torch_face import TorchFeed as TorchFeed
+    from .tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
+    from .torch_dataset import TorchDataset as TorchDataset
 
 _HOMES = {
     "AsyncReader": "async_reader",
     "BatchReader": "batch_reader",
     "H5Dataset": "h5_dataset",
-    "KerasFeed": "keras_face",
-    "NamedBatch": "delivery.handout",
+    "KerasDataset": "keras_dataset",
+    "NamedBatch": "delivery.named_batches",
     "Shard": "sharding",
-    "TorchFeed": "torch_face",
+    "TensorFlowDataset": "tensorflow_dataset",
+    "TorchDataset": "torch_dataset",
     "find_shard": "sharding",
-    "tf_dataset": "tensorflow_face",
 }
 
 __all__ = list(_HOMES)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from ..workers.base.checks import check_options
+from ..workers.base.closing import Closing
 from ..workers.base.errors import FetchOrderError, ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.specs import AnyArray
@@ -52,7 +52,7 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
 
 
-class AsyncReader:
+class AsyncReader(Closing):
     """Batches of an HDF5 file's data and labels, fetched while the program computes.
 
         reader = AsyncReader(hdf5_path="train.h5", batch_size=64, nthread=2, shuffle=True)
@@ -65,7 +65,7 @@ class AsyncReader:
     The parameters may be given by name or as one mapping, with `batchSize` for `batch_size`: hdf5_path, nthread (loader
     processes), njob (batches that may be asked for at a time), cuda, batch_size, postprocess, data_field, labels_field,
     num_dim, h_dim, w_dim, cha_dim, shuffle; and seed, last_batch, timeout_s. `num_dim`, `h_dim`, `w_dim`, `cha_dim` are
-    the 1-based places of examples, height, width and channels in the stored data set. `postprocess(data)` runs in a
+    the 1-based positions of examples, height, width and channels in the stored data set. `postprocess(data)` runs in a
     loader over a whole batch's data, shape (rows, channels, height, width), changes it in place or returns another
     array of the same shape and type. Relative paths are taken from the working directory.
 
@@ -82,7 +82,7 @@ class AsyncReader:
         self._feed = LoopedPipeline(
             "AsyncReader", _source(self.options), hooks, _parameters(self.options), copy=False, loans=_PAIRS
         )
-        self._asked = 0
+        self._fetches = 0
         self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
 
     def fetch_data(self) -> bool:
@@ -90,14 +90,16 @@ class AsyncReader:
 
         Raises FetchOrderError where `njob` batches have been asked for and not been got yet.
         """
-        if self._asked >= self.options.njob:
+        asked = self._asked
+        if asked >= self.options.njob:
             raise FetchOrderError(
-                f"fetch_data: {self._asked} batches have been asked for and not been got, and njob is "
+                f"fetch_data: {asked} batches have been asked for and not been got, and njob is "
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
         self._feed.pipeline.start()
-        self._asked += 1
-        return self._plan().ends_epoch(self._asked - 1)
+        ends_epoch = self._plan().ends_epoch(asked)
+        self._fetches += 1
+        return ends_epoch
 
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.
@@ -109,9 +111,10 @@ class AsyncReader:
             raise FetchOrderError(
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
             )
-        batch = self._feed.handout.next()
-        self._asked -= 1
-        return batch[self.options.data_field], batch[self.options.labels_field]
+        batch = self._feed.batches.next()
+        data, labels = batch[self.options.data_field], batch[self.options.labels_field]
+        self._feed.batches.delivery.filled = None
+        return data, labels
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
     getNextBatch = get_next_batch  # noqa: N815
@@ -123,12 +126,12 @@ class AsyncReader:
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been got; what was only asked for does not count."""
-        return self._feed.handout.state_dict()
+        return self._feed.batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what was asked for is forgotten. Raises ParameterError."""
         self._feed.jump(state)
-        self._asked = 0
+        self._fetches = 0
 
     def statistics(self) -> Statistics:
         return self._feed.pipeline.statistics()
@@ -139,17 +142,14 @@ class AsyncReader:
 
     destructor = close
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    @property
+    def _asked(self) -> int:
+        """Batches that have been asked for and not been got."""
+        return self._fetches - self._feed.batches.count
 
     def _plan(self) -> Batches:
         """The batches that have not been got; those of rank 0, but every rank's epochs end with the same ones."""
-        given, start = self._feed.parameters, int(self._feed.handout.state_dict()["position"])
+        given, start = self._feed.parameters, int(self._feed.batches.state_dict()["position"])
         return Batches(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
 
 
@@ -173,8 +173,13 @@ def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _source(options: AsyncReaderOptions) -> dict[str, object]:
-    places = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
-    return {"hdf5": {"path": options.hdf5_path, **places}}
+    axes = {"num_dim": options.num_dim, "h_dim": options.h_dim, "w_dim": options.w_dim, "cha_dim": options.cha_dim}
+    if sorted(axes.values()) != [1, 2, 3, 4]:
+        raise ParameterError(
+            f"AsyncReader: the parameters {axes!r} are 1-based and must be 1, 2, 3 and 4 in some order"
+        )
+    dims = [name[0] for name in sorted(axes, key=axes.__getitem__)]  # n, h, w and c begin their names
+    return {"hdf5": {"path": options.hdf5_path, "dims": dims}}
 
 
 def _parameters(options: AsyncReaderOptions) -> dict[str, object]:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from ..workers.base.closing import Closing
 from ..workers.base.errors import EndOfData, PipelineClosed
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
-from .delivery.handout import NamedBatch
+from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
 from .looped import LoopedPipeline, SourceLike
 
 
-class BatchReader:
+class BatchReader(Closing):
     """Whole batches by name, made ahead of time in other processes.
 
         reader = BatchReader({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
@@ -31,7 +30,8 @@ class BatchReader:
 
     `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
     anew; without it one loop never ends. A loop that is left early is over: the next one begins with the next epochs.
-    (An endless loop has no next one, it is continued.)
+    (An endless loop has no next one, it is continued.) After Ctrl-C, or an error, `next` of the same loop gives the
+    batch that had not been given; for a new loop that goes on there, `load_state_dict(state_dict())`.
 
     `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
     of your own: keep them, collect them, write into them; memory that you let go is used again, so that a plain loop
@@ -57,9 +57,10 @@ class BatchReader:
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters
         self.copies = self._feed.copies
-        self._loop = 0
-        self._is_inside = False
-        self._has_ended = False
+        self._newest: _Span | None = None
+        """Of the loop that was asked for last: no other one goes on."""
+        self._begun: _Span | None = None
+        """Of the loop that began last."""
         self._closed = False
         self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
 
@@ -98,49 +99,49 @@ class BatchReader:
         return batches
 
     def __iter__(self) -> Iterator[NamedBatch]:
-        self._loop += 1
-        return self._batches(self._loop)
+        self._newest = span = _Span()
+        return _Loop(self, span)
 
-    def _batches(self, loop: int) -> Iterator[NamedBatch]:
-        """One loop; only the one begun last goes on."""
-        self._begin_loop(loop)
-        state = self.state_dict()
-        self._has_ended = False
-        left, end_epoch = self._feed.loops.left(state), self._feed.loops.end_epoch(state)
-        while left is None or left > 0:
-            self._check(loop)
-            try:
-                if end_epoch is not None and self._feed.handout.next_epoch() >= end_epoch:
-                    self._is_inside, self._has_ended = False, True
-                    break
-                batch = self._feed.handout.next()
-            except EndOfData:
-                self._has_ended = True
-                break
-            left = None if left is None else left - 1
-            self._is_inside = left != 0
-            yield batch
-        self._feed.handout.take_back()
-
-    def _begin_loop(self, loop: int) -> None:
-        self._check(loop)
-        if self._is_inside and self.parameters.epochs is not None:
-            self._feed.jump(self._state_of_next_loop())
-        self._is_inside = True
-
-    def _check(self, loop: int) -> None:
+    def _next(self, span: _Span) -> NamedBatch | None:
+        """The next batch within `span`, the same one again until it is received; None at the end."""
         self._check_open()
-        if loop != self._loop:
+        if span is not self._newest:
             raise PipelineClosed(
                 "this loop is over: another loop over the same reader has begun, or a state was loaded; for two loops "
                 "at a time use two readers"
             )
+        if span.batches is None:
+            self._begin(span)
+        batches = self._feed.batches
+        try:
+            if span.end is not None and batches.count >= span.end:
+                return None
+            if span.end_epoch is not None and batches.next_epoch() >= span.end_epoch:
+                span.has_ended = True
+                return None
+            return batches.next()
+        except EndOfData:
+            span.has_ended = span.has_drained = True
+            return None
+
+    def _begin(self, span: _Span) -> None:
+        if self.parameters.epochs is not None and self._begun is not None and self._begun.is_left(self._feed.batches):
+            self._feed.jump(self._state_of_next_loop())
+        state, batches = self.state_dict(), self._feed.batches
+        left = self._feed.loops.left(state)
+        span.end = None if left is None else batches.count + left
+        span.end_epoch = self._feed.loops.end_epoch(state)
+        span.batches = batches
+        self._begun = span
 
     # ---- states, counts, the end
 
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
-        return self._state_of_next_loop() if self._has_ended else self._feed.handout.state_dict()
+        begun = self._begun
+        if begun is not None and begun.has_ended and begun.batches is self._feed.batches:
+            return self._state_of_next_loop()
+        return self._feed.batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
@@ -149,8 +150,7 @@ class BatchReader:
         """
         self._check_open()
         self._feed.jump(state)
-        self._loop += 1
-        self._is_inside = self._has_ended = False
+        self._newest = None
 
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""
@@ -161,17 +161,49 @@ class BatchReader:
         self._closed = True
         self._finalizer()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _state_of_next_loop(self) -> State:
-        return self._feed.loops.next_loop(self._feed.handout.state_dict())
+        return self._feed.loops.next_loop(self._feed.batches.state_dict())
 
     def _check_open(self) -> None:
         if self._closed:
             raise PipelineClosed("the reader has been closed; make a new one")
+
+
+class _Span:
+    """What one loop covers, once it has begun. Nothing is counted down: the end is compared with the count."""
+
+    def __init__(self) -> None:
+        self.batches: NamedBatches | None = None
+        """What it began on: after a jump the reader has another."""
+        self.end: int | None = None
+        self.end_epoch: int | None = None
+        self.has_ended = False
+        self.has_drained = False
+        """The pipeline itself has come to its end."""
+
+    def is_left(self, batches: NamedBatches) -> bool:
+        """Whether a loop that begins on `batches` has to jump over what is left of this one."""
+        if self.batches is not batches or self.has_drained:
+            return self.batches is batches
+        return not self.has_ended and (self.end is None or batches.count < self.end)
+
+
+class _Loop(Iterator[NamedBatch]):
+    """One loop over a reader. No generator: one that Ctrl-C has left is over, and this goes on with the same batch."""
+
+    def __init__(self, reader: BatchReader, span: _Span) -> None:
+        self._reader = reader
+        self._span = span
+        self._is_over = False
+
+    def __next__(self) -> NamedBatch:
+        if self._is_over:
+            raise StopIteration
+        batch = self._reader._next(self._span)
+        delivery = self._reader._feed.batches.delivery
+        if batch is None:
+            delivery.end_loans()
+            self._is_over = True
+            raise StopIteration
+        delivery.filled = None
+        return batch

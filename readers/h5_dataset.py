@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -15,8 +13,8 @@ from torch.utils.data import Dataset
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
-from ..workers.sources.hdf5.files import list_hdf5_files
 from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
+from ..workers.sources.stored.paths import list_hdf5_files
 from .h5_attributes import attribute_names
 from .looped import check_hook
 
@@ -68,17 +66,15 @@ class H5Dataset(Dataset[Item]):
                 f"H5Dataset: {', '.join(clash)} cannot be a label's name, since an item has that already: say in "
                 "'labels' which attributes you want"
             )
-        self._source = HDF5SamplesSource(
-            base_dir=where,
-            path=list(listed),
-            groups=wanted,
-            datasets=list(datasets),
-            labels=list(self._labels),
-            limit=limit,
-            index_cache=None if index_cache is None else str(index_cache),
-            **options,
-        )
-        self._owner = os.getpid()
+        given = {
+            "path": list(listed),
+            "groups": wanted,
+            "datasets": list(datasets),
+            "labels": list(self._labels),
+            "limit": limit,
+            "index_cache": None if index_cache is None else str(index_cache),
+        }
+        self._source = HDF5SamplesSource(given | options, base_dir=where)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -89,10 +85,9 @@ class H5Dataset(Dataset[Item]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples, read together: what a DataLoader asks for where this method is there."""
-        source = self._own_source()
         wanted = np.array([self._checked(index) for index in indices], np.int64)
-        rows = allocate_rows(source.specs, len(wanted))
-        source.read(wanted, rows)
+        rows = allocate_rows(self._source.specs, len(wanted))
+        self._source.read(wanted, rows)
         items = (self._item(rows, place) for place in range(len(wanted)))
         return list(items if self._transform is None else map(self._transform, items))
 
@@ -102,14 +97,7 @@ class H5Dataset(Dataset[Item]):
 
     def close(self) -> None:
         """Close all files; the next read opens them again."""
-        self._own_source().close()
-
-    def _own_source(self) -> HDF5SamplesSource:
-        """The source, without the handles of the process that this one was forked from: HDF5 must not share them."""
-        if self._owner != os.getpid():
-            self._source = copy.copy(self._source)
-            self._owner = os.getpid()
-        return self._source
+        self._source.close()
 
     def _checked(self, index: int) -> int:
         if not -len(self) <= index < len(self):

@@ -13,10 +13,11 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.pipeline.pipeline import Pipeline
+from ..workers.processes.process import interrupts_deferred
 from ..workers.sources import Source, open_source
 from ..workers.sources.mixed import open_mix
 from ..workers.sources.stream import StreamSource
-from .delivery.handout import Handout, make_handout
+from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
 from .loops import IndexedLoops, Loops, StreamLoops
 from .sharding import with_shard
@@ -27,9 +28,9 @@ SourceLike = Source | StreamSource | Mapping[str, object] | None
 
 
 class LoopedPipeline:
-    """A pipeline that can be begun anew elsewhere: `loops` says where, `handout` gives the batches.
+    """A pipeline that can be begun anew elsewhere: `loops` says where, `batches` gives the batches.
 
-    `copy`, `loans`: see Handout; `copy` None: as the parameter `delivery` says.
+    `copy`, `loans`: see NamedBatches; `copy` None: as the parameter `delivery` says.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LoopedPipeline:
             self.loops = StreamLoops(self.parameters.last_batch, self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
-        self.handout = self._handout()
+        self.batches = self._batches_of(self.pipeline)
 
     def jump(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what has been prefetched is thrown away.
@@ -73,17 +74,20 @@ class LoopedPipeline:
         """
         pipeline = self._pipeline(self.loops.pipeline_epochs(state))
         pipeline.load_state_dict(state)
-        self.close()
-        self.pipeline = pipeline
-        self.handout = self._handout()
+        batches = self._batches_of(pipeline)
+        with interrupts_deferred():
+            self.close()
+            self.pipeline, self.batches = pipeline, batches
 
     def close(self) -> None:
         if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
-            self.handout.close()
-            self.pipeline.close()
+            try:
+                self.batches.close()
+            finally:
+                self.pipeline.close()
 
-    def _handout(self) -> Handout:
-        return make_handout(self.pipeline, self.tops, copy=self.copies, loans=self._loans)
+    def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
+        return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)
 
     def _pipeline(self, epochs: int | None) -> Pipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)

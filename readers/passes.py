@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 from .batch_reader import BatchReader
-from .delivery.handout import NamedBatch
+from .delivery.named_batches import NamedBatch
 
 _PEEK = 2
 """Batches that Keras and TensorFlow may draw and throw away, to learn what a model gets, before they begin."""
@@ -17,8 +16,8 @@ class Passes:
 
     The first pass after a state was loaded goes on into the next loop, so that every pass is as long as was promised.
     What is left of a pass that ended early is skipped, unless it was only a peek: then the next pass begins with what
-    was looked at. A pass is taken for a peek once, for who trains for one step at a time must not get the batches that
-    come first for ever.
+    was looked at. A pass is taken for a peek once: whoever trains one step at a time must not get the first batches for
+    ever.
     """
 
     def __init__(self, reader: BatchReader) -> None:
@@ -28,18 +27,18 @@ class Passes:
 
     def restart(self) -> None:
         """Go on with what the reader gives next: its state was changed."""
-        self._batches = self._endless()
+        self._loop: Iterator[NamedBatch] = iter(self._reader)
         self._count = 0
         self._replayed = False
         self._drawn: list[NamedBatch] = []
+        self._again: list[NamedBatch] = []
 
     def begin(self) -> None:
         left_early = 0 < self._count != self.length
         self._replayed = left_early and self._count <= _PEEK and not self._replayed
-        if self._replayed:
-            self._batches = chain(self._drawn, self._batches)
-        elif left_early:
-            self._batches = self._endless()
+        self._again = self._drawn + self._again if self._replayed else []
+        if left_early and not self._replayed:
+            self._loop = iter(self._reader)
         self._count = 0
         self._drawn = []
 
@@ -47,7 +46,7 @@ class Passes:
         """The pass's next batch; after its last one, the first of the next pass."""
         if self._count == self.length:
             self.begin()
-        batch = next(self._batches)
+        batch = self._again.pop(0) if self._again else self._from_reader()
         self._count += 1
         if self._count <= _PEEK:
             self._drawn.append(batch)
@@ -55,6 +54,9 @@ class Passes:
             self._drawn.clear()
         return batch
 
-    def _endless(self) -> Iterator[NamedBatch]:
+    def _from_reader(self) -> NamedBatch:
         while True:
-            yield from self._reader
+            try:
+                return next(self._loop)
+            except StopIteration:
+                self._loop = iter(self._reader)

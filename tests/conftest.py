@@ -1,4 +1,4 @@
-"""Rules for every test: it runs against the package it means to, and it leaves nothing behind."""
+"""Rules for every test: it runs against the installed package, keeps to its process, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import pytest
 
 import blobfeed
 
-from .support import leftovers
+from .support import leftovers, purity
+from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
+from .support.waiting import DEADLINE_S
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE_S = 2.0
 _TEMPORARY = pytest.StashKey[Path]()
 
 
@@ -27,10 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
             f"blobfeed would be imported from the checkout ({blobfeed.__file__}), and the tests are for the installed "
             "package: run `make test`, or say PYTHONPATH=$PWD to mean the checkout"
         )
-    os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras's own default, TensorFlow, is not among what tests need
     # A shell runs what is in the background with Ctrl-C ignored, and Python then leaves it so, children included.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leftovers.mark_environment()
+    purity.watch()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
     config.stash[_TEMPORARY] = _own_temporary_directory()
 
@@ -41,6 +43,17 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash.get(_TEMPORARY, ""), ignore_errors=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if needs_own_process(module_path, parent.config.args):
+        return FileInItsOwnProcess.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if purity.is_in_pure_room(item.path):
+        item.add_marker("pure")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -55,20 +68,33 @@ def _nothing_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
     temporary = pytestconfig.stash[_TEMPORARY]
     before = leftovers.Belongings.now(temporary)
     yield
-    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), _PATIENCE_S)
+    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), DEADLINE_S)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _pure_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    with purity.held_to_it() if request.node.get_closest_marker("pure") else nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
     before = leftovers.descriptors()
     yield
-    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), _PATIENCE_S)
-    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], _PATIENCE_S)
+    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), DEADLINE_S)
+    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
     leftovers.kill(leftovers.orphans())
     if opened or alive:
         pytest.fail("the tests of this module left behind: " + "; ".join(opened + alive), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _not_both_frameworks() -> Iterator[None]:
+    yield
+    if both_frameworks():
+        pytest.fail("this process holds torch and TensorFlow: see tests/support/own_process.py", pytrace=False)
 
 
 def _is_checkout() -> bool:
@@ -81,7 +107,7 @@ def _checkout_is_meant() -> bool:
 
 
 def _own_temporary_directory() -> Path:
-    # Whatever appears in it is ours, other users of the machine notwithstanding. tmp_path stays where it always is, so
+    # Whatever appears in it is ours, even if the machine has other users. tmp_path stays where it always is, so
     # that the files of a failed test can be looked at. The name is short because sockets' paths have to be.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="bf-")

@@ -18,6 +18,7 @@ import pytest
 from blobfeed.trainer.solving import snapshot as snapshots
 
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
+from .support.waiting import wait_until
 from .test_cli import OURS
 
 LONG = SMALL_SOLVER.replace("max_iter: 30", "max_iter: 1000000") + "display: 1"
@@ -105,9 +106,9 @@ def test_ctrl_c_stops_after_the_iteration_saves_and_leaves_no_process(tmp_path: 
         command.press_ctrl_c()
         assert command.end() == 0
         assert bool(descendants) == (net is OURS)
-        _, alive = psutil.wait_procs(descendants, timeout=2)
+        _, alive = psutil.wait_procs(descendants, timeout=PATIENCE_S)
         assert not alive
-        assert not group(command.process.pid)
+        wait_until(lambda: not group(command.process.pid), "all processes of the command are gone")
         said = list(command.lines.queue)
     assert any("stopping after this iteration" in line for line in said)
     (saved,) = tmp_path.glob("*.pt")

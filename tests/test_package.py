@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,27 @@ def test_no_two_files_import_each_other() -> None:
     assert circles({name: found & set(files) for name, found in imports.items()}) == []
 
 
+def test_no_two_files_of_the_benchmarks_import_each_other() -> None:
+    files = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
+    imports = {
+        name: {_file_of(each, files) for each in imported(path.read_text(), name, is_package=False)} & set(files)
+        for name, path in files.items()
+    }
+    assert len(imports) > 10
+    assert circles(imports) == []
+
+
+@pytest.mark.parametrize(("old", "new"), blobfeed._OLD_NAMES.items())
+def test_old_names_are_the_new_ones_and_say_so(old: str, new: str) -> None:
+    try:
+        wanted = getattr(blobfeed, new)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    with pytest.warns(DeprecationWarning, match=f"blobfeed.{old} is now blobfeed.{new}"):
+        found = getattr(blobfeed, old)
+    assert found is wanted
+
+
 def _file_of(name: str, files: Mapping[str, Path]) -> str:
     return name if name in files else name.rpartition(".")[0]
 
@@ -123,7 +145,11 @@ def test_a_folder_cannot_be_imported_by_its_bare_name(folder: str) -> None:
     assert "ImportError" in run.stderr
 
 
-@pytest.mark.parametrize("name", blobfeed.__all__)
+# Each of these imports a framework that must not get into the process of the other tests.
+IN_ANOTHER_PROCESS = [name for name in blobfeed.__all__ if re.match("keras|tf_|tensorflow", name.lower())]
+
+
+@pytest.mark.parametrize("name", sorted({*blobfeed.__all__} - {*IN_ANOTHER_PROCESS}))
 def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(blobfeed)
     try:
@@ -132,6 +158,18 @@ def test_every_public_name_is_there(name: str) -> None:
         if error.name not in HEAVY:
             raise
         pytest.skip(f"{error.name} is not installed")
+
+
+@pytest.mark.parametrize("name", IN_ANOTHER_PROCESS)
+def test_every_public_name_that_brings_a_framework_is_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework, backend = ("keras", "torch") if "keras" in name.lower() else ("tensorflow", "tensorflow")
+    if find_spec(framework) is None or find_spec(backend) is None:
+        pytest.skip(f"{framework} or {backend} is not installed")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    run = python(f"import blobfeed; print(blobfeed.{name}.__name__)", tmp_path)
+    assert run.stdout == f"{name}\n", run.stderr
 
 
 def test_every_class_of_error_is_public() -> None:
@@ -157,8 +195,13 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
 def test_every_dependency_is_pinned_at_the_version_that_is_tested() -> None:
     pins = {r.name: str(r.specifier) for r in map(Requirement, constraint_lines())}
     pinned = {str(canonicalize_name(name)): pin for name, pin in pins.items()}
-    tested = {name: f"=={Version(importlib.metadata.version(name)).public}" for name in needed_for_the_tests()}
+    tested = {name: f"=={Version(importlib.metadata.version(name)).public}" for name in needed_for("test")}
     assert {name: pin for name, pin in tested.items() if pinned.get(name) != pin} == {}
+
+
+def test_what_training_needs_brings_no_other_framework_and_no_tool_of_the_tests() -> None:
+    assert "torch" in needed_for("torch")
+    assert needed_for("torch") & {"keras", "tensorflow", "tensorflow-cpu", "mypy", "pytest", "ruff"} == set()
 
 
 def constraint_lines() -> list[str]:
@@ -166,10 +209,10 @@ def constraint_lines() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def needed_for_the_tests() -> set[str]:
-    """What blobfeed[test] needs, directly or not; of a torch for CUDA without the CUDA that it pins by itself."""
+def needed_for(extra: str) -> set[str]:
+    """What blobfeed[extra] needs, directly or not; of a torch for CUDA without the CUDA that it pins by itself."""
     seen: set[tuple[str, str]] = set()
-    wanted = [("blobfeed", ""), ("blobfeed", "test")]
+    wanted = [("blobfeed", ""), ("blobfeed", extra)]
     while wanted:
         if (step := wanted.pop()) not in seen:
             seen.add(step)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.delivery.delivery import CopyDelivery
+from blobfeed.readers.delivery.host_delivery import HostDelivery
 from blobfeed.readers.delivery.tops import Top, make_tops
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray
@@ -44,7 +44,7 @@ def open_batches(work: Work, samples: int, **options: Any) -> Iterator[Iterator[
     parameters = parameters_of(work, samples, **options)
     with Pipeline(parameters) as pipeline:
         tops = make_tops(pipeline.specs, parameters, Path.cwd())
-        yield _delivered(CopyDelivery(pipeline, tops), blobs_for(tops, work))
+        yield _delivered(HostDelivery(pipeline, tops), blobs_for(tops, work))
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def open_cached(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
             yield batches
 
 
-def _delivered(delivery: CopyDelivery, blobs: list[Blob]) -> Iterator[Batch]:
+def _delivered(delivery: HostDelivery, blobs: list[Blob]) -> Iterator[Batch]:
     data, labels = (blob.data for blob in blobs)
     while True:
         delivery.deliver(blobs)

@@ -11,7 +11,7 @@ import h5py  # type: ignore[import-untyped]
 import keras  # type: ignore[import-untyped]
 import numpy as np
 
-from blobfeed import KerasFeed
+from blobfeed import KerasDataset
 
 DIGITS = Path(__file__).parent.parent / "digits"
 
@@ -24,9 +24,9 @@ def write_pairs(folder: Path) -> None:
             np.save(folder / f"{part}_label.npy", file["label"][...])
 
 
-def digits(folder: Path, part: str, shuffle: bool) -> KerasFeed:
+def digits(folder: Path, part: str, shuffle: bool) -> KerasDataset:
     source = {"npy": {"data": f"{part}_data.npy", "label": f"{part}_label.npy"}}
-    return KerasFeed(source, base_dir=folder, batch_size=64, shuffle=shuffle, seed=1, transform={"scale": 1 / 16})
+    return KerasDataset(source, base_dir=folder, batch_size=64, shuffle=shuffle, seed=1, transform={"scale": 1 / 16})
 
 
 keras.utils.set_random_seed(1)

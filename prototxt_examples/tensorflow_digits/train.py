@@ -5,14 +5,14 @@ from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
-from blobfeed import tf_dataset
+from blobfeed import TensorFlowDataset
 
 DIGITS = Path(__file__).parent.parent / "digits"
 
 
 def digits(part: str, **how: Any) -> tf.data.Dataset:
     source = {"hdf5": {"path": f"digits_{part}.h5"}}
-    return tf_dataset(source, base_dir=DIGITS, batch_size=64, epochs=1, transform={"scale": 1 / 16}, **how)
+    return TensorFlowDataset(source, base_dir=DIGITS, batch_size=64, epochs=1, transform={"scale": 1 / 16}, **how)
 
 
 tf.random.set_seed(1)

@@ -1,4 +1,4 @@
-"""Memory for batches that are handed out to keep: what the user has let go is used again."""
+"""Memory for batches that a user may keep: what the user has let go is used again."""
 
 from __future__ import annotations
 

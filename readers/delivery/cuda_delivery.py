@@ -5,164 +5,194 @@
      └ released when the      └ filled again when the trainer's stream
        copy's event is done     is past the work that read it
 
-The next batch that is ready is sent before `deliver` returns, so that it travels while the net computes. Slots travel
-as they are: uint8 images are a quarter of the bytes that the blobs hold.
+The next batch that is ready is sent before `fill` returns, so that it travels while the net computes. Slots travel as
+they are: uint8 images are a quarter of the bytes that the blobs hold.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...workers.base.specs import AnyArray, IndexArray
+from ...workers.base.specs import AnyArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
-from ...workers.plan.plan import State
+from ...workers.plan.plan import Progress
 from .conversion import Conversion, check_exact
 from .cuda_convert import DeviceConversion
-from .cuda_lane import Event, Lane
-from .delivery import Blob, Delivery, require_shape
-from .rotation import Rotation
+from .cuda_device import CudaDevice
+from .delivery import Blob, Delivery, Upcoming, require_shape
 from .tops import EvenTop, Shape, Top
+
+_Types = Sequence[np.dtype[np.generic] | None]
+
+
+class _Sent(NamedTuple):
+    """A batch that has been sent into a buffer. `done`: the event of its last copy; `kept`: what the copies read."""
+
+    upcoming: Upcoming
+    values: dict[str, torch.Tensor]
+    done: torch.cuda.Event
+    kept: list[AnyArray]
 
 
 class _Buffer:
-    """Room on the device for one batch, and which batch is or was there."""
+    """Memory on the device for one batch, and page-locked memory where batches have to be staged."""
 
     def __init__(self) -> None:
-        self.device_rooms: dict[str, torch.Tensor] = {}
-        self.host_rooms: dict[str, NDArray[np.uint8]] = {}
-        self.values: dict[str, torch.Tensor] = {}
-        self.shapes: list[Shape] = []
-        self.corners: IndexArray | None = None
-        self.batch: Batch | None = None
-        self.state: State = {}
-        self.sent: Event | None = None
-        self.used: Event | None = None
+        self.device: dict[str, torch.Tensor] = {}
+        self.host: dict[str, NDArray[np.uint8]] = {}
+        self.sent: _Sent | None = None
+        self.used: torch.cuda.Event | None = None
+
+
+class _Turns(NamedTuple):
+    """Buffers are used in turn. Replaced as a whole, so that Ctrl-C finds a buffer in one of the two."""
+
+    sent: tuple[_Buffer, ...]
+    """With batches that no blob has got yet, the oldest first."""
+    free: tuple[_Buffer, ...]
+    """To be filled again, behind the work that still reads them."""
 
 
 class CudaDelivery(Delivery):
-    """`device_prefetch` batches at most are on the device or on their way there."""
+    """`device_prefetch` batches at most are on the device or on their way there.
 
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], lane: Lane) -> None:
+    Whatever raises at whatever step, such as a lack of memory on the device: the batch stays the next one, the next
+    call tries again, and `close` gives everything back.
+    """
+
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], device: CudaDevice) -> None:
         super().__init__(pipeline, tops)
-        self._lane = lane
-        self._rotation = Rotation(pipeline.parameters.device_prefetch)
+        self._device = device
         self._buffers = [_Buffer() for _ in range(pipeline.parameters.device_prefetch)]
-        self._conversions = [_on_device(top, lane.device) for top in self.tops]
+        self._turns = _Turns((), tuple(self._buffers))
+        # A top of samples of varying size is converted when it is staged.
+        self._conversions = [
+            DeviceConversion(top.conversion if isinstance(top, EvenTop) else Conversion(), device.device)
+            for top in self.tops
+        ]
         self._locked: bool | None = None
-        self._in_flight: list[tuple[Event, Batch]] = []
-        self._state: State | None = None
-        self._failure: Exception | None = None
+        self._at_end: Progress | None = None
 
-    def next_shapes(self) -> list[Shape]:
-        number = self._rotation.next_filled
-        if number is not None:
-            return self._buffers[number].shapes
-        self._raise_failure()
-        self._release_slots(wait=not self.pipeline.is_ready())
-        return super().next_shapes()
-
-    def deliver(self, blobs: Sequence[Blob]) -> Batch:
-        tensors = [_tensor(blob) for blob in blobs]
-        types = [_numpy_type(tensor) for tensor in tensors]
-        if self._rotation.next_filled is None:
-            self._raise_failure()
-            self._send_next(types)
-        for top, shape, tensor in zip(self.tops, self.next_shapes(), tensors, strict=True):
-            require_shape(top, shape, tuple(tensor.shape))
-        number = self._rotation.lend()
-        buffer = self._buffers[number]
-        batch = buffer.batch  # the buffer may hold a later one when this returns
-        assert batch is not None
-        self._hand_over(buffer, tensors)
-        self._rotation.give_back(number)
-        self._send_ahead(types)
-        return batch
-
-    def state_dict(self) -> State:
-        """After what has been delivered: what is on its way to the device does not count."""
-        return self.pipeline.state_dict() if self._state is None else self._state
+    @property
+    def progress(self) -> Progress:
+        if self._at_end is not None:
+            return self._at_end
+        if self.filled is None and self._turns.sent:
+            return _sent(self._turns.sent[0]).upcoming.before
+        return super().progress
 
     def close(self) -> None:
-        for buffer in self._buffers:
-            # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
-            # kernels on the caller's stream may still be reading there.
-            if buffer.used is not None:
-                self._lane.send_after(buffer.used)
-        self._lane.unlock()
-        self._release_slots(wait=True)
-        self._buffers.clear()
+        self._at_end, self._looked_at = self.progress, None
+        try:
+            for buffer in self._buffers:
+                # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
+                # kernels on the caller's stream may still be reading there.
+                if buffer.used is not None:
+                    self._device.send_after(buffer.used)
+        finally:
+            try:
+                self._device.unlock()
+            finally:
+                self._take_sent()
+                for buffer in self._buffers:
+                    self._release_slot(buffer)
+                self._buffers.clear()
+                self._turns = _Turns((), ())
+
+    def _upcoming(self) -> Upcoming:
+        if self._turns.sent:
+            return _sent(self._turns.sent[0]).upcoming
+        self._release_slots()
+        return super()._upcoming()
+
+    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[torch.Tensor]:
+        tensors = [_tensor(blob) for blob in blobs]
+        for top, shape, tensor in zip(self.tops, upcoming.shapes, tensors, strict=True):
+            require_shape(top, shape, tuple(tensor.shape))
+        if not self._turns.sent:
+            self._send(upcoming, _numpy_types(tensors))
+        self._hand_over(self._turns.sent[0], tensors)
+        return tensors
+
+    def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
+        sent, free = self._turns
+        if sent and _sent(sent[0]).upcoming.batch is batch:
+            self._take_sent()
+            self._turns = _Turns(sent[1:], (*free, sent[0]))
+        elif not blobs:  # it is passed over, and has not been sent
+            if self.pipeline.is_next(batch):
+                self.pipeline.take()
+            if self.pipeline.holds(batch):
+                self.pipeline.release(batch)
+        if blobs:
+            # What raises here belongs to a later batch. That one stays where it is, and it is tried again, and raises
+            # again, when it is asked for.
+            with contextlib.suppress(Exception):
+                self._send_ahead(_numpy_types([_tensor(blob) for blob in blobs]))
 
     # ---- to the device
 
-    def _send_ahead(self, types: Sequence[np.dtype[np.generic] | None]) -> None:
-        """Send what is ready; an error waits until the batch that it belongs to is asked for."""
-        try:
-            while self._failure is None and self._rotation.can_fill and self.pipeline.is_ready():
-                self._send_next(types)
-        except Exception as error:
-            self._failure = error
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            try:
-                raise self._failure
-            finally:
-                self._failure = None
-
-    def _send_next(self, types: Sequence[np.dtype[np.generic] | None]) -> None:
-        """Take the next batch and start its copies; waits where no batch is ready."""
-        # A slot that is in flight is one that the loaders lack: never wait for them with slots that could be released.
-        self._release_slots(wait=not self.pipeline.is_ready())
-        batch = self.pipeline.take()
-        try:
+    def _send_ahead(self, types: _Types) -> None:
+        self._take_sent()
+        while self._turns.free and self.pipeline.is_ready():
+            batch = self.pipeline.peek()
             shapes = [top.shape(batch) for top in self.tops]
-            for top, dtype in zip(self.tops, types, strict=True):
-                _check(top, batch, dtype)
-        except BaseException:
-            self.pipeline.release(batch)
-            raise
-        buffer = self._buffers[self._rotation.fill()]
-        buffer.batch, buffer.shapes, buffer.state = batch, shapes, self.pipeline.state_dict()
-        self._send(batch, buffer)
+            self._send(Upcoming(batch, shapes, self.pipeline.progress), types)
 
-    def _send(self, batch: Batch, buffer: _Buffer) -> None:
+    def _send(self, upcoming: Upcoming, types: _Types) -> None:
+        """Start the copies of the pipeline's next batch into a free buffer, and take it."""
+        self._release_slots()
+        batch = upcoming.batch
+        for top, dtype in zip(self.tops, types, strict=True):
+            if isinstance(top, EvenTop) and dtype is not None:
+                check_exact(top.rows(batch), dtype, top.name)
+        buffer = self._turns.free[0]
         if buffer.used is not None:
-            self._lane.send_after(buffer.used)
+            self._device.send_after(buffer.used)
         if buffer.sent is not None:
-            buffer.sent.synchronize()  # long done; its host room is about to be written to
-        for top, shape in zip(self.tops, buffer.shapes, strict=True):
+            buffer.sent.done.synchronize()  # long done; its host memory is about to be written to
+            self._release_slot(buffer)
+        values: dict[str, torch.Tensor] = {}
+        kept: list[AnyArray] = []
+        for top, shape in zip(self.tops, upcoming.shapes, strict=True):
             host = self._host_array(top, batch, shape, buffer)
-            self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
-            self._send_corners(top, batch, buffer)
-        buffer.sent = self._lane.sent()
-        self._in_flight.append((buffer.sent, batch))
+            values[top.name] = self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
+            if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
+                kept.append(corners)
+                largest = self.pipeline.parameters.batch_size * corners[0].nbytes
+                values[CROPS] = self._send_array(CROPS, corners, largest, buffer)
+        buffer.sent = _Sent(upcoming, values, self._device.sent(), kept)
+        sent, free = self._turns
+        self._turns = _Turns((*sent, buffer), free[1:])
+        self._take_sent()
 
-    def _send_array(self, name: str, host: AnyArray, largest_bytes: int, buffer: _Buffer) -> None:
-        if name not in buffer.device_rooms:
-            buffer.device_rooms[name] = self._lane.device_room(largest_bytes)
-        buffer.values[name] = self._lane.send(host, buffer.device_rooms[name])
+    def _take_sent(self) -> None:
+        """Take the batch that was sent last, unless that has been done."""
+        if self._turns.sent and self.pipeline.is_next(_sent(self._turns.sent[-1]).upcoming.batch):
+            self.pipeline.take()
 
-    def _send_corners(self, top: Top, batch: Batch, buffer: _Buffer) -> None:
-        """Where each row's part of the mean image lies, for the top that has one."""
-        if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
-            buffer.corners = corners  # kept until it has been copied
-            self._send_array(CROPS, corners, self.pipeline.parameters.batch_size * corners[0].nbytes, buffer)
+    def _send_array(self, name: str, host: AnyArray, largest_bytes: int, buffer: _Buffer) -> torch.Tensor:
+        if name not in buffer.device:
+            buffer.device[name] = self._device.memory(largest_bytes)
+        return self._device.send(host, buffer.device[name])
 
     def _host_array(self, top: Top, batch: Batch, shape: Shape, buffer: _Buffer) -> AnyArray:
         """What is sent: the slot's own memory where that is page-locked, else a staged copy of it."""
         if isinstance(top, EvenTop) and self._is_locked(top.rows(batch)):
             return top.rows(batch)
         staged = top.spec.dtype if isinstance(top, EvenTop) else top.dtype
-        if top.name not in buffer.host_rooms:
-            buffer.host_rooms[top.name] = self._lane.host_room(self._largest_bytes(top, staged))
-        room = buffer.host_rooms[top.name]
-        out: AnyArray = room[: int(np.prod(shape)) * staged.itemsize].view(staged).reshape(shape)
+        if top.name not in buffer.host:
+            buffer.host[top.name] = self._device.host_memory(self._largest_bytes(top, staged))
+        memory = buffer.host[top.name]
+        out: AnyArray = memory[: int(np.prod(shape)) * staged.itemsize].view(staged).reshape(shape)
         if isinstance(top, EvenTop):
             np.copyto(out, top.rows(batch))
         else:
@@ -171,39 +201,54 @@ class CudaDelivery(Delivery):
 
     def _is_locked(self, rows: AnyArray) -> bool:
         if self._locked is None:
-            self._locked = self._lane.lock(_whole_memory(rows))
+            self._locked = self._device.lock(_whole_memory(rows))
         return self._locked
 
     def _largest_bytes(self, top: Top, dtype: np.dtype[np.generic]) -> int:
         return int(np.prod(top.largest_shape(self.pipeline.parameters.batch_size))) * dtype.itemsize
 
-    def _release_slots(self, *, wait: bool) -> None:
-        """Release the slots whose copies are done; with `wait` all of them."""
-        still: list[tuple[Event, Batch]] = []
-        for event, batch in self._in_flight:
-            if wait:
-                event.synchronize()
-            if wait or event.query():
+    def _release_slots(self) -> None:
+        """Release the slots whose copies are done.
+
+        A slot that is in flight is one that the loaders lack. So if no batch is ready, the copies are waited for: never
+        wait for the loaders with slots that could be released.
+        """
+        self._take_sent()
+        wait = not self.pipeline.is_ready()
+        for buffer in self._buffers:
+            if buffer.sent is not None and self.pipeline.holds(buffer.sent.upcoming.batch):
+                if wait:
+                    buffer.sent.done.synchronize()
+                if wait or _is_done(buffer.sent.done):
+                    self._release_slot(buffer)
+
+    def _release_slot(self, buffer: _Buffer) -> None:
+        if buffer.sent is not None:
+            batch = buffer.sent.upcoming.batch
+            # The next batch is not released: its sending was interrupted before it was taken.
+            if self.pipeline.holds(batch) and not self.pipeline.is_next(batch):
                 self.pipeline.release(batch)
-            else:
-                still.append((event, batch))
-        self._in_flight = still
 
     # ---- on the device
 
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
-        assert buffer.sent is not None
-        self._lane.use_after(buffer.sent)
-        corners = buffer.values.get(CROPS)
-        for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
-            conversion.put(buffer.values[top.name], out, corners)
-        buffer.used = self._lane.used()
-        self._state = buffer.state
+        sent = _sent(buffer)
+        self._device.use_after(sent.done)
+        try:
+            for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
+                conversion.put(sent.values[top.name], out, sent.values.get(CROPS))
+        finally:
+            buffer.used = self._device.used()
 
 
-def _on_device(top: Top, device: torch.device) -> DeviceConversion:
-    """A top of samples of varying size is converted when it is staged."""
-    return DeviceConversion(top.conversion if isinstance(top, EvenTop) else Conversion(), device)
+def _sent(buffer: _Buffer) -> _Sent:
+    if buffer.sent is None:
+        raise RuntimeError("a device buffer is said to hold a batch, and none was sent into it")
+    return buffer.sent
+
+
+def _is_done(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]
 
 
 def _tensor(blob: Blob) -> torch.Tensor:
@@ -212,15 +257,10 @@ def _tensor(blob: Blob) -> torch.Tensor:
     return data
 
 
-def _numpy_type(tensor: torch.Tensor) -> np.dtype[np.generic] | None:
+def _numpy_types(tensors: Sequence[torch.Tensor]) -> _Types:
     """None for the types that NumPy has not, such as bfloat16."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    return np.dtype(name) if hasattr(np, name) else None
-
-
-def _check(top: Top, batch: Batch, dtype: np.dtype[np.generic] | None) -> None:
-    if isinstance(top, EvenTop) and dtype is not None:
-        check_exact(top.rows(batch), dtype, top.name)
+    names = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+    return [np.dtype(name) if hasattr(np, name) else None for name in names]
 
 
 def _whole_memory(rows: AnyArray) -> NDArray[np.uint8]:

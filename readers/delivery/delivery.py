@@ -1,29 +1,34 @@
-"""From a slot of the ring into the trainer's own blobs: one copy, nothing allocated.
+"""From a slot of the ring into the trainer's memory: what all deliveries have in common, and the order of the steps.
 
-NumPy blobs (Caffe's own) and torch tensors on the CPU go the same way: a CPU tensor lends its memory to NumPy, so that
-torch starts no second thread against the loaders, and its number of threads stays what the user set. Blobs on a CUDA
-device are served by cuda.py.
+    look at the next batch ─► get memory ─► copy ─► take the batch, release its slot ─► received
+
+An exception or Ctrl-C before the last step, which is one assignment, leaves `state_dict` as it was, and the next call
+gives the same batch: it is copied again, or, where the slot has been released, the copy that was made is kept.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from ...workers.base.errors import BlobfeedError, ParameterError
+from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShapesError
 from ...workers.base.specs import AnyArray
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
-from ...workers.plan.plan import State
-from .tops import EvenTop, Shape, Top
+from ...workers.plan.plan import Progress, State
+from .tops import Shape, Top
 
 if TYPE_CHECKING:
     import torch
 
     Memory = AnyArray | torch.Tensor
+
+
+_WRONG = (InexactValueError, UnequalShapesError)
+"""What is wrong with a batch for ever: it is told once, and the batch is passed over."""
 
 
 class Blob(Protocol):
@@ -33,11 +38,24 @@ class Blob(Protocol):
     def data(self) -> Memory: ...
 
 
-@runtime_checkable
-class AdoptingBlob(Protocol):
-    """A blob that can show another tensor as its data, until its next `reshape`."""
+class Upcoming(NamedTuple):
+    """A batch that has not been received. `before`: how far the trainer has come until it is."""
 
-    def adopt(self, tensor: torch.Tensor) -> None: ...
+    batch: Batch
+    shapes: list[Shape]
+    before: Progress
+
+
+class Filled(NamedTuple):
+    """The upcoming batch, copied into `blobs`; or the error that stands in its place.
+
+    `copies`: the data of the blobs that it was copied into, None for a blob that is shown the slot.
+    """
+
+    upcoming: Upcoming
+    blobs: Sequence[Any] = ()
+    copies: Sequence[Any] = ()
+    error: BlobfeedError | None = None
 
 
 class Delivery(ABC):
@@ -46,122 +64,110 @@ class Delivery(ABC):
     def __init__(self, pipeline: Pipeline, tops: Sequence[Top]) -> None:
         self.pipeline = pipeline
         self.tops = tuple(tops)
+        self._looked_at: Upcoming | None = None
+        self.filled: Filled | None = None
+        """Set while a batch lies in its blobs and has not been received. Whoever has called `fill` sets it to None, as
+        the last thing before the batch is given away: Ctrl-C falls on calls and loops, not on an assignment."""
 
-    def next_shapes(self) -> list[Shape]:
-        """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
-        batch = self.pipeline.peek()
-        return [top.shape(batch) for top in self.tops]
-
-    @abstractmethod
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         """Put the next batch into `blobs`, which have `next_shapes()`.
 
         What is returned says which batch it was; its arrays may be gone.
         """
+        batch = self.fill(blobs)
+        self.filled = None
+        return batch
 
-    def pass_over(self) -> None:
-        """The next batch has something that would be wrong with it for ever."""
-        self.pipeline.release(self.pipeline.take())
+    def fill(self, blobs: Sequence[Blob]) -> Batch:
+        """Put the next batch into `blobs`: the same one again until `filled` is None."""
+        if self.filled is None:
+            upcoming = self._upcoming()
+            try:
+                copies = self._copy(upcoming, blobs)
+            except _WRONG as error:
+                self._pass_over(upcoming, error)
+                raise
+            self.filled = Filled(upcoming, blobs, copies)
+        else:
+            self._copy_again(self.filled, blobs)
+        self._finish(self.filled, blobs)
+        return self.filled.upcoming.batch
+
+    def next_shapes(self) -> list[Shape]:
+        """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
+        return self._next().shapes
+
+    def next_epoch(self) -> int:
+        """The epoch of the batch that comes next; waits until it is known."""
+        return self._next().batch.epoch
+
+    @property
+    def progress(self) -> Progress:
+        """After what has been received: what was taken from the pipeline ahead of that does not count."""
+        return self.pipeline.progress if self.filled is None else self.filled.upcoming.before
 
     def state_dict(self) -> State:
-        """Where to go on after what has been delivered."""
-        return self.pipeline.state_dict()
+        """Where to go on after what has been received."""
+        return self.progress.state()
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing between two batches
-        """Give back what is held of the pipeline; before the pipeline itself is closed."""
-
-
-class CopyDelivery(Delivery):
-    """One copy into memory that NumPy can see; the slot is released at once."""
-
-    def deliver(self, blobs: Sequence[Blob]) -> Batch:
-        batch = self.pipeline.peek()
-        outs = [as_numpy(blob.data) for blob in blobs]
-        for top, out in zip(self.tops, outs, strict=True):
-            require_shape(top, top.shape(batch), out.shape)
-        try:
-            for top, out in zip(self.tops, outs, strict=True):
-                top.put(batch, out)
-        except BlobfeedError:
-            self.pass_over()
-            raise
-        # Taken only now: where Ctrl-C breaks off the copy, the next forward has the same batch.
-        self.pipeline.release(self.pipeline.take())
-        self.pipeline.look_ahead()
-        return batch
-
-
-class ViewDelivery(Delivery):
-    """No copy: each blob shows the slot's own memory. It stays valid until the next batch is delivered, and no longer.
-
-    A top whose values or types are converted, or that is padded, is copied all the same: its blob is written to.
-    `blobs`: ones like those that will be delivered to. Raises ParameterError where one cannot be shown other memory.
-    """
-
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]) -> None:
-        import torch
-
-        super().__init__(pipeline, tops)
-        self._from_numpy = torch.from_numpy
-        self._viewed: list[tuple[int, Top]] = []
-        self._copied: list[tuple[int, Top]] = []
-        for i, (top, blob) in enumerate(zip(tops, blobs, strict=True)):
-            if _is_as_stored(top, as_numpy(blob.data).dtype):
-                _require_adopting(blob, top.name)
-                self._viewed.append((i, top))
-            else:
-                self._copied.append((i, top))
-        self._shown: Batch | None = None
-
-    def deliver(self, blobs: Sequence[Blob]) -> Batch:
-        self.close()
-        batch = self.pipeline.peek()
-        for i, top in self._copied:
-            require_shape(top, top.shape(batch), tuple(blobs[i].data.shape))
-        try:
-            for i, top in self._copied:
-                top.put(batch, as_numpy(blobs[i].data))
-        except BlobfeedError:
-            self.pass_over()
-            raise
-        for i, top in self._viewed:
-            cast(AdoptingBlob, blobs[i]).adopt(self._from_numpy(batch.tops[top.name]))
-        self._shown = self.pipeline.take()
-        self.pipeline.look_ahead()
-        return batch
+    def end_loans(self) -> None:  # noqa: B027 - most lend nothing
+        """Take back what earlier batches show of the slots' own memory."""
 
     def close(self) -> None:
-        shown, self._shown = self._shown, None
-        if shown is not None:
-            self.pipeline.release(shown)
+        """Give back what is held of the pipeline; before the pipeline itself is closed."""
+        self.end_loans()
+        self._looked_at = None  # its arrays would keep the ring's memory
 
+    def _next(self) -> Upcoming:
+        return self._upcoming() if self.filled is None else self.filled.upcoming
 
-def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]) -> Delivery:
-    """The delivery for blobs like these, which must have been reshaped before: their `data` says where they live."""
-    devices = {device_of(blob.data) for blob in blobs}
-    view = pipeline.parameters.delivery == "view"
-    if view and devices != {"cpu"}:
-        raise ParameterError(
-            f"parameter 'delivery' is 'view': expected tops that are torch tensors on the CPU, got {_named(devices)}; "
-            "use delivery: copy"
-        )
-    if len(devices) == 1 and (device := next(iter(devices))).startswith("cuda"):
-        from .cuda_delivery import CudaDelivery
-        from .cuda_lane import CudaLane
+    def _upcoming(self) -> Upcoming:
+        """The pipeline's next batch; waits for it."""
+        looked_at = self._looked_at
+        if looked_at is not None and self.pipeline.is_next(looked_at.batch):
+            return looked_at
+        batch = self.pipeline.peek()
+        try:
+            shapes = [top.shape(batch) for top in self.tops]
+        except _WRONG as error:
+            self._pass_over(Upcoming(batch, [], self.pipeline.progress), error)
+            raise
+        self._looked_at = looked_at = Upcoming(batch, shapes, self.pipeline.progress)
+        return looked_at
 
-        return CudaDelivery(pipeline, tops, CudaLane(device))
-    if view:
-        return ViewDelivery(pipeline, tops, blobs)
-    return CopyDelivery(pipeline, tops)
+    def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
+        """After an interrupt: blobs may have other memory by now, and the slot may have been released."""
+        for blob, copy in zip(blobs, filled.copies, strict=False):
+            if copy is not None and (data := cast(Any, blob.data)) is not copy:
+                data[...] = copy
 
+    def _pass_over(self, upcoming: Upcoming, error: BlobfeedError) -> None:
+        self.filled = Filled(upcoming, error=error)
+        self._finish(self.filled, ())
 
-def _is_as_stored(top: Top, dtype: np.dtype[np.generic]) -> bool:
-    """Whether a batch in its slot is already what a blob of `dtype` shall get."""
-    return isinstance(top, EvenTop) and not top.conversion.changes_values and top.spec.dtype == dtype
+    def _finish(self, filled: Filled, blobs: Sequence[Blob]) -> None:
+        self._take(filled.upcoming.batch, () if filled.error else blobs)
+        if filled.error is not None:
+            self.filled = None
+            raise filled.error
+
+    @abstractmethod
+    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
+        """Bring the batch into `blobs`, and return their data, None for one that is shown the slot later.
+
+        Raises ValueError if a blob has another shape, and InexactValueError.
+        """
+
+    @abstractmethod
+    def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
+        """Take the batch and release its slot, as far as that has not been done; it may be repeated.
+
+        `blobs`: empty where the batch is passed over, since something is wrong with it for ever.
+        """
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:
-    """Raises ValueError; to be asked before the batch is taken, so that it is still there after a reshape."""
+    """Raises ValueError; the batch stays the next one, so that it is still there after a reshape."""
     if given != expected:
         raise ValueError(
             f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward"
@@ -171,20 +177,3 @@ def require_shape(top: Top, expected: Shape, given: Shape) -> None:
 def as_numpy(data: Memory) -> AnyArray:
     """`data` as NumPy sees it: the same memory."""
     return data if isinstance(data, np.ndarray) else data.detach().numpy()
-
-
-def device_of(data: Memory) -> str:
-    """`""` for a NumPy array, else torch's name for the device: "cpu", "cuda:1"."""
-    return "" if isinstance(data, np.ndarray) else str(data.device)
-
-
-def _named(devices: set[str]) -> str:
-    return " and ".join(sorted(f"tensors on {device}" if device else "NumPy arrays" for device in devices))
-
-
-def _require_adopting(blob: Blob, name: str) -> None:
-    if not isinstance(blob, AdoptingBlob):
-        raise ParameterError(
-            f"parameter 'delivery' is 'view', and the blob of top {name!r} ({type(blob).__name__}) has no "
-            "adopt(tensor) to be shown other memory with: use delivery: copy"
-        )

@@ -17,7 +17,7 @@ from typing import TextIO
 from benchmarks.report import machine
 
 from ..support import leftovers
-from . import chaos, crashes, footprint, hostile, interleavings, recovery, restarts, soak, trainer_death
+from . import chaos, crashes, footprint, hostile, interleavings, interrupts, recovery, restarts, soak, trainer_death
 from .figures import Figure, table
 from .scale import FULL, QUICK, Scale
 
@@ -27,6 +27,7 @@ STUDIES: dict[str, Study] = {
     "chaos": chaos.study,
     "recovery": recovery.study,
     "crashes": crashes.study,
+    "interrupts": interrupts.study,
     "trainer_death": trainer_death.study,
     "restarts": restarts.study,
     "memory": footprint.study,

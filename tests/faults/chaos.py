@@ -26,7 +26,7 @@ _PATIENCE_S = 0.05
 
 @dataclass
 class Injector:
-    """Strikes a random loader again and again, by preference one at work; a thread beside the trainer's loop."""
+    """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop."""
 
     pipeline: Pipeline
     pause_s: float
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
-    """The work once in peace and once in chaos, which takes about `chaos_s`."""
+    """The work once undisturbed and once in chaos, which takes about `chaos_s`."""
     with work.open(folder) as pipeline:
         undisturbed = read(pipeline)
     with work.open(folder) as pipeline:

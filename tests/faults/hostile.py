@@ -16,14 +16,14 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import Announce, Done, Ready, Release, Sealer
 
+from ..support.waiting import DEADLINE_S
 from .figures import Figure
 from .record import Record, compare, read
 from .scale import Scale
 from .works import WORKS
 
 _STUDY = "hostile frames"
-_DEADLINE_S = 5.0
-_UNIT = 0
+_RELEASED = 0
 """Its release has been heard of long before a frame speaks of it again."""
 
 _BAD_HANDSHAKE = b"\xff\0\0\0\0\0\0\0\0\x7f\3"
@@ -59,7 +59,7 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
             batch = pipeline.take()
             record.add(batch)
             pipeline.release(batch)
-            if number == 10:  # the first groups are released by now
+            if number == 10:  # the first slots are released by now
                 attackers = _connect(context, _folder(pipeline))
             if 10 <= number < batches // 2:
                 sent += _send(attackers, pipeline, frames // (batches // 2), rng)
@@ -97,7 +97,7 @@ def _send(attackers: dict[str, zmq.Socket[bytes]], pipeline: Pipeline, frames: i
 
 def _forgeries(link: str, sealer: Sealer) -> list[Forge]:
     """What may be sent on `link`."""
-    announce, release, done = Announce(_UNIT, 0), Release(_UNIT, 0), Done(1, 1, 1000)
+    announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED, 0), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)
     stranger = Sealer(secrets.token_bytes(32))
@@ -131,7 +131,7 @@ def _babble(folder: Path, rng: random.Random) -> int:
 
 def _wait_for(pipeline: Pipeline, sent: int) -> int:
     """The count of dropped frames, as soon as all have arrived."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + DEADLINE_S
     while (dropped := pipeline.statistics().dropped_messages) < sent and time.monotonic() < deadline:
         time.sleep(0.01)
     return dropped

@@ -44,7 +44,7 @@ class Difference:
 
 
 def compare(undisturbed: Record, disturbed: Record, *, in_order: bool = True) -> Difference:
-    """Where batches come as they are completed (`in_order` is false) they are compared as a set."""
+    """Batches that come as they are completed (`in_order` is false) are compared as a set."""
     before, after = Counter(undisturbed.samples), Counter(disturbed.samples)
     misplaced = sum(a != b for a, b in zip(undisturbed.samples, disturbed.samples, strict=False)) if in_order else 0
     altered = _altered(undisturbed.digests, disturbed.digests, in_order=in_order)

@@ -14,13 +14,13 @@ from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..support import leftovers
+from ..support.waiting import DEADLINE_S
 from .figures import Figure, spread
 from .processes import assembler, send, some_loader
 from .scale import Scale
 from .works import Work, slow_augment
 
 _STUDY = "recovery"
-_SURVIVAL_S = 1.0
 _HUNG_S = 0.5
 _BETWEEN = 8
 """Batches between two kills: the next loader is at work by then."""
@@ -41,7 +41,7 @@ def _kills(scale: Scale, folder: Path, num_loaders: int) -> Iterator[Figure]:
             _take(pipeline)
         undisturbed = [_next_awaited(pipeline, time.monotonic()) for _ in range(20)]
         waits = list(_waits_after(pipeline, scale.kills, signal.SIGKILL, scale.seed))
-        deaths = pipeline.statistics().loader_deaths
+        deaths = _deaths(pipeline, len(waits))
     of = f"of {num_loaders} loader{'s' * (num_loaders > 1)}"
     yield Figure(_STUDY, f"{of}: batches undisturbed, median / 95 % / most", spread(undisturbed))
     yield Figure(_STUDY, f"{of}: {len(waits)} × SIGKILL of one to the next batch, median / 95 % / most", spread(waits))
@@ -75,6 +75,14 @@ def _next_awaited(pipeline: Pipeline, since: float) -> float:
     return time.monotonic() - since
 
 
+def _deaths(pipeline: Pipeline, expected: int) -> int:
+    """The count, as soon as it has come to what is expected: another loader may be faster than the news of a death."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (deaths := pipeline.statistics().loader_deaths) < expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return deaths
+
+
 def _take(pipeline: Pipeline) -> None:
     pipeline.release(pipeline.take())
 
@@ -85,12 +93,12 @@ def _assembler_deaths(scale: Scale, folder: Path) -> Iterator[Figure]:
         with _SLOW.open(folder) as pipeline:
             _take(pipeline)
             waits.append(_until_assembler_died(pipeline))
-            left = leftovers.wait_until_none(lambda: [str(pid) for pid in _others()], _SURVIVAL_S)
+            left = leftovers.wait_until_none(lambda: [str(pid) for pid in _others()], scale.survival_s)
             survivors += len(left)
     yield Figure(
         _STUDY, f"{len(waits)} × SIGKILL of the assembler to AssemblerDied, median / 95 % / most", spread(waits)
     )
-    yield Figure(_STUDY, "loaders left a second after their assembler", survivors, 0)
+    yield Figure(_STUDY, f"loaders left {scale.survival_s:g} s after their assembler", survivors, 0)
 
 
 def _until_assembler_died(pipeline: Pipeline) -> float:

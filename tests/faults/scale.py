@@ -24,6 +24,10 @@ class Scale:
     soak_s: float
     states: int
     """Looked at, of each variant of a small run, if it has more."""
+    interrupts: int
+    """Inside deliveries, over all ways in which a batch can come."""
+    survival_s: float = 1.0
+    """So long after its parent's end nothing lives. A second is the promise, if the machine has nothing else to do."""
     work_step: int = 1
     """One work in so many is thrown into chaos."""
     seed: int = 1
@@ -43,6 +47,7 @@ FULL = Scale(
     starts=7,
     soak_s=600.0,
     states=200_000,
+    interrupts=2000,
 )
 QUICK = Scale(
     chaos_s=2.0,
@@ -58,5 +63,6 @@ QUICK = Scale(
     starts=1,
     soak_s=9.0,
     states=500,
+    interrupts=300,
     work_step=2,
 )

@@ -91,6 +91,11 @@ class _NoTime:
         return []
 
 
+class _NoLogs:
+    def receive(self) -> None:
+        return
+
+
 class _Assembler:
     handle = -1
 
@@ -119,6 +124,8 @@ class SmallFeed(Feed):
         self._sealer = self._opener = _Plain()  # type: ignore[assignment]
         self._batch_link, self._release_link = Link(), Link()  # type: ignore[assignment]
         self._poller = _NoTime()  # type: ignore[assignment]
+        self._inbox = _NoLogs()  # type: ignore[assignment]
+        self._next_look_at_logs = 0.0
         self._assembler = _Assembler()  # type: ignore[assignment]
         self.shared = _Shared()  # type: ignore[assignment]
 

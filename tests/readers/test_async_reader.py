@@ -71,7 +71,7 @@ def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
     reader.destructor()
 
 
-@pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 1, 0), (1, 0, 3, 2)])
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 1, 0), (1, 0, 3, 2), (3, 1, 2, 0)])
 def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tuple[int, ...]) -> None:
     with h5py.File(tmp_path / "turned.h5", "w") as file:
         file["x/images"] = pictures().transpose(order)

@@ -13,14 +13,14 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.delivery.handout import NamedBatch
+from blobfeed.readers.delivery.named_batches import NamedBatch
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import open_source
 
 from tests.support import leftovers
-from tests.support.face_data import IMAGE, images, labels, write_hdf5
+from tests.support.reader_data import IMAGE, images, labels, write_hdf5
 from tests.support.waiting import wait_until
 
 SAMPLES = 10

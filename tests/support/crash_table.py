@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,9 @@ from .pipelines import (
     trapped_pipeline,
 )
 
-HUNG_S = 0.6
-"""The task_timeout_s under which hangs are tested: a task takes a millisecond, but the machine may be busy."""
+_BUSY = os.getloadavg()[0] / (os.cpu_count() or 1)
+HUNG_S = round(0.6 * min(10.0, max(1.0, _BUSY)), 1)
+"""The task_timeout_s under which hangs are tested: a task takes a millisecond, but longer on a busy machine."""
 
 _LATER = 3 * SAMPLES // 4
 

@@ -27,7 +27,7 @@ _CACHES = "torchinductor_"
 
 
 def mark_environment() -> None:
-    """From now on every process started here, at whatever remove, carries the mark that `orphans` looks for."""
+    """From now on every process that comes of this one, at any distance, carries the mark that `orphans` looks for."""
     os.environ[_MARK] = _our_mark()
 
 

@@ -27,11 +27,12 @@ from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 
+from .waiting import DEADLINE_S
+
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
 
 SAMPLES = 40
-DEADLINE_S = 30.0
 
 
 class Fault(enum.StrEnum):
@@ -94,7 +95,7 @@ class HoldsALock(Exception):
 
 class WithoutText(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("no text to be had")
+        raise RuntimeError("no text available")
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -287,7 +288,7 @@ class Promise:
         return int(self.order.indices(position, 1)[0])
 
     def stand_in(self, epoch: int, index: int) -> int:
-        """`index`, or where it is bad the first of its replacements that is not."""
+        """`index`, or if it is bad the first of its replacements that is not."""
         attempt, chosen = 0, index
         while chosen in self.bad:
             chosen = replacement_index(self.given.seed, epoch, index, attempt, self.samples)

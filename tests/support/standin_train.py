@@ -20,7 +20,7 @@ _SOURCE = Path(__file__).with_name("caffe_train.c")
 
 
 def compile_caffe_train(folder: Path) -> Path:
-    """The program in `folder`; skips the test where there is no compiler, or no header or library to build against."""
+    """The program in `folder`; skips the test if there is no compiler, header or library to build it with."""
     compiler = shutil.which(os.environ.get("CC", "")) or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler: none of $CC, cc, gcc is there")
@@ -65,7 +65,7 @@ def environment(modules: Path, **changes: str) -> dict[str, str]:
 
 @contextmanager
 def started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, with pipes; killed at the end where it still runs."""
+    """The command in a process group of its own, with pipes; killed at the end if it still runs."""
     process = subprocess.Popen(
         command,
         env=dict(environment),

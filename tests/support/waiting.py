@@ -1,4 +1,8 @@
-"""Waiting for conditions: never for a time, always with a deadline."""
+"""Waiting for conditions: never for a time, always with a deadline.
+
+No test depends on how fast the machine is, or what else it has to do. How long something takes is a figure of
+`make faults` or `make bench`; a test only demands that it ends, within a deadline that a busy machine keeps too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _POLL_S = 0.005
 
 

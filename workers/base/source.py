@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
@@ -25,15 +24,6 @@ class Source(ABC):
     modules: tuple[str, ...] = ()
     """Modules that `read` needs: imported once, before the loaders are forked, so that they share the pages."""
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> Self:
-        """Build from the mapping that stands under the source's key in the parameters.
-
-        `tops`: the names wanted, in order, or None for the source's default. `base_dir`: what relative paths are
-        taken from. Raises ParameterError for a bad option, SourceError for what the files hold.
-        """
-        raise NotImplementedError(f"{cls.__name__} cannot be declared by parameters: construct it and pass the object")
-
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""
@@ -49,20 +39,20 @@ class Source(ABC):
 
         `indices`: shape (rows,) int64, in any order, repeats allowed. `out`: for each name of `specs` an array of
         shape (rows, *spec.shape), C-contiguous, or RaggedRows if the spec varies. It is memory of the batch slot
-        itself: write into it, do not replace it. Whatever a sample makes go wrong is raised from here; the loader
-        then asks for the same rows one by one to find out which one it was.
+        itself: write into it, do not replace it. If a sample is bad, `read` raises; the loader then asks for the same
+        rows one by one to find out which one it was.
         """
 
     def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
         """These samples, by name, if all of them already lie in memory as `read` would give them; else None.
 
-        Arrays in their own shape, not to be written to, valid until the next call. Where only a part of each sample is
-        wanted, as with a crop, that saves copying the whole first.
+        Arrays in their own shape, not to be written to, valid until the next call. If only a part of each sample is
+        wanted, as with a crop, this saves copying the whole first.
         """
         return None
 
     def where(self, index: int) -> str:
-        """Where sample `index` is stored, for error messages: a file's path and the entry in it."""
+        """The file and the entry in it that hold sample `index`, for error messages."""
         return f"{type(self).__name__} sample {index}"
 
     @property

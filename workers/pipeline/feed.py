@@ -29,12 +29,15 @@ from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
-from ..transport.error_channel import ErrorInbox
+from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, Stop, ToTrainer
 from ..transport.status_board import Count
 from .reception import Reception
 
 _STALL_LOG_S = 10.0
+_LOGS_S = 1.0
+"""How often what the children log is looked at while the trainer never waits."""
+
 _END_S = 5.0
 """What the assembler may take to end before it is killed."""
 
@@ -59,6 +62,7 @@ class Feed:
         self._releasing: deque[int] = deque()
         self._in_doubt = False
         self._reported_ns = 0
+        self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
@@ -79,7 +83,9 @@ class Feed:
 
     def _start(self) -> None:
         shared = self.shared
-        config = Config(self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path())
+        config = Config(
+            self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
+        )
         self._assembler = AssemblerProcess(config)
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)
@@ -90,6 +96,7 @@ class Feed:
         self._poller = zmq.Poller()
         self._poller.register(self._batch_link, zmq.POLLIN)
         self._poller.register(self._assembler.handle, zmq.POLLIN)
+        self._poller.register(self.shared.errors, zmq.POLLIN)
 
     # ---- groups
 
@@ -161,6 +168,9 @@ class Feed:
         """
         if self._in_doubt and self._release_link is not None:
             self._release_link.send(self._sealer.seal(Resend(self._reception.ask_again())))
+        if (now := time.monotonic()) > self._next_look_at_logs:
+            self._next_look_at_logs = now + _LOGS_S
+            self._inbox.receive()
         self._in_doubt = True
         self._arrived = links.receive(self._batch_link)
         self._in_doubt = False
@@ -194,6 +204,8 @@ class Feed:
                 return announce
             if assembler.handle in ready:
                 raise self._assembler_died(assembler)
+            if self.shared.errors in ready:
+                self._inbox.receive()
             now = time.monotonic()
             if now >= deadline:
                 raise self._stalled(timeout_s)
@@ -266,6 +278,7 @@ class Feed:
                 if link is not None:
                     link.send(self._sealer.seal(Stop()))
                 if assembler is not None:
+                    self._inbox.receive()
                     deaf = link is None or is_stopped(assembler.pid)
                     assembler.end(0.0 if deaf else _END_S)
             finally:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import NamedTuple
 
+from ..base.closing import Closing
 from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
@@ -20,14 +20,22 @@ from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
-from ..plan.plan import Plan, State
+from ..plan.plan import Plan, Progress, State
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import Count, LoaderState
 from .feed import Feed
 
 
-class Pipeline:
+class _At(NamedTuple):
+    """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
+
+    progress: Progress
+    ready: tuple[Batch, ...] = ()
+    """Batches that have come and have not been taken."""
+
+
+class Pipeline(Closing):
     """Batches of one source, ready ahead of time.
 
     Making one opens the source, checks the parameters and decodes one sample, so that mistakes surface there; it starts
@@ -48,10 +56,8 @@ class Pipeline:
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = os.getpid()
         self._feed: Feed | None = None
-        self._open: dict[int, int] = {}
-        self._ready: list[Batch] = []
-        self._taken = 0
-        self._progress = self._plan.begin()
+        self._open: dict[int, set[Batch]] = {}
+        self._at = _At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
 
@@ -69,12 +75,12 @@ class Pipeline:
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Of this rank; rounded up if batches wrap from one epoch into the next. None for a stream."""
+        """Of this rank; rounded up where batches wrap from one epoch into the next. None for a stream."""
         return self._plan.batches_per_epoch
 
     @property
     def total_batches(self) -> int | None:
-        """From the start, or from where a state was loaded, to the end; None if there is no end."""
+        """From the start, or from where a state was loaded, to the end; None where there is no end."""
         return self._plan.total_batches
 
     @property
@@ -95,57 +101,65 @@ class Pipeline:
         Raises EndOfData after the last one, and what errors.py says of a pipeline that cannot go on.
         """
         self._check_usable()
-        if not self._ready:
-            self._ready = self._next_batches()
-        return self._ready[0]
+        if not self._at.ready:
+            self._at = _At(self._at.progress, self._next_batches())
+        return self._at.ready[0]
 
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
         if self._feed is not None:
             self._feed.accept(batch.group)
-        self._ready.pop(0)
-        self._taken += 1
-        self._progress.took(batch)
+        progress, ready = self._at
+        self._at = _At(progress.after(batch), ready[1:])
         return batch
 
     def release(self, batch: Batch) -> None:
         """The caller is done with `batch`: its memory will be filled anew."""
         self._check_usable()
-        if self._feed is None or self._open.get(batch.group, 0) < 1:
+        if self._feed is None or not self.holds(batch):
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        if self._open[batch.group] > 1:
-            self._open[batch.group] -= 1
-            return
-        self._feed.release(batch.group)  # first: who is interrupted here may release it again
-        del self._open[batch.group]
+        open_ = self._open[batch.group]
+        if len(open_) == 1:
+            self._feed.release(batch.group)  # first: after an interrupt here the batch may be released again
+            del self._open[batch.group]
+        else:
+            open_.discard(batch)
+
+    def is_next(self, batch: Batch) -> bool:
+        """Whether `batch` was peeked at and has not been taken."""
+        return bool(self._at.ready) and self._at.ready[0] is batch
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether `batch` has not been released. With `is_next` it says what an interrupted caller has still to do."""
+        return batch in self._open.get(batch.group, ())
 
     def is_ready(self) -> bool:
         """Whether `peek` would not wait."""
         self.look_ahead()
-        return bool(self._ready) or (self._feed is not None and self._feed.has_failed)
+        return bool(self._at.ready) or (self._feed is not None and self._feed.has_failed)
 
     def look_ahead(self) -> None:
-        """Open the next batch's announcement, if it has come; raises nothing.
+        """Open the next batch's announcement where it has come; raises nothing.
 
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
-        if not self._ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
-            self._ready = self._open_group(self._feed, announce)
+        if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
+            self._at = _At(self._at.progress, self._open_group(self._feed, announce))
 
-    def _next_batches(self) -> list[Batch]:
+    def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
-        if total is not None and self._taken >= total:
+        if total is not None and self._at.progress.taken >= total:
             raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
         return self._open_group(self._feed, self._feed.next_group())
 
-    def _open_group(self, feed: Feed, announce: Announce) -> list[Batch]:
-        batches = self._plan.unpack(announce, feed.shared.ring.views[announce.slot])
-        self._open[announce.group] = len(batches)
+    def _open_group(self, feed: Feed, announce: Announce) -> tuple[Batch, ...]:
+        batches = tuple(self._plan.unpack(announce, feed.shared.ring.views[announce.slot]))
+        self._open[announce.group] = set(batches)
         return batches
 
     # ---- counts and states
@@ -157,7 +171,7 @@ class Pipeline:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         count = feed.shared.board.count
         return Statistics(
-            batches=self._taken,
+            batches=self._at.progress.taken,
             stalls=feed.stalls,
             stall_s=feed.waited_ns / 1e9,
             start_s=feed.start_ns / 1e9,
@@ -172,9 +186,14 @@ class Pipeline:
         """What each loader is doing; empty before the start."""
         return [] if self._feed is None else self._feed.shared.board.states()
 
+    @property
+    def progress(self) -> Progress:
+        """How far the trainer has come: what was taken counts as received."""
+        return self._at.progress
+
     def state_dict(self) -> State:
-        """Where the next batch stands: what was taken counts as received."""
-        return self._progress.state()
+        """Where the next batch stands."""
+        return self._at.progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
@@ -186,7 +205,7 @@ class Pipeline:
         if self._feed is not None:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
         self._plan = self._plan.resumed(state)
-        self._progress = self._plan.begin()
+        self._at = _At(self._plan.begin())
 
     # ---- the end
 
@@ -196,20 +215,12 @@ class Pipeline:
             return  # a fork of the trainer: what it inherited is the trainer's to close
         self._finished = self.statistics()
         self._closed = True
-        self._ready.clear()
+        self._at = _At(self._at.progress)
         self._open.clear()
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
         self._plan.source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_usable(self) -> None:
         if self._closed:

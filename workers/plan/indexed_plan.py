@@ -114,15 +114,15 @@ class IndexedPlan(Plan):
         return IndexedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class IndexedProgress:
     """Counts batches: which samples they were follows from the plan."""
 
     plan: IndexedPlan
     taken: int = 0
 
-    def took(self, _batch: Batch) -> None:
-        self.taken += 1
+    def after(self, _batch: Batch) -> IndexedProgress:
+        return IndexedProgress(self.plan, self.taken + 1)
 
     def state(self) -> State:
         return {

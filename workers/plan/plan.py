@@ -38,10 +38,14 @@ _FEWEST_SLOTS = 3
 
 
 class Progress(Protocol):
-    """How far the trainer has come."""
+    """How far the trainer has come. It never changes: the next one takes its place, in one step."""
 
-    def took(self, batch: Batch) -> None:
-        """The trainer has received `batch`."""
+    @property
+    def taken(self) -> int:
+        """Batches since the plan begins."""
+
+    def after(self, batch: Batch) -> Progress:
+        """The progress when the trainer has received `batch` too."""
 
     def state(self) -> State:
         """Plain values from which `Plan.resumed` goes on."""

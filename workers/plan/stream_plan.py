@@ -54,7 +54,7 @@ class StreamPlan(Plan):
         return [Batch(number, stream.epoch, position, stream.rows, tops, announce.group, None, {}, stream.shard)]
 
     def begin(self) -> StreamProgress:
-        return StreamProgress(self, copy.deepcopy(self.position), self.first_number)
+        return StreamProgress(self, self.position)
 
     def resumed(self, state: Mapping[str, object]) -> StreamPlan:
         ours = self.begin().state()
@@ -75,22 +75,23 @@ class StreamPlan(Plan):
         return StreamWorker(self.decoded.value, self.parameters, slots, status, channel)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StreamProgress:
     """Counts what has been taken from each shard."""
 
     plan: StreamPlan
     position: StreamPosition
-    batches: int
+    taken: int = 0
 
-    def took(self, batch: Batch) -> None:
-        self.batches += 1
-        self.position.take(Draw(batch.epoch, batch.shard, batch.position // self.plan.parameters.batch_size))
+    def after(self, batch: Batch) -> StreamProgress:
+        position = copy.deepcopy(self.position)
+        position.take(Draw(batch.epoch, batch.shard, batch.position // self.plan.parameters.batch_size))
+        return StreamProgress(self.plan, position, self.taken + 1)
 
     def state(self) -> State:
         return {
             "version": _STATE_VERSION,
-            "batches": self.batches,
+            "batches": self.plan.first_number + self.taken,
             "epoch": self.position.epoch,
             "sequences": json.dumps(self.position.sequences),
             "turn": self.position.turn,

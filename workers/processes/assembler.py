@@ -22,6 +22,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ import zmq
 
 from ..base.errors import LoaderDied
 from ..transport import links
+from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
     Done,
     Failure,
@@ -252,8 +254,7 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     raise_descriptor_limit()
     _print_at_once()
     config = Config.read(descriptor)
-    logging.basicConfig(format="blobfeed [process %(process)d] %(levelname)s: %(message)s")
-    _log.setLevel(logging.INFO)
+    log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
     sys.path[:] = config.sys_path
     kept = config.descriptors
     unguard()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ..plan.plan import Plan
+from ..transport.error_channel import Levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Config:
     sockets: str
     key: bytes
     sys_path: tuple[str, ...]
+    log_levels: Levels
 
     def write(self) -> int:
         """A descriptor to pass to the child; raises what pickling the user's code raises."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..base.checks import nearest
@@ -33,8 +33,8 @@ def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_
     if not isinstance(options, Mapping):
         raise ParameterError(f"source {kind}: expected a mapping of options, got {options!r}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
-    source_class: type[Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
-    return source_class.from_options(options, tops=tops, base_dir=base_dir)
+    source_class: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
+    return source_class(options, tops=tops, base_dir=base_dir)
 
 
 __all__ = ["Source", "open_source"]

@@ -1,6 +1,6 @@
 """Several sources as one, for `mix`: the samples of the first, then those of the second, and so on.
 
-How often each is drawn from is the order's business (mixing.py); here an index is only looked up.
+The order decides how often a sample is drawn from each (mixing.py); here an index is only looked up.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from ..base.checks import check_options
 from ..base.errors import ParameterError, SourceError
 from ..base.source import Source
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from . import open_source
+from .stored.runs import locate_part, split_by_part
 
 
 class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +25,7 @@ class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MixedSource(Source):
-    """`sources` must have the same names, shapes and types; raises SourceError where they do not."""
+    """`sources` must have the same names, shapes and types; raises SourceError if they do not."""
 
     kind = "mix"
 
@@ -31,7 +33,7 @@ class MixedSource(Source):
         self.sources = tuple(sources)
         self.weights = tuple(weights)
         self.sizes = tuple(len(source) for source in sources)
-        self._ends = np.cumsum(self.sizes)
+        self._starts = np.cumsum([0, *self.sizes])
         self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
         first = sources[0]
         for other in sources[1:]:
@@ -48,35 +50,25 @@ class MixedSource(Source):
     def specs(self) -> Mapping[str, ArraySpec]:
         return self.sources[0].specs
 
-    def _parts(self, indices: IndexArray) -> list[tuple[Source, IndexArray, IndexArray]]:
-        """(source, rows, indices within it) for each source that `indices` touch."""
-        numbers = np.searchsorted(self._ends, indices, side="right")
-        parts = []
-        for number in np.unique(numbers):
-            rows = np.flatnonzero(numbers == number)
-            begin = self._ends[number] - self.sizes[number]
-            parts.append((self.sources[number], rows, indices[rows] - begin))
-        return parts
-
     def read(self, indices: IndexArray, out: NamedRows) -> None:
-        parts = self._parts(indices)
-        if len(parts) == 1:
-            parts[0][0].read(parts[0][2], out)
-            return
-        for source, rows, inside in parts:
+        for number, inside, positions in split_by_part(self._starts, indices):
+            source = self.sources[number]
+            if len(positions) == len(indices):
+                source.read(inside, out)
+                return
             # The rows of one source lie scattered in the batch, and sources fill adjoining rows: one copy more.
-            read = allocate_rows(source.specs, len(rows))
+            read = allocate_rows(source.specs, len(positions))
             source.read(inside, read)
             for name, target in out.items():
-                _scatter(read[name], target, rows)
+                _scatter(read[name], target, positions)
 
     def where(self, index: int) -> str:
-        ((source, _, inside),) = self._parts(np.array([index]))
-        return source.where(int(inside[0]))
+        number, inside = locate_part(self._starts, index)
+        return self.sources[number].where(inside)
 
     def will_need(self, indices: IndexArray) -> None:
-        for source, _, inside in self._parts(indices):
-            source.will_need(inside)
+        for number, inside, _ in split_by_part(self._starts, indices):
+            self.sources[number].will_need(inside)
 
     def fingerprint(self) -> str:
         return f"mix:{self.weights}:" + "|".join(source.fingerprint() for source in self.sources)
@@ -103,19 +95,13 @@ def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, 
 
     Raises ParameterError, SourceError.
     """
-    from . import open_source  # the registry imports this package's modules, not the other way round
-
-    weights = [_weight(part, f"mix[{number}]") for number, part in enumerate(parts)]
-    specs = [{kind: options for kind, options in part.items() if kind != "weight"} for part in parts]
-    sources = []
-    for number, spec in enumerate(specs):
+    sources, weights = [], []
+    for number, part in enumerate(parts):
+        weight = {key: value for key, value in part.items() if key == "weight"}
+        weights.append(check_options(weight, _Weight, f"mix[{number}]").weight)
         try:
+            spec = {kind: options for kind, options in part.items() if kind != "weight"}
             sources.append(open_source(spec, tops=tops, base_dir=base_dir))
         except (ParameterError, SourceError) as error:
             raise type(error)(f"mix[{number}]: {error}") from error
     return MixedSource(sources, weights)
-
-
-def _weight(part: Mapping[str, Any], what: str) -> float:
-    weight = {"weight": part["weight"]} if "weight" in part else {}
-    return check_options(weight, _Weight, what).weight

@@ -1,6 +1,6 @@
-"""A buffer that gives its elements back in random order: what TensorFlow's RandomShuffleQueue decides, without threads.
+"""A buffer that gives its elements back in random order, as TensorFlow's RandomShuffleQueue does, without threads.
 
-It is for streams, which have no order of their own that a permutation could be applied to.
+It is for streams: they have no indices that could be permuted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ShuffleBuffer(Generic[_Item]):
         return not self._closed and len(self._items) < self.capacity
 
     def push(self, item: _Item) -> None:
-        """Raises queue.Full where there is no room, ValueError after close()."""
+        """Raises queue.Full if the buffer is full, ValueError after close()."""
         if self._closed:
             raise ValueError("push after close(): the buffer was told that nothing more would come")
         if len(self._items) >= self.capacity:

@@ -1,16 +1,16 @@
-"""Streams: samples that come one after the other and have no number by which they could be asked for.
+"""Streams: samples that come one after the other, and have no number to ask for.
 
-Each loader runs its own shard: the function given is called in the loader with (shard, number of shards) and must give
-that part's samples, the same ones in the same order whenever it is called, for a shard whose loader died is run again
-from its start and skipped forward to where it was.
+Each loader runs its own shard: it calls the given function with (shard, number of shards), which must give that part's
+samples, the same ones in the same order at each call. For if a loader dies, its shard is run again from the start and
+skipped forward to where it was.
 """
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import cloudpickle
 import msgspec
@@ -19,6 +19,7 @@ import numpy as np
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import by_name
+from ..base.parameters import NotNegative, Positive
 from ..base.specs import AnyArray, ArraySpec
 from .shuffle_buffer import ShuffleBuffer
 
@@ -26,17 +27,14 @@ EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return 
 
 MakeShard = Callable[[int, int], Iterable[object]]
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands under `source: {stream: …}`.
+    """The options of `source: {stream: …}`.
 
     make: `module:function`, the function called with (shard, number of shards), returning an iterable.
-    shards: how many there are; as many as loaders where it is left out. The data depend on it, not on the loaders.
+    shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.
     capacity, min_after_dequeue: of each shard's shuffle buffer; 0 for no shuffling.
-    string_bytes: room for a component that is a string, in UTF-8.
+    string_bytes: the longest string that a component may be, in UTF-8.
     """
 
     make: str
@@ -89,31 +87,23 @@ class StreamSource:
         """From `source: {stream: {make: module:function, …}}`; raises ParameterError, SourceError."""
         del base_dir  # modules are found by Python's own search path
         checked = check_options(options, StreamOptions, "source stream")
-        module_name, colon, function_name = checked.make.partition(":")
         try:
-            make = getattr(importlib.import_module(module_name), function_name)
+            make = pkgutil.resolve_name(checked.make)
         except (ImportError, AttributeError, ValueError) as error:
             raise ParameterError(
                 f"source stream: parameter 'make' is {checked.make!r}: expected module:function that can be imported; "
                 f"{error}"
             ) from error
-        if not colon or not callable(make):
+        if ":" not in checked.make or not callable(make):
             raise ParameterError(f"source stream: parameter 'make' is {checked.make!r}: expected module:function")
-        return cls(
-            make,
-            names=tops,
-            shards=checked.shards,
-            capacity=checked.capacity,
-            min_after_dequeue=checked.min_after_dequeue,
-            string_bytes=checked.string_bytes,
-        )
+        return cls(**msgspec.structs.asdict(checked) | {"make": make}, names=tops)
 
     def open(self, shard: int, num_shards: int) -> Iterator[object]:
         """The samples of one shard from its start."""
         return iter(self._make(shard, num_shards))
 
     def components(self, item: object) -> dict[str, AnyArray]:
-        """One sample's components as arrays by name; raises ValueError where they are not those expected."""
+        """One sample's components as arrays by name; raises ValueError if they are not those expected."""
         if isinstance(item, Mapping):
             item = {name: self._plain(value) for name, value in item.items()}
         elif isinstance(item, tuple | list):
@@ -123,7 +113,7 @@ class StreamSource:
         return by_name(item, self.names, "the stream gave")
 
     def _plain(self, value: object) -> object:
-        """Strings become bytes in an array of fixed size: a slot has the same room for every sample."""
+        """Strings become bytes in an array of fixed size: a slot has the same space for every sample."""
         if not isinstance(value, str | bytes):
             return value
         data = value.encode() if isinstance(value, str) else value

@@ -1,17 +1,21 @@
-"""Exceptions on their way from a loader to the trainer.
+"""Exceptions and log records on their way from the children to the trainer.
 
 Nothing is ever unpickled from a ZeroMQ socket, which has a name and which others might reach. Exception objects travel
 over a socket pair that only the pipeline's own processes inherit; the messages carry a number that names them, and
-their text for those that cannot be pickled.
+their text for those that cannot be pickled. Log records take the same way, so that the trainer's own levels, handlers
+and formats apply to what its children log.
 """
 
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import pickle
 import secrets
 import socket
+import sys
 import traceback
+from collections.abc import Mapping
 
 import cloudpickle
 
@@ -55,36 +59,73 @@ def send_exception(channel: socket.socket, error: BaseException) -> int:
     return number
 
 
+Levels = Mapping[str, int]
+"""Loggers by name, and the levels that are set on them."""
+
+
+def levels_of_trainer() -> Levels:
+    """What children need in order to log what the trainer would."""
+    loggers = {"": logging.root, **logging.root.manager.loggerDict}
+    return {name: each.level for name, each in loggers.items() if isinstance(each, logging.Logger) and each.level}
+
+
+def log_to_trainer(channel: socket.socket, levels: Levels) -> None:
+    """Send whatever this process and its forks log over `channel`; what does not fit goes to standard error."""
+    logging.root.handlers[:] = [_ToTrainer(channel)]
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+class _ToTrainer(logging.handlers.QueueHandler):
+    """The standard library's way to prepare a record for another process, over our channel."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self._channel = channel
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self._channel.send(pickle.dumps((0, record)), socket.MSG_DONTWAIT)
+        except OSError:  # the trainer is busy, or gone
+            print(f"blobfeed [process {record.process}] {record.levelname}: {record.getMessage()}", file=sys.stderr)
+
+
 class ErrorInbox:
     """The trainer's end of the channel."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
+        self._exceptions: dict[int, BaseException] = {}
 
     def take(self, number: int, text: str) -> BaseException:
         """The exception `number`, or one that holds `text` alone; the loader's traceback is noted on it."""
-        error = self._find(number)
+        self.receive()
+        error = self._exceptions.pop(number, None)
         if error is None:
             return RemoteError(text)
         error.add_note(f"raised in a loader:\n{text}")
         return error
 
-    def _find(self, number: int) -> BaseException | None:
-        while number:
+    def receive(self) -> None:
+        """Log what the children have logged, and keep the exceptions that have come until they are taken."""
+        while data := self._next_frame():
             try:
-                data = self._channel.recv(1 << 22, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return None
-            if not data:
-                return None
-            try:
-                found, error = pickle.loads(data)
+                number, sent = pickle.loads(data)
             except Exception as problem:
                 _log.info("an exception of a loader could not be unpickled: %s: %s", type(problem).__name__, problem)
                 continue
-            if found == number and isinstance(error, BaseException):
-                return error
-        return None
+            if isinstance(sent, logging.LogRecord):
+                logger = logging.getLogger(sent.name)
+                if logger.isEnabledFor(sent.levelno):
+                    logger.handle(sent)
+            elif isinstance(sent, BaseException):
+                self._exceptions[number] = sent
+
+    def _next_frame(self) -> bytes:
+        try:
+            return self._channel.recv(1 << 22, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return b""
 
 
 class RemoteError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,100 +17,15 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from numpy.typing import NDArray
 
 from tests.support.standin_files import images, write_hdf5, write_images
 
 torch = pytest.importorskip("torch")
 
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery  # noqa: E402
-from blobfeed.readers.delivery.cuda_lane import CudaLane, view_as  # noqa: E402
+from blobfeed.readers.delivery.cuda_device import CudaDevice  # noqa: E402
 
-
-class _Copy:
-    """A copy that the played device has been told of, and does when it has to."""
-
-    def __init__(self, host: AnyArray, target: Any) -> None:
-        self.host, self.target, self.as_sent, self.done = host, target, host.copy(), False
-
-    def do(self) -> None:
-        if not self.done:
-            np.testing.assert_array_equal(self.host, self.as_sent, "the slot was released before it was copied")
-            self.target.copy_(torch.from_numpy(self.host))
-            self.done = True
-
-
-class _Event:
-    def __init__(self, copies: list[_Copy], patience: int, rooms: tuple[int, ...] = ()) -> None:
-        self._copies, self._asked, self._patience = copies, 0, patience
-        self.rooms = rooms
-
-    def query(self) -> bool:
-        self._asked += 1
-        if self._asked > self._patience:
-            self.synchronize()
-        return all(copy.done for copy in self._copies)
-
-    def synchronize(self) -> None:
-        for copy in self._copies:
-            copy.do()
-
-
-class _PlayedLane:
-    """A device in main memory. Copies are done when somebody waits for them, or asked `patience` times."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, patience: int, locks: bool = True) -> None:
-        self.patience, self.locks = patience, locks
-        self.locked: NDArray[np.uint8] | None = None
-        self.unlocked = 0
-        self._copies: list[_Copy] = []
-        self._read: dict[int, object] = {}
-        self._waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
-        self._sent_rooms: list[int] = []
-        self._used_rooms: tuple[int, ...] = ()
-
-    def lock(self, memory: NDArray[np.uint8]) -> bool:
-        self.locked = memory
-        return self.locks
-
-    def unlock(self) -> None:
-        for copy in self._copies:
-            copy.do()
-        self.unlocked += 1
-
-    def device_room(self, nbytes: int) -> Any:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def host_room(self, nbytes: int) -> NDArray[np.uint8]:
-        return np.empty(nbytes, np.uint8)
-
-    def send(self, host: AnyArray, room: Any) -> Any:
-        reader = self._read.pop(room.data_ptr(), None)
-        assert reader is None or reader in self._waited, "a buffer is overwritten while it may still be read"
-        values = torch.from_numpy(host)
-        target = view_as(room, values.dtype, values.shape)
-        target.view(torch.uint8).fill_(255)  # what was there is gone from now on
-        self._copies.append(_Copy(host, target))
-        self._sent_rooms.append(room.data_ptr())
-        return target
-
-    def sent(self) -> _Event:
-        rooms, self._sent_rooms = tuple(self._sent_rooms), []
-        return _Event(list(self._copies), self.patience, rooms)
-
-    def send_after(self, event: Any) -> None:
-        self._waited.add(event)
-
-    def used(self) -> _Event:
-        event = _Event([], 0)
-        self._read.update(dict.fromkeys(self._used_rooms, event))
-        return event
-
-    def use_after(self, event: Any) -> None:
-        event.synchronize()
-        self._used_rooms = event.rooms
+from tests.support.played_device import PlayedDevice  # noqa: E402
 
 
 class _Target:
@@ -121,15 +37,16 @@ class _Target:
 
 
 class _Feeding:
-    def __init__(self, folder: Path, lane: Any, hooks: Hooks | None = None, **values: object) -> None:
+    def __init__(self, folder: Path, device: Any, hooks: Hooks | None = None, **values: object) -> None:
         if not (folder / "train.h5").exists():
             write_images(folder / "train.h5")
         parameters = check_parameters(
             {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
         )
         self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
-        self.delivery = CudaDelivery(self.pipeline, make_tops(self.pipeline.specs, parameters, folder), lane)
-        self.targets = [_Target(str(lane.device)) for _ in self.delivery.tops]
+        self.device = device
+        self.delivery = CudaDelivery(self.pipeline, make_tops(self.pipeline.specs, parameters, folder), device)
+        self.targets = [_Target(str(device.device)) for _ in self.delivery.tops]
 
     def next(self) -> list[Any]:
         for target, shape in zip(self.targets, self.delivery.next_shapes(), strict=True):
@@ -150,13 +67,15 @@ class _Feeding:
 def feeding(tmp_path: Path) -> Iterator[Any]:
     made: list[_Feeding] = []
 
-    def make(lane: Any, hooks: Hooks | None = None, **values: object) -> _Feeding:
-        made.append(_Feeding(tmp_path, lane, hooks, **values))
+    def make(device: Any, hooks: Hooks | None = None, **values: object) -> _Feeding:
+        made.append(_Feeding(tmp_path, device, hooks, **values))
         return made[-1]
 
     yield make
+    wrong = [text for feed in made for text in getattr(feed.device, "wrong", ())]
     while made:
         made.pop().close()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("buffers", [1, 3])
@@ -165,25 +84,27 @@ def feeding(tmp_path: Path) -> Iterator[Any]:
 def test_every_batch_arrives_once_and_whole_however_long_copies_take(
     feeding: Any, buffers: int, patience: int, locks: bool
 ) -> None:
-    lane = _PlayedLane(patience, locks)
-    feed = feeding(lane, device_prefetch=buffers, prefetch_batches=1, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
+    device = PlayedDevice(patience, locks)
+    feed = feeding(
+        device, device_prefetch=buffers, prefetch_batches=1, transform={"scale": 0.5, "mean_value": [1, 2, 3]}
+    )
     mean = np.array([1, 2, 3], np.float32)[:, None, None]
     for number in range(12):
         wanted = np.arange(4 * number, 4 * number + 4) % 20
         data, label = feed.next()
         np.testing.assert_array_equal(label, wanted)
         np.testing.assert_array_equal(data, (images()[wanted] - mean) * np.float32(0.5))
-    assert lane.locked is not None
-    assert lane.locked.nbytes >= 3 * (240 + 32)  # the whole ring
+    assert device.locked is not None
+    assert device.locked.nbytes >= 3 * (240 + 32)  # the whole ring
 
 
 def test_the_next_batch_is_sent_before_deliver_returns(feeding: Any) -> None:
-    lane = _PlayedLane(patience=10**9)
-    feed = feeding(lane, device_prefetch=1)
+    device = PlayedDevice(patience=10**9)
+    feed = feeding(device, device_prefetch=1)
     feed.next()
     feed.wait_until_ready()
     feed.next()
-    ahead = lane._copies[-1]
+    ahead = device.copies[-1]
     assert not ahead.done
     feed.next()
     assert ahead.done
@@ -191,7 +112,7 @@ def test_the_next_batch_is_sent_before_deliver_returns(feeding: Any) -> None:
 
 
 def test_what_is_on_its_way_does_not_count_as_received(feeding: Any) -> None:
-    feed = feeding(_PlayedLane(0))
+    feed = feeding(PlayedDevice(0))
     assert feed.delivery.state_dict()["position"] == 0
     for number in range(1, 4):
         feed.next()
@@ -201,7 +122,7 @@ def test_what_is_on_its_way_does_not_count_as_received(feeding: Any) -> None:
 def test_an_error_of_a_later_batch_waits_for_its_turn(feeding: Any, tmp_path: Path) -> None:
     labels = np.array([1, 2, 3, 4, 5, 2**24 + 1, 7, 8, 9, 10, 11, 12])
     write_hdf5(tmp_path / "train.h5", data=np.zeros((12, 2), np.float32), label=labels)
-    feed = feeding(_PlayedLane(0), epochs=1)
+    feed = feeding(PlayedDevice(0), epochs=1)
     feed.wait_until_ready()
     np.testing.assert_array_equal(feed.next()[1], labels[:4])
     with pytest.raises(InexactValueError, match="16777217"):
@@ -212,12 +133,12 @@ def test_an_error_of_a_later_batch_waits_for_its_turn(feeding: Any, tmp_path: Pa
 
 
 def test_the_last_batch_arrives_with_its_own_rows(feeding: Any) -> None:
-    feed = feeding(_PlayedLane(1), batch_size=8, last_batch="partial")
+    feed = feeding(PlayedDevice(1), batch_size=8, last_batch="partial")
     assert [len(feed.next()[1]) for _ in range(4)] == [8, 8, 4, 8]
 
 
 def test_blobs_of_another_shape_are_refused(feeding: Any) -> None:
-    feed = feeding(_PlayedLane(0))
+    feed = feeding(PlayedDevice(0))
     with pytest.raises(ValueError, match=r"has the shape \(0,\) and the next batch \(4, 3, 4, 5\)"):
         feed.delivery.deliver(feed.targets)
     np.testing.assert_array_equal(feed.next()[1], np.arange(4))  # the batch was not lost
@@ -229,7 +150,7 @@ def _cut(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
 
 @pytest.mark.parametrize("patience", [0, 1000])
 def test_padded_samples_travel_by_a_staged_copy(feeding: Any, patience: int) -> None:
-    feed = feeding(_PlayedLane(patience), Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}, pad={"value": -1})
+    feed = feeding(PlayedDevice(patience), Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}, pad={"value": -1})
     for number in range(5):
         data, label, lengths = feed.next()
         np.testing.assert_array_equal(label, np.arange(4) + 4 * number)
@@ -261,27 +182,101 @@ def _assert_the_labels_are_left(feed: Any) -> None:
 def test_each_row_loses_the_part_of_the_mean_under_its_crop(
     feeding: Any, tmp_path: Path, patience: int, locks: bool
 ) -> None:
-    feed = feeding(_PlayedLane(patience, locks), transform=_write_mean_and_images(tmp_path))
+    feed = feeding(PlayedDevice(patience, locks), transform=_write_mean_and_images(tmp_path))
     _assert_the_labels_are_left(feed)
 
 
 def test_closing_keeps_the_device_memory_until_its_readers_are_done(feeding: Any) -> None:
-    lane = _PlayedLane(0)
-    feed = feeding(lane, epochs=1)
+    device = PlayedDevice(0)
+    feed = feeding(device, epochs=1)
     for _ in range(5):  # to the end, so that nothing is sent ahead into the buffers
         feed.next()
     feed.close()
-    assert lane._read
-    assert set(lane._read.values()) <= lane._waited
+    assert device.read
+    assert set(device.read.values()) <= device.waited
 
 
 def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
-    lane = _PlayedLane(10**9)
-    feed = feeding(lane)
+    device = PlayedDevice(10**9)
+    feed = feeding(device)
     feed.next()
     feed.close()
-    assert lane.unlocked == 1
-    assert all(copy.done for copy in lane._copies)
+    assert device.unlocked == 1
+    assert all(copy.done for copy in device.copies)
+
+
+# ---- what raises
+
+
+_STEPS = ("lock", "memory", "host_memory", "send", "sent", "send_after", "used", "use_after")
+
+
+class _Trouble:
+    """Raises `error` once, at the `nth` time that the step is come to, and keeps raising it until it is `over`."""
+
+    def __init__(self, step: str, nth: int, error: type[BaseException], lasting: bool) -> None:
+        self._step, self._left, self._error, self._lasting = step, nth, error, lasting
+        self.raised = 0
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            self._left -= 1
+            if self._left == 0 or (self._lasting and self._left < 0):
+                self.raised += 1
+                raise self._error(f"trouble {step}")
+
+
+def _labels_though_raising(feed: Any, count: int) -> list[list[float]]:
+    labels: list[list[float]] = []
+    while len(labels) < count:
+        with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+            labels.append(feed.next()[1].tolist())
+        assert feed.delivery.state_dict()["position"] == 4 * len(labels)
+    return labels
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", _STEPS)
+def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(
+    feeding: Any, step: str, when: str, error: type[BaseException]
+) -> None:
+    raised = 0
+    for nth, buffers in ((1, 1), (2, 2), (5, 3)):
+        device = PlayedDevice(patience=1, locks=step != "host_memory")
+        device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
+        feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, epochs=2)
+        assert _labels_though_raising(feed, 10) == [list(range(4 * k % 20, 4 * k % 20 + 4)) for k in range(10)]
+        feed.close()
+        assert device.unlocked
+        raised += trouble.raised
+    assert raised
+
+
+@pytest.mark.parametrize("step", [*_STEPS[1:], "lock"])
+def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(feeding: Any, step: str) -> None:
+    device = PlayedDevice(patience=10**9, locks=step != "host_memory")
+    feed = feeding(device, device_prefetch=1)
+    if step in ("send", "sent", "send_after", "used", "use_after"):
+        feed.next()
+    device.at = trouble = _Trouble(f"before {step}", 1, RuntimeError, lasting=True)
+    while not trouble.raised:  # what was on the device already may still come
+        with contextlib.suppress(RuntimeError):
+            feed.next()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=f"trouble before {step}"):
+            feed.next()
+    held = feed.pipeline
+    if step == "send_after":
+        with pytest.raises(RuntimeError, match="trouble before send_after"):
+            feed.delivery.close()
+    else:
+        feed.delivery.close()
+    assert device.unlocked
+    assert all(copy.done for copy in device.copies)
+    device.at = lambda step: None
+    for _ in range(8):  # no slot is kept: the pipeline goes on without the delivery
+        held.release(held.take())
 
 
 # ---- on a real device
@@ -291,7 +286,7 @@ def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
 @pytest.mark.parametrize("buffers", [1, 3])
 def test_cuda_gets_every_batch_while_the_users_stream_still_computes(feeding: Any, buffers: int) -> None:
     device = f"cuda:{torch.cuda.device_count() - 1}"
-    feed = feeding(CudaLane(device), device_prefetch=buffers, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
+    feed = feeding(CudaDevice(device), device_prefetch=buffers, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
     mean = np.array([1, 2, 3], np.float32)[:, None, None]
     kept = []
     with torch.cuda.stream(torch.cuda.Stream(device)):
@@ -310,12 +305,12 @@ def test_cuda_gets_every_batch_while_the_users_stream_still_computes(feeding: An
 
 @pytest.mark.cuda
 def test_cuda_subtracts_the_part_of_the_mean_under_each_crop(feeding: Any, tmp_path: Path) -> None:
-    _assert_the_labels_are_left(feeding(CudaLane("cuda:0"), transform=_write_mean_and_images(tmp_path)))
+    _assert_the_labels_are_left(feeding(CudaDevice("cuda:0"), transform=_write_mean_and_images(tmp_path)))
 
 
 @pytest.mark.cuda
 def test_the_ring_is_page_locked_until_close(feeding: Any) -> None:
-    feed = feeding(CudaLane("cuda:0"))
+    feed = feeding(CudaDevice("cuda:0"))
     feed.next()
     rows = torch.from_numpy(feed.pipeline.peek().tops["data"])
     assert rows.is_pinned()
@@ -325,27 +320,27 @@ def test_the_ring_is_page_locked_until_close(feeding: Any) -> None:
 
 @pytest.mark.cuda
 def test_memory_that_cannot_be_locked_is_said_and_leaves_no_error_behind() -> None:
-    lane = CudaLane("cuda:0")
+    device = CudaDevice("cuda:0")
     memory = np.zeros(1 << 20, np.uint8)
-    assert lane.lock(memory)
+    assert device.lock(memory)
     with pytest.warns(RuntimeWarning, match="refused to page-lock"):
-        assert not CudaLane("cuda:0").lock(memory)
+        assert not CudaDevice("cuda:0").lock(memory)
     assert float(torch.ones(3, device="cuda:0").sum()) == 3
-    lane.unlock()
+    device.unlock()
 
 
 _ON_THE_SECOND = """
 import numpy as np, torch
-from blobfeed.readers.delivery.cuda_lane import CudaLane
+from blobfeed.readers.delivery.cuda_device import CudaDevice
 
-lane = CudaLane("cuda:1")
+device = CudaDevice("cuda:1")
 memory = np.zeros(1 << 20, np.uint8)
-assert lane.lock(memory)
-lane.send(memory, lane.device_room(memory.nbytes))
-lane.send_after(lane.used())
-lane.use_after(lane.sent())
-lane.host_room(8)
-lane.unlock()
+assert device.lock(memory)
+device.send(memory, device.memory(memory.nbytes))
+device.send_after(device.used())
+device.use_after(device.sent())
+device.host_memory(8)
+device.unlock()
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
 """
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.readers.delivery.delivery import CopyDelivery, Delivery, ViewDelivery, make_delivery
+from blobfeed.readers.delivery.delivery import Delivery
+from blobfeed.readers.delivery.host_delivery import HostDelivery, make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
 from blobfeed.workers.base.hooks import Hooks, Sample
@@ -91,7 +92,7 @@ def test_numpy_blobs_and_cpu_tensors_get_the_same_values(feeding: Any, blob: Any
         data, label = feed.next(blobs)
         np.testing.assert_array_equal(np.asarray(data), (images()[start : start + 4] - 3) / 4)
         np.testing.assert_array_equal(np.asarray(label), np.arange(start, start + 4))
-    assert isinstance(feed.delivery, CopyDelivery)
+    assert isinstance(feed.delivery, HostDelivery)
 
 
 def test_delivering_leaves_torchs_threads_as_the_user_set_them(feeding: Any) -> None:
@@ -129,7 +130,7 @@ def test_a_view_is_the_slots_memory_until_the_next_batch(feeding: Any) -> None:
         np.testing.assert_array_equal(data.numpy(), images()[start : start + 4])
         np.testing.assert_array_equal(label.numpy(), np.arange(start, start + 4))
         seen.append(data.data_ptr())
-    assert isinstance(feed.delivery, ViewDelivery)
+    assert isinstance(feed.delivery, HostDelivery)
     shown = feed.pipeline.peek().tops["data"]
     whole = shown.base
     first, last = whole.ctypes.data, whole.ctypes.data + whole.nbytes

@@ -13,8 +13,19 @@ from tests.faults.figures import Figure, spread, table
 from tests.faults.record import Difference, Record, compare
 from tests.faults.scale import QUICK
 from tests.faults.works import EPOCHS, SAMPLES, WORKS, Work
+from tests.support.waiting import DEADLINE_S
 
-_SHORT = replace(QUICK, chaos_s=1.0, pause_s=0.1, kills=3, hangs=1, assemblers=1, hostile_frames=250, soak_s=4.0)
+_SHORT = replace(
+    QUICK,
+    chaos_s=1.0,
+    pause_s=0.1,
+    kills=3,
+    hangs=1,
+    assemblers=1,
+    hostile_frames=250,
+    soak_s=4.0,
+    survival_s=DEADLINE_S,
+)
 
 
 @pytest.mark.parametrize("work", [WORKS[4], WORKS[7]], ids=lambda work: work.name)

@@ -118,7 +118,7 @@ class Victim:
 
 @pytest.fixture
 def victim() -> Iterator[Victim]:
-    parameters = Parameters(batch_size=BATCH, num_loaders=2, shuffle=True, seed=SEED, timeout_s=20)
+    parameters = Parameters(batch_size=BATCH, num_loaders=2, shuffle=True, seed=SEED, timeout_s=60)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with Pipeline(parameters, source=Counted()) as pipeline:
         yield Victim(pipeline, context)
@@ -217,7 +217,7 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_nobody_else_anyt
     for link, stranger in victim.strangers.items():
         events = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         stranger.send(frame)
-        assert events.poll(20_000), f"{link} keeps a connection that sends {len(frame)} bytes"
+        assert events.poll(60_000), f"{link} keeps a connection that sends {len(frame)} bytes"
         assert recv_monitor_message(events)["event"] == zmq.EVENT_DISCONNECTED
         stranger.disable_monitor()
         events.close()

@@ -19,6 +19,8 @@ from blobfeed.workers.transport.messages import Announce, StreamBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.pure
+
 ALL_ROWS = 1 << 40
 
 NOTHING_TO_LOAD: dict[str, Any] = {

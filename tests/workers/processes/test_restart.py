@@ -67,7 +67,7 @@ def nothing_left() -> Iterator[None]:
     before = Held.now()
     yield
     gc.collect()
-    assert wait_until_none(before.grown, 1.0) == []
+    assert wait_until_none(before.grown, DEADLINE_S) == []
 
 
 def memory_kib() -> int:
@@ -238,13 +238,11 @@ def test_ctrl_c_ends_the_wait_for_a_slow_loader_and_the_run_can_be_closed(tmp_pa
         run.expect("waiting")
         wait_until((tmp_path / "hung").exists, "a loader hangs in decode")
         children = run.children()
-        begun = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         run.expect("interrupted")
-        assert time.monotonic() - begun < 1.0
         run.tell()
         run.expect("closed")
-        assert run.children() == []
+        run.assert_no_children()
         run.tell()
         assert run.end() == 0, run.stderr
         run.assert_nothing_is_left(children)

@@ -34,19 +34,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 Values = NDArray[np.float32]
 
 
-def some_values() -> Values:
-    return np.random.default_rng(8).random((SAMPLES, *ROW), np.float32)
+def some_values(row: tuple[int, ...] = ROW) -> Values:
+    return np.random.default_rng(8).random((SAMPLES, *row), np.float32)
 
 
-def write(path: Path, layout: str) -> Values:
-    values = some_values()
+def write(path: Path, layout: str, given: Values | None = None) -> Values:
+    values = some_values() if given is None else given
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=values, **LAYOUTS[layout])
     return values
 
 
-def open_pipeline(path: Path, *, memory_map: bool | None = None, **values: Any) -> Pipeline:
-    source = {"hdf5": {"path": str(path), "memory_map": memory_map, "chunk_cache_bytes": 0}}
+def open_pipeline(path: Path, **values: Any) -> Pipeline:
+    source = {"hdf5": {"path": str(path), "chunk_cache_bytes": 0}}
     given = {"source": source, "tops": ("data",), "batch_size": BATCH, "shuffle": False, "epochs": 1} | values
     return Pipeline(parameters(**given))
 
@@ -95,13 +95,17 @@ def test_a_file_that_has_vanished_cannot_be_replaced_by_its_own_samples(tmp_path
             pipeline.peek()
 
 
-@pytest.mark.parametrize(("layout", "memory_map"), [("contiguous", True), ("contiguous", False), ("gzip", False)])
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [("contiguous", ROW), ("contiguous", (1 << 17,)), ("gzip", ROW)],
+    ids=["by map", "large rows by preadv", "gzip"],
+)
 def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
-    layout: str, memory_map: bool, tmp_path: Path
+    layout: str, row: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "a.h5"
-    values = write(path, layout)
-    with open_pipeline(path, memory_map=memory_map, epochs=None, prefetch_batches=1, num_loaders=1) as pipeline:
+    values = write(path, layout, some_values(row))
+    with open_pipeline(path, epochs=None, prefetch_batches=1, num_loaders=1) as pipeline:
         held = pipeline.take()
         np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
         os.truncate(path, 2048)

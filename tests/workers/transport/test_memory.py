@@ -11,6 +11,8 @@ from blobfeed.workers.transport.memory import available_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.pure
+
 MIB = 1 << 20
 FREE = 8000 * MIB
 

@@ -15,6 +15,8 @@ from blobfeed.workers.transport.messages import FromLoader, Opener, Sealer, ToAs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.pure
+
 KEY = bytes(range(32))
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.transport.shared_map import HUGE_PAGE, SharedMap
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def descriptor() -> Iterator[int]:

@@ -5,9 +5,9 @@
     3. store     write the sample's bytes, then its state: a process that dies in between has published nothing
     4. take      gather published samples from the map
 
-Samples are written with pwrite and read through a read-only map, which are one page cache: a full disk is then an
-error of that call, where a store into the map would be a SIGBUS. Two processes that store the same sample write the
-same bytes to the same place. Replacing a file gives it a new inode, so whoever uses the old one keeps it.
+Samples are written with pwrite and read through a read-only map; both use one page cache. So a full disk is an error of
+that call; a store into the map would be a SIGBUS. Two processes that store the same sample write the same bytes to the
+same offset. Replacing a file gives it a new inode, so a process that uses the old one keeps it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
-from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, Layout, Region
+from ..stored.file import in_memory
+from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, Layout
 
 _EMPTY = 0
 _WRITTEN = 1  # complete, but perhaps not on the disk yet: good until the machine stops
@@ -39,15 +39,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_PATIENCE_S = 60.0
 _LOCK_PAUSE_S = 0.02
 _QUIET_S = 60.0
-_PROBES = 4
 _MB = 1e6
 
 
 def prepare(path: Path, layout: Layout, size_limit: int) -> None:
-    """See to it that a file of this layout lies at `path`, whatever lay there before.
+    """Make sure that a file of this layout lies at `path`, whatever lay there before.
 
-    Raises ParameterError where `size_limit` (bytes) is too small for it, or where something lies at `path` that is no
-    cache; SourceError where the disk has not enough room, or the folder cannot be written.
+    Raises ParameterError if `size_limit` (bytes) is too small for it, or if something lies at `path` that is no cache;
+    SourceError if the disk has too little space, or the folder cannot be written.
     """
     if not path.parent.is_dir():
         raise ParameterError(f"cache: the folder of path {path} does not exist: create it, or choose another path")
@@ -72,28 +71,24 @@ def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
-        while not _lock(descriptor):
-            if time.monotonic() > deadline:
-                raise SourceError(
-                    f"cache folder {folder} has been locked by another process for {_LOCK_PATIENCE_S:.0f} s: "
-                    "end that process, or put the cache elsewhere"
-                )
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SourceError(
+                        f"cache folder {folder} has been locked by another process for {_LOCK_PATIENCE_S:.0f} s: "
+                        "end that process, or put the cache elsewhere"
+                    ) from None
             time.sleep(_LOCK_PAUSE_S)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _holds(path: Path, layout: Layout) -> bool:
-    """Whether a whole file of this layout lies at `path`; raises ParameterError where it is no cache at all."""
+    """Whether a whole file of this layout lies at `path`; raises ParameterError if it is no cache at all."""
     try:
         with path.open("rb") as file:
             identity = file.read(IDENTITY_BYTES)
@@ -110,7 +105,7 @@ def _holds(path: Path, layout: Layout) -> bool:
 
 
 def _create(path: Path, layout: Layout, size_limit: int) -> None:
-    _require_room(path, layout, size_limit)
+    _require_space(path, layout, size_limit)
     for abandoned in path.parent.glob(f".{path.name}.*.new"):  # by a process that died here: we hold the lock
         abandoned.unlink()
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -119,40 +114,39 @@ def _create(path: Path, layout: Layout, size_limit: int) -> None:
         os.posix_fallocate(descriptor, 0, layout.sparse_at)
         os.truncate(descriptor, layout.size)
         _write(descriptor, layout.identity + _boot(), 0)
-        os.fsync(descriptor)  # or a power failure could leave a file by this name that nobody knows for a cache
+        os.fsync(descriptor)  # or a power failure could leave a file of this name that does not say that it is a cache
         new.rename(path)
     finally:
         os.close(descriptor)
         new.unlink(missing_ok=True)
 
 
-def _require_room(path: Path, layout: Layout, size_limit: int) -> None:
+def _require_space(path: Path, layout: Layout, size_limit: int) -> None:
     need, free = min(layout.size, size_limit), shutil.disk_usage(path.parent).free
     if need > free:
         raise SourceError(
             f"cache {path}: {layout.samples} samples need {'up to ' if layout.varies else ''}{_megabytes(need)} "
-            f"(size_limit {_megabytes(size_limit)}), but its disk has {_megabytes(free)} free: make room, choose "
+            f"(size_limit {_megabytes(size_limit)}), but its disk has {_megabytes(free)} free: free some, choose "
             f"another path{', lower size_limit' if layout.varies else ''}, or leave out the cache"
         )
 
 
 def _forget_what_a_crash_may_have_lost(path: Path, layout: Layout) -> None:
-    """After a restart of the machine, samples that were not on the disk for sure count as never written.
+    """After a restart of the machine, samples that may not have been on the disk count as never written.
 
     Without this, a power failure could leave the state of a sample on the disk, but not its bytes.
     """
-    with CacheFile(path, layout, 0) as file:
+    with contextlib.closing(CacheFile(path, layout, 0)) as file:
         if os.pread(file.descriptor, BOOT_BYTES, BOOT_AT) != _boot():
-            file.replace_states(_WRITTEN, _EMPTY)
+            file.set_states(file.states == _WRITTEN, _EMPTY)
             _write(file.descriptor, _boot(), BOOT_AT)
         file.settle()
 
 
 def _boot() -> bytes:
-    try:
-        return _BOOT_ID.read_bytes()[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
-    except OSError:  # no /proc: then every boot looks the same
-        return bytes(BOOT_BYTES)
+    """What differs from one start of the machine to the next; without /proc every start looks the same."""
+    boot = _BOOT_ID.read_bytes() if _BOOT_ID.exists() else b""
+    return boot[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -167,7 +161,7 @@ def _megabytes(size: int) -> str:
 
 
 def attach(path: Path, layout: Layout, size_limit: int) -> CacheFile | None:
-    """The file at `path`, or None where another run has meanwhile put other content there."""
+    """The file at `path`, or None if another run has meanwhile put other content there."""
     try:
         return CacheFile(path, layout, size_limit) if _holds(path, layout) else None
     except (ParameterError, OSError):
@@ -175,7 +169,7 @@ def attach(path: Path, layout: Layout, size_limit: int) -> CacheFile | None:
 
 
 class CacheFile:
-    """A cache file that is open and mapped. `states`: shape (samples,), not zero where a sample is to be had."""
+    """A cache file that is open and mapped. `states`: shape (samples,), not zero for the samples that it holds."""
 
     def __init__(self, path: Path, layout: Layout, size_limit: int) -> None:
         self._layout = layout
@@ -187,14 +181,14 @@ class CacheFile:
             os.close(self.descriptor)
             raise
         self.states: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, layout.samples, STATES_AT)
-        self._rows = {name: self._mapped_rows(region) for name, region in layout.regions.items()}
-        self._shapes = {name: self._mapped_shapes(region) for name, region in layout.regions.items()}
-
-    def __enter__(self) -> CacheFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._rows: dict[str, AnyArray] = {}
+        self._shapes: dict[str, NDArray[np.int32]] = {}
+        for name, region in layout.regions.items():
+            spec, samples = region.spec, layout.samples
+            row, dtype = ((region.stride,), np.dtype(np.uint8)) if spec.varies else (spec.shape, spec.dtype)
+            self._rows[name] = np.ndarray((samples, *row), dtype, self._map, region.at)
+            if spec.varies:
+                self._shapes[name] = np.ndarray((samples, len(spec.shape)), np.int32, self._map, region.shapes_at)
 
     def close(self) -> None:
         """Close file and map; nothing of this object may be used from then on."""
@@ -205,12 +199,11 @@ class CacheFile:
 
     def take(self, name: str, indices: IndexArray, rows: Rows) -> None:
         """Copy samples `indices`, all of them published, into `rows`."""
-        stored = self._rows[name]
-        if not isinstance(rows, RaggedRows):
-            np.take(stored, indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
-            return
-        for row, index in enumerate(indices.tolist()):
-            rows.put(row, self.view(name, index))
+        if isinstance(rows, RaggedRows):
+            for row, index in enumerate(indices.tolist()):
+                rows.put(row, self.view(name, index))
+        else:
+            np.take(self._rows[name], indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
 
     def view(self, name: str, index: int) -> AnyArray:
         """Sample `index`, which is published, as it lies in the map; read-only."""
@@ -222,9 +215,11 @@ class CacheFile:
         return row[: math.prod(shape) * spec.dtype.itemsize].view(spec.dtype).reshape(shape)
 
     def store(self, index: int, sample: Sequence[tuple[str, AnyArray]]) -> None:
-        """Write `sample`, an array of its own shape for each name, and publish it; raises OSError where it cannot."""
+        """Write `sample`, an array of its own shape for each name, and publish it; raises OSError if it cannot."""
         if self._layout.varies:
-            self._require_below_limit(sum(array.nbytes for _, array in sample))
+            used = os.fstat(self.descriptor).st_blocks * 512
+            if used + sum(array.nbytes for _, array in sample) > self._size_limit:
+                raise OSError(errno.EFBIG, f"size_limit of {_megabytes(self._size_limit)} is reached")
         for name, array in sample:
             region = self._layout.regions[name]
             _write(self.descriptor, _bytes_of(array), region.row_at(index))
@@ -235,54 +230,29 @@ class CacheFile:
         os.pwrite(self.descriptor, bytes([_WRITTEN]), STATES_AT + index)
 
     def settle(self) -> None:
-        """Note in the file that what is published is on the disk for good, if that can be had without a wait.
+        """Note in the file that what is published is on the disk for good, if that takes no waiting.
 
         A file that has just been filled is left to a later run: the kernel writes it back within half a minute or so
-        by itself, and to wait for gigabytes of it would hold up the trainer.
+        by itself, and waiting for gigabytes of it would hold up the trainer.
         """
         published = self.states == _WRITTEN
         if published.any() and time.time() - os.fstat(self.descriptor).st_mtime > _QUIET_S:
             os.fdatasync(self.descriptor)
-            self._set_states(published, _DURABLE)
-
-    def replace_states(self, old: int, new: int) -> None:
-        self._set_states(self.states == old, new)
+            self.set_states(published, _DURABLE)
 
     def will_need(self, indices: IndexArray) -> None:
-        """Have the kernel read the rows of published samples, unless the first few of them are in memory already."""
+        """Have the kernel read the rows of published samples, unless a few of them are in memory already."""
         region = max(self._layout.regions.values(), key=lambda region: region.stride)
-        places = [region.row_at(index) for index in indices.tolist()]
-        if not all(map(self._is_resident, places[:: max(1, len(places) // _PROBES)])):
-            for place in places:
-                os.posix_fadvise(self.descriptor, place, region.stride, os.POSIX_FADV_WILLNEED)
+        offsets = region.at + indices * region.stride
+        if not in_memory(self.descriptor, offsets):
+            for offset in offsets.tolist():
+                os.posix_fadvise(self.descriptor, offset, region.stride, os.POSIX_FADV_WILLNEED)
 
-    def _is_resident(self, offset: int) -> bool:
-        try:
-            os.preadv(self.descriptor, [bytearray(1)], offset, os.RWF_NOWAIT)
-        except OSError:
-            return False
-        return True
-
-    def _require_below_limit(self, more: int) -> None:
-        used = os.fstat(self.descriptor).st_blocks * 512
-        if used + more > self._size_limit:
-            raise OSError(errno.EFBIG, f"size_limit of {_megabytes(self._size_limit)} is reached")
-
-    def _set_states(self, chosen: NDArray[np.bool_], state: int) -> None:
-        # Only these bytes: a whole table written back would take back what another process publishes meanwhile.
+    def set_states(self, chosen: NDArray[np.bool_], state: int) -> None:
+        # Only these bytes: writing the whole table would take back what another process publishes meanwhile.
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
         for start, stop in zip(edges[::2], edges[1::2], strict=True):
             _write(self.descriptor, bytes([state]) * (stop - start), STATES_AT + start)
-
-    def _mapped_rows(self, region: Region) -> NDArray[Any]:
-        samples, spec = self._layout.samples, region.spec
-        if spec.varies:
-            return np.ndarray((samples, region.stride), np.uint8, self._map, region.at)
-        return np.ndarray((samples, *spec.shape), spec.dtype, self._map, region.at)
-
-    def _mapped_shapes(self, region: Region) -> NDArray[np.int32]:
-        axes = len(region.spec.shape) if region.spec.varies else 0
-        return np.ndarray((self._layout.samples, axes), np.int32, self._map, region.shapes_at if axes else 0)
 
 
 def _bytes_of(array: AnyArray) -> memoryview:

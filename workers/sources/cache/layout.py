@@ -1,9 +1,9 @@
-"""Where in a cache file everything lies. Pure arithmetic over the specs.
+"""The layout of a cache file. Pure arithmetic over the specs.
 
     identity | boot | a state for each sample | shapes of varying samples | rows of fixed size | rows of varying size
 
-Each part begins on a page. Rows of varying size each begin on one, too, with room for the largest: the file is sparse
-there, so that a small sample takes no more disk than it needs, and its place needs no table and no lock.
+Each part begins on a page. So does each row of varying size, which has space for the largest sample: the file is sparse
+there, a small sample takes no more disk than it needs, and finding it needs no table and no lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHAPE_ITEM_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The rows of one name: row i begins at `at + i * stride`, and its shape, where it varies, at `shapes_at`."""
+    """The rows of one name: row i begins at `at + i * stride`, and its shape, if it varies, at `shapes_at`."""
 
     spec: ArraySpec
     at: int
@@ -74,7 +74,7 @@ def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
 
 
 def _identity(specs: Mapping[str, ArraySpec], samples: int, key: str, size: int) -> bytes:
-    """What tells this file from any other one: the first bytes of it, for people to read, too."""
+    """The first bytes of the file, which tell it from any other one; people can read them, too."""
     whole = json.dumps([key, samples, [(name, str(spec), spec.dtype.str) for name, spec in specs.items()]])
     digest = hashlib.blake2b(whole.encode(), digest_size=32).hexdigest()
     text = MAGIC + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"

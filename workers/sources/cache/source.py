@@ -1,24 +1,23 @@
 """The decoded cache: a source in front of another one, which keeps what that one has read in a memory-mapped file.
 
-What is kept is what `read` gives: samples after the deterministic part of decoding, before anything that is drawn.
-The first epoch fills the file, whoever reads; from then on, and in later runs, a sample is a copy out of the map.
+It keeps what `read` gives: samples after the deterministic part of decoding, before anything random. The first epoch
+fills the file, whichever process reads; from then on, and in later runs, a sample is a copy out of the map.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare
-from .layout import Layout, lay_out
+from .layout import lay_out
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +25,9 @@ _log = logging.getLogger(__name__)
 class CachedSource(Source):
     """The samples of `source`, read from it once and from the file at `path` ever after.
 
-    `size_limit`: bytes that the file may take on the disk. Samples of fixed size are all provided for at once, so that
-    a limit or a disk too small for them is an error here; of samples that vary in size, those that go beyond the limit
-    are read from `source` each time, which is said once in the log.
+    `size_limit`: bytes that the file may take on the disk. The disk for samples of fixed size is taken at once, so that
+    a limit or a disk too small for them is an error here. Of samples that vary in size, those that go beyond the limit
+    are read from `source` each time; the log says so once.
 
     A file that holds other content (another source, changed files, other decode options), or is damaged, is replaced;
     processes that use it keep it. Two runs may share one. Raises ParameterError and SourceError, see `prepare`.
@@ -41,7 +40,7 @@ class CachedSource(Source):
         self.modules = source.modules
         self._path = path.absolute()
         self._size_limit = size_limit
-        self._layout: Layout = lay_out(source.specs, len(source), source.fingerprint())
+        self._layout = lay_out(source.specs, len(source), source.fingerprint())
         self._file: CacheFile | None = None
         self._usable = True
         self._fills = True
@@ -56,7 +55,7 @@ class CachedSource(Source):
 
     @property
     def chunk_samples(self) -> int | None:
-        # Of the source behind, even when all is cached: the order of samples must not depend on what a run finds.
+        # That of the source behind, even if all is cached: the order of samples must not depend on what a run finds.
         return self._source.chunk_samples
 
     @property
@@ -70,14 +69,16 @@ class CachedSource(Source):
         if file is None:
             self._source.read(indices, out)
             return
-        for hit, rows in _runs(file.states[indices] != 0):
-            here = {name: top[rows] for name, top in out.items()}
-            if hit:
+        hits = file.states[indices] != 0
+        edges = [0, *(np.flatnonzero(np.diff(hits)) + 1).tolist(), len(hits)]
+        for start, stop in itertools.pairwise(edges if len(hits) else []):
+            here = {name: top[start:stop] for name, top in out.items()}
+            if hits[start]:
                 for name, top in here.items():
-                    file.take(name, indices[rows], top)
+                    file.take(name, indices[start:stop], top)
             else:
-                self._source.read(indices[rows], here)
-                self._keep(file, indices[rows], here)
+                self._source.read(indices[start:stop], here)
+                self._keep(file, indices[start:stop], here)
 
     def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
         file = self._opened()
@@ -102,7 +103,10 @@ class CachedSource(Source):
     def close(self) -> None:
         """Close file and source; the next read opens them again."""
         if self._file is not None:
-            self._settle(self._file)
+            try:
+                self._file.settle()
+            except OSError as error:  # the samples stay good until the machine stops
+                _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
             self._file.close()
             self._file = None
         self._source.close()
@@ -115,14 +119,11 @@ class CachedSource(Source):
             self._file = attach(self._path, self._layout, self._size_limit)
             if self._file is None:
                 self._usable = False
-                _log.warning("cache %s now holds other samples, another run has replaced it: go on without", self._path)
+                _log.warning(
+                    "cache %s now holds other samples, another run has replaced it: this run goes on without",
+                    self._path,
+                )
         return self._file
-
-    def _settle(self, file: CacheFile) -> None:
-        try:
-            file.settle()
-        except OSError as error:  # the samples stay good until the machine stops
-            _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
 
     def _keep(self, file: CacheFile, indices: IndexArray, rows: Mapping[str, Rows]) -> None:
         """Store what was just read; a cache that is full, or fails, costs speed and no sample."""
@@ -142,11 +143,3 @@ class CachedSource(Source):
 
 def _sample(rows: Rows, row: int) -> AnyArray:
     return rows.get(row) if isinstance(rows, RaggedRows) else rows[row : row + 1]
-
-
-def _runs(hits: NDArray[np.bool_]) -> Iterator[tuple[bool, slice]]:
-    """The runs of equal values in `hits`: the value and the rows that have it."""
-    edges = [0, *(np.flatnonzero(np.diff(hits)) + 1).tolist(), len(hits)]
-    for start, stop in itertools.pairwise(edges):
-        if start < stop:
-            yield bool(hits[start]), slice(start, stop)

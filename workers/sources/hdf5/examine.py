@@ -1,35 +1,53 @@
-"""Finding out, once and in the trainer, how data sets are stored, and whether they fit each other."""
+"""Finding out, once and in the trainer, how data sets are stored, as far as they can be read without the HDF5 library.
+
+Raises SourceError if a file or a data set is damaged, or does not fit the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray
-from ..stored.file import FileStamp
-from ..stored.layout import StoredArray, ThroughLibrary
-from ..stored.library_rows import find_dataset, longest_element, open_file
-from .find_layout import find_layout
-from .options import HDF5Options
+from ..stored.file import FileStamp, Locking
+from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
+from ..stored.library_rows import find_dataset, has_filter, longest_element, open_file
 
 _SCAN_ROWS = 4096
+_DIRECT_FILTERS: Mapping[int, FilterKind] = {
+    h5py.h5z.FILTER_DEFLATE: "deflate",
+    h5py.h5z.FILTER_SHUFFLE: "shuffle",
+    h5py.h5z.FILTER_FLETCHER32: "fletcher32",
+}
 
 
-def examine_file(path: str, tops: Sequence[str], options: HDF5Options) -> dict[str, StoredArray]:
-    """The data sets `tops` of the file at `path`; raises SourceError where they cannot be read."""
-    with open_file(path, options.locking) as file:
-        return {top: examine(find_dataset(file, top), options.max_length) for top in tops}
-
-
-def examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
-    """How `dataset` is stored; raises SourceError where its type has no array to deliver.
+def examine_file(
+    path: str, tops: Sequence[str], dims: Mapping[str, Sequence[str]], *, locking: Locking, max_length: int | None
+) -> dict[str, StoredArray]:
+    """The data sets `tops` of the file at `path`, those in `dims` with their dimensions as named there.
 
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
     """
+    with open_file(path, locking) as file:
+        arrays = {top: _examine(find_dataset(file, top), max_length) for top in tops}
+    for top, names in dims.items():
+        arrays[top] = replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
+    counts = {top: array.samples for top, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise SourceError(
+            f"source hdf5: {path!r}: the data sets differ in length: "
+            f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample"
+        )
+    return arrays
+
+
+def _examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
     # By an external link the data set may lie in another file than the one that was opened.
     stamp, name = FileStamp.of(dataset.file.filename), dataset.name.lstrip("/")
     if not dataset.shape:
@@ -46,9 +64,9 @@ def examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
 
 
 def _other_files(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> tuple[FileStamp, ...]:
-    """The other files that a virtual or externally stored data set is made of; raises SourceError where one is missing.
+    """The other files that a virtual or externally stored data set is made of; raises SourceError if one is missing.
 
-    The library itself would fill the gap that a missing part of a virtual data set leaves with the fill value.
+    The library itself would put the fill value wherever a part of a virtual data set is missing.
     """
     names = [entry[0] for entry in dataset.external or ()]
     names += [source.file_name for source in dataset.virtual_sources()] if dataset.is_virtual else []
@@ -61,7 +79,7 @@ def _other_files(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> tuple[Fi
 
 
 def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_length: int | None) -> StoredArray:
-    layout = ThroughLibrary("its elements vary in size", dataset.chunks)
+    layout = ThroughLibrary(dataset.chunks)
     element = h5py.check_vlen_dtype(dataset.dtype)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         longest = max(max_length or _longest(dataset), 1)
@@ -79,20 +97,104 @@ def _unsupported(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> SourceEr
 
 
 def _longest(dataset: h5py.Dataset) -> int:
-    return max(map(longest_element, _blocks(dataset)), default=0)
+    starts = range(0, dataset.shape[0], _SCAN_ROWS)
+    return max((longest_element(dataset[start : start + _SCAN_ROWS]) for start in starts), default=0)
 
 
-def _blocks(dataset: h5py.Dataset) -> Iterator[AnyArray]:
-    for start in range(0, dataset.shape[0], _SCAN_ROWS):
-        yield dataset[start : start + _SCAN_ROWS]
-
-
-def require_same_length(arrays: Mapping[str, StoredArray]) -> None:
-    """Raises SourceError where the data sets of one file differ in their number of samples."""
-    counts = {top: array.samples for top, array in arrays.items()}
-    if len(set(counts.values())) > 1:
-        path = next(iter(arrays.values())).file.path
+def find_layout(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:
+    """Where the elements of `dataset` lie; raises SourceError if that is beyond the end of the file."""
+    _, inner = dataset.dtype.subdtype or (None, ())
+    chunk = dataset.chunks and dataset.chunks + inner
+    if not _is_direct(dataset):
+        return ThroughLibrary(chunk)
+    if not chunk:
+        offset = dataset.id.get_offset()
+        if offset is None:  # it was never written: all elements have the fill value
+            return ThroughLibrary()
+        _require_inside(stamp, name, offset + dataset.id.get_storage_size())
+        return Chunked(dataset.shape + inner, np.array([offset]))
+    plist = dataset.id.get_create_plist()
+    applied = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+    numbers = [found[0] for found in applied]
+    if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
+        filters = tuple(_direct_filter(found[0], found[2]) for found in applied)
+        return _chunked(dataset, filters, stamp, name)
+    unknown = [number for number in numbers if not has_filter(number)]
+    if unknown:
         raise SourceError(
-            f"source hdf5: {path!r}: the data sets differ in length: "
-            f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample"
+            f"source hdf5: {stamp.path}:{name} is stored with the HDF5 filter {unknown[0]}, which is not available "
+            "here; `pip install hdf5plugin` brings the common ones"
         )
+    return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
+
+
+def _is_direct(dataset: h5py.Dataset) -> bool:
+    """Whether the elements lie in this file (not compact, virtual or external), in a type that NumPy has, too."""
+    return (
+        dataset.id.get_create_plist().get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
+        and not dataset.external
+        # Whether offsets count from the file's start or from the end of the user block has changed between versions.
+        and not dataset.file.userblock_size
+        # NumPy has no type with fewer significant bits or another padding.
+        and dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True)
+    )
+
+
+def _require_inside(stamp: FileStamp, name: str, end: int) -> None:
+    if end > stamp.size:
+        raise SourceError(
+            f"source hdf5: {stamp.path!r} is cut short: {name} reaches to byte {end}, the file has {stamp.size}; "
+            "copy it again"
+        )
+
+
+def _direct_filter(number: int, values: tuple[int, ...]) -> ChunkFilter:
+    kind = _DIRECT_FILTERS[number]
+    return ChunkFilter(kind, values[0]) if kind == "shuffle" else ChunkFilter(kind)
+
+
+def _chunked(
+    dataset: h5py.Dataset, filters: tuple[ChunkFilter, ...], stamp: FileStamp, name: str
+) -> Chunked | ThroughLibrary:
+    grid = tuple(-(-extent // size) for extent, size in zip(dataset.shape, dataset.chunks, strict=True))
+    offsets, sizes, skipped = _chunk_index(dataset, grid)
+    if offsets.size:
+        _require_inside(stamp, name, int((offsets + sizes).max()))
+    if filters and _has_unfiltered_edges(dataset, sizes.reshape(grid)):
+        return ThroughLibrary(dataset.chunks)
+    fill = np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
+    kept_sizes = sizes.astype(np.uint32) if filters else None
+    return Chunked(dataset.chunks, offsets, fill, filters, kept_sizes, skipped if skipped.any() else None)
+
+
+def _chunk_index(
+    dataset: h5py.Dataset, grid: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
+    """For each position in the grid, in C order: the chunk's offset, -1 if there is none, its size, its filter mask."""
+    found = _stored_chunks(dataset)
+    corners = np.array([chunk.chunk_offset for chunk in found], np.int64).reshape(len(found), len(grid))
+    at = np.ravel_multi_index(tuple((corners // dataset.chunks).T), grid)
+    number = math.prod(grid)
+    offsets, sizes, masks = np.full(number, -1, np.int64), np.zeros(number, np.int64), np.zeros(number, np.uint32)
+    offsets[at] = [chunk.byte_offset for chunk in found]
+    sizes[at] = [chunk.size for chunk in found]
+    masks[at] = [chunk.filter_mask for chunk in found]
+    return offsets, sizes, masks
+
+
+def _stored_chunks(dataset: h5py.Dataset) -> list[h5py.h5d.StoreInfo]:
+    if not hasattr(dataset.id, "chunk_iter"):  # HDF5 before 1.12.3, where asking for the n-th chunk takes time O(n)
+        return [dataset.id.get_chunk_info(number) for number in range(dataset.id.get_num_chunks())]
+    found: list[h5py.h5d.StoreInfo] = []
+    dataset.id.chunk_iter(found.append)
+    return found
+
+
+def _has_unfiltered_edges(dataset: h5py.Dataset, sizes: NDArray[np.int64]) -> bool:
+    """Whether a chunk that extends past the array has just the size of its elements; `sizes` in the grid's shape.
+
+    HDF5 can be told to leave such chunks unfiltered, and h5py does not say whether it was.
+    """
+    whole = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    cut = [axis for axis, extent in enumerate(dataset.shape) if extent % dataset.chunks[axis]]
+    return any((np.take(sizes, -1, axis=axis) == whole).any() for axis in cut)

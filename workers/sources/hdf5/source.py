@@ -4,58 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+
+import msgspec
 
 from ...base.checks import check_options
-from ...base.errors import ParameterError
-from ..stored.columns import Access, Column
-from ..stored.dims import arrange, named_dims, names_from_torch
-from ..stored.paths import as_strings
+from ...base.parameters import NotNegative, Positive
+from ..stored.file import Locking
+from ..stored.layout import Column, Dims, dims_by_top
+from ..stored.open_files import OpenFiles
+from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.source import StoredSource
-from .files import list_hdf5_files
-from .options import HDF5Options
 
 _DEFAULT_TOPS = ("data", "label")
+
+
+class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {hdf5: …}`.
+
+    path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
+    limit: only the first so many samples.
+    dims: the stored order of the first top's dimensions, such as [h, w, c, n], or a mapping from top to such a list;
+        delivered as N×C×H×W.
+    max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
+    locking: whether files are locked while open; false for network file systems that cannot lock.
+    chunk_cache_bytes: decoded chunks that each loader keeps.
+    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    """
+
+    path: str | tuple[str, ...]
+    limit: Positive | None = None
+    dims: Dims = None
+    max_length: Positive | None = None
+    locking: Locking = None
+    chunk_cache_bytes: NotNegative = 32 << 20
+    open_files: Positive | None = None
 
 
 class HDF5Source(StoredSource):
     """The samples of one or several HDF5 files, put end to end; each top is the data set of that name.
 
-    Bytes are read at their place in the file, without the library, where the layout allows (docs/sources_hdf5.md).
-    Raises ParameterError for a bad option, SourceError where a file or a data set is missing, damaged or does not fit
+    Bytes are read by their offset in the file, without the library, if the layout allows (docs/sources_hdf5.md).
+    Raises ParameterError for a bad option, SourceError if a file or a data set is missing, is damaged or does not fit
     the others.
     """
 
     kind = "hdf5"
 
-    def __init__(self, *, tops: Sequence[str] | None = None, base_dir: Path = Path(), **options: object) -> None:
-        """`options`: the fields of HDF5Options. `tops`: names of data sets, "data" and "label" where None."""
-        # Only here, since it needs h5py: a loader that reads by file offsets is spared the time to import that.
-        from .examine import examine_file, require_same_length
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        """`options`: the fields of HDF5Options. `tops`: names of data sets; None for "data" and "label"."""
+        # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
+        from .examine import examine_file
 
-        checked = check_options(
-            {name: as_strings(value) for name, value in options.items()}, HDF5Options, "source hdf5"
-        )
+        given = {name: as_strings(value) for name, value in options.items()}
+        checked = check_options(given, HDF5Options, "source hdf5")
         wanted = tuple(tops or _DEFAULT_TOPS)
-        dims = _dims(checked, wanted)
-        files = []
-        for path in list_hdf5_files(checked.path, base_dir, "source hdf5"):
-            files.append(arrange(examine_file(path, wanted, checked), dims))
-            require_same_length(files[-1])
-            for top, array in files[-1].items():
-                array.require_like(files[0][top], "source hdf5")
-        columns = {top: Column([arrays[top] for arrays in files]) for top in wanted}
-        access = Access(checked.memory_map, checked.locking, checked.chunk_cache_bytes, checked.open_files)
-        super().__init__(columns, access, limit=checked.limit)
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> Self:
-        return cls(tops=tops, base_dir=base_dir, **options)
-
-
-def _dims(options: HDF5Options, tops: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    places = {name: getattr(options, name) for name in ("num_dim", "h_dim", "w_dim", "cha_dim")}
-    from_places = names_from_torch(places, "source hdf5")
-    if from_places and options.dims:
-        raise ParameterError("source hdf5: 'dims' and 'num_dim, h_dim, w_dim, cha_dim' say the same: give one of them")
-    return named_dims(from_places or options.dims, tops, "source hdf5")
+        dims = dims_by_top(checked.dims, wanted, "source hdf5")
+        paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
+        files = [
+            examine_file(path, wanted, dims, locking=checked.locking, max_length=checked.max_length) for path in paths
+        ]
+        columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
+        opened = OpenFiles(checked.locking, checked.open_files, checked.chunk_cache_bytes)
+        super().__init__(columns, opened, limit=checked.limit)

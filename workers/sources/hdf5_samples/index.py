@@ -1,24 +1,37 @@
-"""The index of HDF5 archives with one data set per sample: what is looked for, and where each sample was found."""
+"""The index of HDF5 files with one data set per sample: what is looked for, where each sample was found.
+
+The index of a large archive is kept in a file of its own: it is made once, as long as the archive stays as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..stored.file import FileStamp
-from ..stored.runs import by_group
+from ..stored.paths import PackedNames
+from ..stored.runs import locate_part, split_by_part
+
+_NAME = b"blobfeed hdf5_samples index"
+_VERSION = b"2"
+_NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What makes a sample.
 
-    data: for each top the path of its data set in the sample's group; a single empty path where each sample is a data
-    set itself. labels: for each label top the name of its attribute. groups: where to look, ("",) for everywhere.
+    data: for each top the path of its data set in the sample's group; a single empty path if each sample is a data set
+    itself. labels: for each label top the name of its attribute. groups: those to look into, ("",) for the whole file.
     """
 
     data: Mapping[str, str]
@@ -36,10 +49,10 @@ class Wanted:
 class IndexedData:
     """Where the samples of one top lie.
 
-    `dtype`: as stored. `shape`: of each sample, or the largest extents of all where they vary; then `shapes`, int32 of
-    shape (samples, axes), has them. `offsets`: int64 of shape (samples,), the byte in the file where a sample begins,
-    or -1 where it is not in one piece and only the library can read it. `path`: of the data set in the sample's group,
-    empty where the sample is the data set itself.
+    `dtype`: as stored. `shape`: of each sample, or the largest extents of all if they vary; then `shapes`, int32 of
+    shape (samples, axes), has them. `offsets`: int64 of shape (samples,), the byte of the file where a sample begins,
+    or -1 if it is not in one piece and only the library can read it. `path`: of the data set in the sample's group,
+    empty if the sample is the data set itself.
     """
 
     path: str
@@ -58,32 +71,12 @@ class IndexedData:
         """Whether some sample is not in one piece."""
         return bool((self.offsets < 0).any())
 
-    def sizes(self, indices: IndexArray) -> IndexArray:
-        """Bytes of these samples."""
+    def sizes(self, indices: IndexArray) -> IndexArray | int:
+        """Bytes of each of these samples, one number if all have the same."""
         if self.shapes is None:
-            return np.full(len(indices), self.spec.nbytes)
+            return self.spec.nbytes
         items: IndexArray = self.shapes[indices].prod(axis=1, dtype=np.int64)
         return items * self.dtype.itemsize
-
-
-class Names:
-    """Many names in one piece of memory: a list of a million strings would take 80 MB in each loader."""
-
-    def __init__(self, text: bytes, ends: NDArray[np.int64]) -> None:
-        self.text = text
-        self.ends = ends
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> Names:
-        encoded = [name.encode() for name in names]
-        return cls(b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, number: int) -> str:
-        start = int(self.ends[number - 1]) if number else 0
-        return self.text[start : int(self.ends[number])].decode()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +88,7 @@ class SamplesIndex:
 
     files: tuple[FileStamp, ...]
     starts: NDArray[np.int64]
-    names: Names
+    names: PackedNames
     data: Mapping[str, IndexedData]
     labels: Mapping[str, AnyArray]
 
@@ -103,14 +96,67 @@ class SamplesIndex:
         return len(self.names)
 
     def by_file(self, indices: IndexArray) -> Iterator[tuple[FileStamp, IndexArray]]:
-        """The files that these samples lie in, each with the positions in `indices` of those it holds (ascending)."""
-        if len(self.files) == 1:
-            yield self.files[0], np.arange(len(indices))
-            return
-        for number, positions in by_group(np.searchsorted(self.starts, indices, side="right") - 1):
+        """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
+        for number, _, positions in split_by_part(self.starts, indices):
             yield self.files[number], positions
+
+    def name(self, index: int) -> str:
+        """What sample `index` is called in its file."""
+        return self.names[index].decode()
 
     def where(self, index: int) -> str:
         """The file of sample `index` and its name in there."""
-        number = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return f"{self.files[number].path}:{self.names[index]}"
+        number, _ = locate_part(self.starts, index)
+        return f"{self.files[number].path}:{self.name(index)}"
+
+
+def save_index(index: SamplesIndex, path: Path, key: str) -> None:
+    """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        temporary.write_bytes(_header(key) + msgspec.msgpack.encode(index, enc_hook=_plain))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SourceError(f"source hdf5_samples: index_cache {str(path)!r} cannot be written: {error}") from error
+
+
+def load_index(path: Path, key: str) -> SamplesIndex | None:
+    """The index in the file at `path`, or None if there is none or it was made under another `key`.
+
+    Raises SourceError if the file is no index at all: it is not ours to write over.
+    """
+    if not path.exists():
+        return None
+    try:
+        content = path.read_bytes()
+        if _NAME not in content[:_NAMED_WITHIN]:
+            raise ValueError("it does not name itself as one")
+        if not content.startswith(_header(key)):
+            return None
+        stored = memoryview(content)[len(_header(key)) :]
+        return msgspec.msgpack.decode(stored, type=SamplesIndex, dec_hook=_as_was)
+    except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise SourceError(
+            f"source hdf5_samples: index_cache {str(path)!r} exists and is no index written by this source ({error}); "
+            "remove it or name another path"
+        ) from error
+
+
+def _header(key: str) -> bytes:
+    return b"%s %s %s\n" % (_NAME, _VERSION, key.encode())
+
+
+def _plain(value: Any) -> Any:
+    """What msgpack does not know, an array or a type, by what it does know."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return np.dtype(value).str
+
+
+def _as_was(kind: type, plain: Any) -> Any:
+    """The array or the type, whichever `kind` says, that `_plain` gave as `plain`."""
+    if get_origin(kind) is np.dtype:
+        return np.dtype(plain)
+    dtype, shape, content = plain
+    return np.frombuffer(content, dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Going through HDF5 files whose samples are data sets, or groups of data sets, of their own."""
+"""Making the index: finding each sample in HDF5 files whose samples are data sets, or groups of data sets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
-from ..stored.columns import Locking
-from ..stored.file import FileStamp
+from ..stored.file import FileStamp, Locking
 from ..stored.library_rows import open_file
-from ..stored.paths import natural_key
-from .index import IndexedData, Names, SamplesIndex, Wanted
+from ..stored.paths import PackedNames, natural_key
+from .index import IndexedData, SamplesIndex, Wanted
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
@@ -37,7 +36,10 @@ class Scan:
     def add_file(self, stamp: FileStamp, locking: Locking) -> None:
         """Take in the samples of one file; raises SourceError."""
         with open_file(stamp.path, locking) as file:
-            _limit_metadata_cache(file)
+            # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
+            config = file.id.get_mdc_config()
+            config.max_size = _METADATA_CACHE_BYTES
+            file.id.set_mdc_config(config)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             for name, entry in _entries(file, self._wanted):
                 if len(self._names) == self._wanted.limit:
@@ -56,15 +58,15 @@ class Scan:
         self._names.append(name)
 
     def index(self) -> SamplesIndex:
-        """All that was found; raises SourceError where there is nothing."""
+        """All that was found; raises SourceError if there is nothing."""
         if not self._names:
             kind = f"group with {', '.join(self._wanted.data.values())}" if self._wanted.in_groups else "data set"
-            places = ", ".join(stamp.path for stamp in self._stamps)
-            raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {places}")
+            files = ", ".join(stamp.path for stamp in self._stamps)
+            raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {files}")
         return SamplesIndex(
             tuple(self._stamps),
             np.array(self._starts, np.int64),
-            Names.of(self._names),
+            PackedNames.of(map(str.encode, self._names)),
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values() for top, column in self._labels.items()},
         )
@@ -101,7 +103,7 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, which is no array of numbers or fixed strings")
         self._type, self._first = dataset.id.get_type(), where
         self._dtype, self._rank = np.dtype(dataset.dtype.str), len(dataset.shape or ())
-        # A type that NumPy has no equal of is converted by the library; where this is none, no sample is read directly.
+        # The library converts a type that NumPy does not have: then no sample has this type, and none is read directly.
         self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
 
     def _offset(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> int:
@@ -137,13 +139,27 @@ class _LabelColumn:
         self._type: h5py.h5t.TypeID | None = None
 
     def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        if not self._add_like_before(holders[0]):
-            self._add_any(holders, where)
+        if self._add_like_before(holders[0]):
+            return
+        value = _attribute(holders, self._name, where)
+        if self._dtype is None:
+            self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
+        if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
+            raise SourceError(
+                f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
+                f"has {self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
+            )
+        widened = np.result_type(self._dtype, value.dtype)
+        if widened != self._dtype:
+            self._bytes = bytearray(np.frombuffer(self._bytes, self._dtype).astype(widened).tobytes())
+            self._dtype, self._type = widened, None
+        self._bytes += value.astype(self._dtype, copy=False).tobytes()
 
     def _add_like_before(self, holder: h5py.HLObject) -> bool:
-        """Whether this attribute is a number, or an array of them, as the first one was.
+        """Add the attribute if it is a number, or an array of them, as the first one was; whether it was.
 
-        Then it is read with half of what h5py does for any attribute: nearly all of a scan's time goes into this.
+        This does half of what h5py does for any attribute: nearly all of a scan's time is spent here.
         """
         if self._type is None or not h5py.h5a.exists(holder.id, self._name.encode()):
             return False
@@ -155,42 +171,8 @@ class _LabelColumn:
         self._bytes += value.tobytes()
         return True
 
-    def _add_any(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        value = _attribute(holders, self._name, where)
-        if self._dtype is None:
-            self._dtype, self._shape, self._first = value.dtype, value.shape, where
-            if value.dtype.kind in "iuf":
-                self._type = h5py.h5t.py_create(value.dtype)
-        if value.shape != self._shape:
-            raise self._differs(value, where)
-        if value.dtype != self._dtype:
-            self._widen(value, where)
-        self._bytes += value.astype(self._dtype, copy=False).tobytes()
-
-    def _widen(self, value: AnyArray, where: str) -> None:
-        before = self._dtype
-        assert before is not None
-        if (before.kind == "S") != (value.dtype.kind == "S"):
-            raise self._differs(value, where)
-        self._dtype, self._type = np.result_type(before, value.dtype), None
-        if self._dtype != before:
-            self._bytes = bytearray(np.frombuffer(self._bytes, before).astype(self._dtype).tobytes())
-
-    def _differs(self, value: AnyArray, where: str) -> SourceError:
-        return SourceError(
-            f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} has "
-            f"{self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
-        )
-
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
-
-
-def _limit_metadata_cache(file: h5py.File) -> None:
-    """Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory."""
-    config = file.id.get_mdc_config()
-    config.max_size = _METADATA_CACHE_BYTES
-    file.id.set_mdc_config(config)
 
 
 def _entries(file: h5py.File, wanted: Wanted) -> Iterator[tuple[str, h5py.HLObject]]:

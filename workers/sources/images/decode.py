@@ -6,14 +6,14 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .exif import orientation, swaps_sides, upright
+from .exif import orientation, turned, upright
+from .options import ImageListOptions
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
@@ -21,7 +21,7 @@ except ImportError:  # OpenCV decodes JPEG too, with one allocation more for eac
     simplejpeg = None
 
 Image: TypeAlias = NDArray[np.uint8]
-"""One decoded image: shape (height, width, 3), channels in OpenCV's order BGR, or (height, width) where it is gray."""
+"""One decoded image: shape (height, width, 3), channels in OpenCV's order BGR, or (height, width) if it is gray."""
 
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
@@ -42,23 +42,6 @@ _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 
 _LARGEST_KEPT_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSize:
-    """The size that images get: `fixed` (height, width), or the shorter side's length, or neither: their own."""
-
-    fixed: tuple[int, int] | None = None
-    shorter_side: int = 0
-
-    def of(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) that an upright image of this height and width gets."""
-        if self.fixed is not None:
-            return self.fixed
-        if not self.shorter_side:
-            return height, width
-        scale = self.shorter_side / min(height, width)
-        return max(1, round(height * scale)), max(1, round(width * scale))
-
-
 def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
     """The largest of 8, 4, 2 by which `size`, (height, width), can be divided and still cover `target`; else 1.
 
@@ -68,11 +51,10 @@ def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
     return next(covers, 1)
 
 
-@dataclass(slots=True)
 class _Scratch:
-    """Memory for one image that is kept for the next one of the same size or less."""
+    """Memory for one image, kept for the next one of the same size or less."""
 
-    memory: NDArray[np.uint8]
+    memory: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def take(self, shape: tuple[int, ...]) -> Image:
         size = int(np.prod(shape))
@@ -86,60 +68,29 @@ class _Scratch:
 class ImageDecoder:
     """Decodes and resizes one image after the other, in memory that it keeps. Not for use by two threads."""
 
-    def __init__(
-        self,
-        size: TargetSize,
-        *,
-        is_color: bool = True,
-        rgb: bool = False,
-        exif: bool = False,
-        interpolation: str = "linear",
-        dct_scaling: bool = True,
-        strict: bool = True,
-    ) -> None:
-        self._size = size
-        self._is_color = is_color
-        self._exif = exif
-        self._strict = strict
-        self._dct_scaling = dct_scaling and interpolation != "nearest"  # which means: no values but those of the image
-        self._interpolation = INTERPOLATIONS[interpolation]
-        self._planes = (2, 1, 0) if rgb else (0, 1, 2)
-        self._flags = (cv2.IMREAD_COLOR if is_color else cv2.IMREAD_GRAYSCALE) | (
-            0 if exif else cv2.IMREAD_IGNORE_ORIENTATION
-        )
-        self._decoded = _Scratch(np.empty(0, np.uint8))
-        self._resized = _Scratch(np.empty(0, np.uint8))
+    def __init__(self, options: ImageListOptions) -> None:
+        self._size_of = options.size_of
+        self._is_color = options.is_color
+        self._exif = options.exif
+        self._strict = options.strict
+        # "nearest" asks for no values but those of the image, so the image must not be reduced.
+        self._dct_scaling = options.dct_scaling and options.interpolation != "nearest"
+        self._interpolation = INTERPOLATIONS[options.interpolation]
+        self._planes = (2, 1, 0) if options.color == "rgb" else (0, 1, 2)
+        self._flags = cv2.IMREAD_COLOR if options.is_color else cv2.IMREAD_GRAYSCALE
+        if not options.exif:
+            self._flags |= cv2.IMREAD_IGNORE_ORIENTATION
+        self._decoded = _Scratch()
+        self._resized = _Scratch()
 
-    def decode(self, data: memoryview) -> tuple[Image, tuple[int, int]]:
-        """The image in `data`, upright, and the (height, width) that `place` shall give it.
+    def decode(self, data: bytes) -> tuple[Image, tuple[int, int]]:
+        """The image in `data`, upright, and the (height, width) that `put` will give it.
 
         The image is valid until the next call. Raises ValueError saying what is wrong with the bytes.
         """
         if not data:
             raise ValueError("the file is empty (0 bytes)")
-        if bytes(data[:3]) == _JPEG:
-            return self._decode_jpeg(data)
-        return self._decode_by_opencv(data)
-
-    def place(self, image: Image, row: NDArray[np.uint8]) -> None:
-        """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
-        height, width = row.shape[1:]
-        fits = image.shape[:2] == (height, width)
-        if not self._is_color:
-            if fits:
-                np.copyto(row[0], image)
-            else:
-                cv2.resize(image, (width, height), dst=row[0], interpolation=self._interpolation)
-            return
-        if not fits:
-            resized = self._resized.take((height, width, 3))
-            cv2.resize(image, (width, height), dst=resized, interpolation=self._interpolation)
-            image = resized
-        # Straight into the planes: 7 µs at 3×224×224, where a copy of the transposed view takes 42.
-        cv2.split(image, [row[plane] for plane in self._planes])
-
-    def _decode_jpeg(self, data: memoryview) -> tuple[Image, tuple[int, int]]:
-        if simplejpeg is None:
+        if simplejpeg is None or not data.startswith(_JPEG):
             return self._decode_by_opencv(data)
         try:
             return self._decode_by_turbo(data, strict=self._strict)
@@ -148,19 +99,32 @@ class ImageDecoder:
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
             return self._decode_by_opencv(data)
 
-    def _is_only_damaged(self, data: memoryview) -> bool:
-        """Whether simplejpeg can decode it after all, when told to overlook damage: then nothing else shall try."""
+    def put(self, image: Image, row: NDArray[np.uint8]) -> None:
+        """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
+        height, width = row.shape[1:]
+        if image.shape[:2] != (height, width):
+            resized = self._resized.take((height, width, 3)) if self._is_color else row[0]
+            image = cv2.resize(image, (width, height), dst=resized, interpolation=self._interpolation)  # type: ignore[assignment]
+        elif not self._is_color:
+            np.copyto(row[0], image)
+        if not self._is_color:
+            return
+        # Straight into the planes: 7 µs at 3×224×224; a copy of the transposed view takes 42.
+        cv2.split(image, [row[plane] for plane in self._planes])
+
+    def _is_only_damaged(self, data: bytes) -> bool:
+        """Whether simplejpeg can decode it when told to overlook damage: then OpenCV must not try."""
         try:
             self._decode_by_turbo(data, strict=False)
         except ValueError:
             return False
         return True
 
-    def _decode_by_turbo(self, data: memoryview, *, strict: bool) -> tuple[Image, tuple[int, int]]:
+    def _decode_by_turbo(self, data: bytes, *, strict: bool) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         turn = orientation(data) if self._exif else 1
-        target = self._size.of(*_turned((height, width), turn))
-        by = reduction((height, width), _turned(target, turn)) if self._dct_scaling else 1
+        target = self._size_of(*turned((height, width), turn))
+        by = reduction((height, width), turned(target, turn)) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
         image = simplejpeg.decode_jpeg(
             data,
@@ -172,21 +136,19 @@ class ImageDecoder:
         )
         return upright(image if self._is_color else image[:, :, 0], turn), target
 
-    def _decode_by_opencv(self, data: memoryview) -> tuple[Image, tuple[int, int]]:
+    def _decode_by_opencv(self, data: bytes) -> tuple[Image, tuple[int, int]]:
         try:
             image = cv2.imdecode(np.frombuffer(data, np.uint8), self._flags)
         except cv2.error as error:
             raise ValueError(f"OpenCV cannot decode it: {error}") from None
         if image is None:
-            raise ValueError(
-                f"it is truncated, damaged, or in no format that OpenCV knows (begins {bytes(data[:8])!r})"
-            )
+            raise ValueError(f"it is truncated, damaged, or in no format that OpenCV knows (begins {data[:8]!r})")
         if self._strict and ends_early(data):
             raise ValueError("the JPEG is damaged: it ends before its end marker")
-        return image, self._size.of(*image.shape[:2])  # type: ignore[return-value]
+        return image, self._size_of(*image.shape[:2])  # type: ignore[return-value]
 
 
-def _jpeg_size(data: memoryview) -> tuple[int, int]:
+def _jpeg_size(data: bytes) -> tuple[int, int]:
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     except KeyError:  # how simplejpeg says that it has no name for the subsampling
@@ -196,14 +158,9 @@ def _jpeg_size(data: memoryview) -> tuple[int, int]:
     return height, width
 
 
-def _turned(size: tuple[int, int], turn: int) -> tuple[int, int]:
-    return (size[1], size[0]) if swaps_sides(turn) else size
-
-
-def ends_early(data: memoryview) -> bool:
+def ends_early(data: bytes) -> bool:
     """Whether it is a JPEG whose last scan never ends: some versions of OpenCV fill it up with gray and say nothing.
 
     Neither marker can occur inside a scan's data; a thumbnail's own end comes before the picture's last scan.
     """
-    held = bytes(data)
-    return held.startswith(_JPEG) and held.rfind(_END_OF_IMAGE) < held.rfind(_START_OF_SCAN)
+    return data.startswith(_JPEG) and data.rfind(_END_OF_IMAGE) < data.rfind(_START_OF_SCAN)

@@ -1,4 +1,7 @@
-"""The orientation that a camera notes in a JPEG's EXIF block, and turning a picture upright by it."""
+"""The orientation that a camera notes in a JPEG's EXIF block, and turning a picture upright by it.
+
+Neither simplejpeg nor OpenCV tells the orientation without decoding the picture.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ from numpy.typing import NDArray
 _START_OF_SCAN = 0xDA
 _APP1 = 0xE1
 _EXIF = b"Exif\0\0"
-_ORIENTATION = 0x0112
-_SHORT = 3
+_ORIENTATION_AS_ONE_SHORT = (0x0112, 3, 1)
+_FIRST_QUARTER_TURN = 5
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 
 
-def orientation(jpeg: memoryview) -> int:
-    """The EXIF orientation of a JPEG, 1 to 8; 1 (upright) where it has none, or one that makes no sense.
+def orientation(jpeg: bytes) -> int:
+    """The EXIF orientation of a JPEG, 1 to 8; 1 (upright) if it has none, or one that makes no sense.
 
     Markers and segments: ITU-T T.81 annex B; the block in APP1 and the tag: EXIF 2.3, 4.5.4 and 4.6.4.
     """
     position = 2
     while position + 4 <= len(jpeg) and jpeg[position] == 0xFF and jpeg[position + 1] != _START_OF_SCAN:
         start, end = position + 4, position + 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
-        if jpeg[position + 1] == _APP1 and bytes(jpeg[start : start + len(_EXIF)]) == _EXIF:
-            return _orientation_in_tiff(bytes(jpeg[start + len(_EXIF) : end]))
+        if jpeg[position + 1] == _APP1 and jpeg.startswith(_EXIF, start):
+            return _orientation_in_tiff(jpeg[start + len(_EXIF) : end])
         position = end
     return 1
 
@@ -38,22 +41,22 @@ def _orientation_in_tiff(tiff: bytes) -> int:
         (directory,) = struct.unpack_from(order + "I", tiff, 4)
         (entries,) = struct.unpack_from(order + "H", tiff, directory)
         for entry in range(entries):
-            tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, directory + 2 + 12 * entry)
-            if (tag, kind, count) == (_ORIENTATION, _SHORT, 1):
-                return int(value) if 1 <= value <= 8 else 1
-    except struct.error:  # the block ends in the middle of its own directory: as good as no orientation
+            *tag, value = struct.unpack_from(order + "HHIH", tiff, directory + 2 + 12 * entry)
+            if tuple(tag) == _ORIENTATION_AS_ONE_SHORT and 1 <= value <= 8:
+                return int(value)
+    except struct.error:  # the block ends in the middle of its own directory: it has no orientation to speak of
         return 1
     return 1
 
 
-def swaps_sides(turn: int) -> bool:
-    """Whether height and width change places when a picture of orientation `turn` is turned upright."""
-    return turn >= 5
+def turned(size: tuple[int, int], turn: int) -> tuple[int, int]:
+    """`size` before and after turning a picture of orientation `turn` upright: a quarter turn swaps the sides."""
+    return (size[1], size[0]) if turn >= _FIRST_QUARTER_TURN else size
 
 
 def upright(image: NDArray[np.uint8], turn: int) -> NDArray[np.uint8]:
     """`image`, shape (height, width) or (height, width, 3), turned upright from the EXIF orientation `turn`."""
-    if swaps_sides(turn):
+    if turn >= _FIRST_QUARTER_TURN:
         image = cv2.transpose(image)  # type: ignore[assignment]
         turn = {5: 1, 6: 2, 7: 3, 8: 4}[turn]
     if turn == 1:

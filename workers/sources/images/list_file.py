@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ..stored.paths import PackedNames
 
 _LINES_TO_COUNT_LABELS = 1000
 _COMMENT = ord("#")
@@ -22,33 +25,14 @@ Labels = NDArray[np.int64] | NDArray[np.float64]
 class ListedImages:
     """The images of one list, in its order.
 
-    The paths lie end to end in one bytes object: a million str objects would be pickled to every loader, and their
-    reference counts would unshare the pages that forked loaders have in common.
-
-    `ends`: shape (images,), where each path ends in `joined`. `lines`: shape (images,), line numbers from 1.
-    `labels`: shape (images, labels), int64 where all of them are written as integers, else float64.
+    `paths`: as the list has them. `lines`: shape (images,), line numbers from 1. `labels`: shape (images, labels),
+    int64 if all of them are written as integers, else float64.
     """
 
     name: str
-    joined: bytes
-    ends: NDArray[np.int64]
+    paths: PackedNames
     lines: NDArray[np.int32]
     labels: Labels
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def path(self, index: int) -> bytes:
-        """The path of image `index` as the list has it."""
-        start = int(self.ends[index - 1]) if index else 0
-        return self.joined[start : int(self.ends[index])]
-
-    def paths(self) -> Iterator[bytes]:
-        """All paths in order: a third of the cost of asking for one after the other."""
-        start = 0
-        for end in self.ends.tolist():
-            yield self.joined[start:end]
-            start = end
 
     def line(self, index: int) -> str:
         """`train.txt line 7`, for messages."""
@@ -58,9 +42,9 @@ class ListedImages:
 def parse_image_list(text: bytes, name: str, labels: int | None = None) -> ListedImages:
     """The images that `text` lists, one on a line; blank lines and lines that begin with `#` are skipped.
 
-    The last `labels` words of a line are its labels and all before them is the path, spaces included. Where `labels`
-    is None it is the number of trailing numbers that most of the first 1,000 lines have. `name` is the file's, for
-    messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or no finite
+    The last `labels` words of a line are its labels and all before them is the path, spaces included. If `labels` is
+    None it is the number of trailing numbers that most of the first 1,000 lines have. `name` is the file's, for
+    messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or not a finite
     number.
     """
     stripped = list(map(bytes.strip, text.removeprefix(b"\xef\xbb\xbf").split(b"\n")))
@@ -72,18 +56,14 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> Liste
     if labels is None:
         labels = _usual_label_count(entries[:_LINES_TO_COUNT_LABELS])
     paths, words = _split(entries, lines, labels, name)
-    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     values = _numbers(words, lines, labels, name).reshape(len(paths), labels)
-    return ListedImages(name, b"".join(paths), ends, lines, values)
+    return ListedImages(name, PackedNames.of(paths), lines, values)
 
 
 def _usual_label_count(lines: Sequence[bytes]) -> int:
-    return Counter(map(_trailing_numbers, lines)).most_common(1)[0][0]
-
-
-def _trailing_numbers(line: bytes) -> int:
-    words = line.split()[1:]
-    return next((count for count, word in enumerate(reversed(words)) if not _is_number(word)), len(words))
+    """How many numbers stand at the end of most lines, after a first word that may be a number, too."""
+    ends = (itertools.takewhile(_is_number, reversed(line.split()[1:])) for line in lines)
+    return Counter(len(list(numbers)) for numbers in ends).most_common(1)[0][0]
 
 
 def _is_number(word: bytes) -> bool:
@@ -110,20 +90,16 @@ def _split(
 
 
 def _numbers(words: Sequence[bytes], lines: NDArray[np.int32], labels: int, name: str) -> Labels:
-    # All at once, integers first: a check word by word costs several times the conversion. Only a list that is wrong
-    # pays for finding out where.
-    try:
+    # All at once, integers first: a check word by word costs several times the conversion. Only a list with a wrong
+    # label pays for finding its line.
+    with contextlib.suppress(ValueError, OverflowError):
         return np.array(list(map(int, words)), np.int64)
-    except (ValueError, OverflowError):
-        pass
-    try:
+    with contextlib.suppress(ValueError):
         values = np.array(list(map(float, words)), np.float64)
-    except ValueError:
-        values = np.array([float(word) if _is_number(word) else np.nan for word in words])
-    if not np.isfinite(values).all():
-        wrong = int(np.argmin(np.isfinite(values)))
-        raise SourceError(
-            f"image list {name} line {lines[wrong // labels]}: label {os.fsdecode(words[wrong])!r} is not a finite "
-            f"number; expected {labels} label{'s' * (labels > 1)} after the path"
-        )
-    return values
+        if np.isfinite(values).all():
+            return values
+    wrong = next(position for position, word in enumerate(words) if not _is_number(word))
+    raise SourceError(
+        f"image list {name} line {lines[wrong // labels]}: label {os.fsdecode(words[wrong])!r} is not a finite number; "
+        f"expected {labels} label{'s' * (labels > 1)} after the path"
+    )

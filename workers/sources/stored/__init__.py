@@ -1,1 +1,1 @@
-"""Arrays at known places in files: contiguous, chunked, npy. Read without a library where the layout allows it."""
+"""Arrays at known offsets in files: contiguous, chunked, npy. Read without a library if the layout allows it."""

@@ -1,9 +1,9 @@
 """Undoing, outside the HDF5 library, the filters that most compressed files use: gzip, byte shuffle, Fletcher's sum.
 
 The HDF5 library decodes with zlib under its global lock. Chunks of photographs, 8×3×224×224 bytes, on one core: zlib
-170 MB/s, isal 340, zlib-ng 345, libdeflate 460, hence the last. What the filters do to a chunk is told in the HDF5 file
-format specification and the library's H5Zdeflate.c, H5Zshuffle.c and H5Zfletcher32.c; the tests compare all of it with
-what the library itself reads.
+170 MB/s, isal 340, zlib-ng 345, libdeflate 460, hence the last. What the filters do to a chunk is in the HDF5 file
+format specification, and in the library's H5Zdeflate.c, H5Zshuffle.c and H5Zfletcher32.c; the tests compare all of it
+with what the library itself reads.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ChunkError(ValueError):
     """A chunk's bytes are not what its filters must have left."""
 
 
-def decode_chunk(stored: bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
+def decode_chunk(stored: bytes | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
     """The `size` bytes that a chunk held before `filters` were applied, in their order, to give `stored`.
 
-    Bit i of `skipped` is set where filters[i] was left out. Raises ChunkError where the bytes are damaged.
+    Bit i of `skipped` is set if filters[i] was left out. Raises ChunkError if the bytes are damaged.
     """
     data: Bytes = np.frombuffer(stored, np.uint8)
     for number in reversed(range(len(filters))):
@@ -55,14 +55,14 @@ def _undo(data: Bytes, applied: ChunkFilter, size: int) -> Bytes:
     return np.frombuffer(_inflate(data, size + _SUM_BYTES), np.uint8)
 
 
-def _inflate(data: Bytes, room: int) -> bytes | bytearray:
-    """What was compressed into `data`: `room` bytes or less where the chunk is as it should be."""
+def _inflate(data: Bytes, most: int) -> bytes | bytearray:
+    """What was compressed into `data`: `most` bytes or fewer if the chunk is as it should be."""
     if _LIBDEFLATE:
-        # It does not say what is wrong, or whether there is only more than there was room for; zlib does.
+        # It does not say what is wrong, or whether the result is only larger than `most`; zlib does.
         with suppress(deflate.DeflateError):
-            return deflate.zlib_decompress(data.data, room)
+            return deflate.zlib_decompress(data.data, most)
     try:
-        return zlib.decompress(data.data, bufsize=room)
+        return zlib.decompress(data.data, bufsize=most)
     except zlib.error as error:
         raise ChunkError(f"the chunk's gzip stream is damaged: {error}") from error
 
@@ -96,7 +96,7 @@ def _without_sum(data: Bytes) -> Bytes:
 
 
 def fletcher32(data: Bytes) -> int:
-    """Fletcher's checksum over big-endian 16-bit words; where their number is odd, a zero byte is added.
+    """Fletcher's checksum over big-endian 16-bit words; an odd number of bytes is filled up with a zero byte.
 
     The first sum is that of the words, the second adds up the first one after each word, so that a word counts as often
     as words follow it, itself included. In a table of words that number is a row's share plus a column's share: sums

@@ -1,7 +1,7 @@
 """The bytes of one file, gathered into rows without a library in between: from a memory map, or by preadv.
 
-Which of the two, was measured (AMD EPYC, ext4, file in the page cache, 64 shuffled rows of 512 MB into a shared ring,
-microseconds a row; "copy" is the same gather from private memory):
+Which of the two is faster was measured (AMD EPYC, ext4, file in the page cache, 64 shuffled rows of 512 MB into a
+shared ring, microseconds a row; "copy" is the same gather from private memory):
 
     row bytes        784   3,072   12,288   50,000   150,528   602,112   1,048,576
     copy            0.05    0.30     1.00      2.6       6.4                    63
@@ -9,10 +9,10 @@ microseconds a row; "copy" is the same gather from private memory):
     map, new pages  0.21    0.43     1.18      2.9       9.5      99.4          74
     preadv          1.30    1.50     2.41      4.7      11.4      45.9          72
 
-So the map serves rows below half a megabyte, and preadv those above, where it costs nothing more and has two
-advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted as
-the process's memory. `memory_map` chooses for those to whom that matters more. np.take(out=…, mode="clip") copies each
-row once; mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
+So rows below half a megabyte come from the map, and larger ones by preadv. For these it costs nothing more, and it has
+two advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted
+as the process's memory. np.take(out=…, mode="clip") copies each row once; mode="raise" would go through a buffer, and
+`rows[...] = view[indices]` through a temporary array.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ from ...base.specs import IndexArray
 from .runs import merge_ranges, stretches
 
 Bytes = NDArray[np.uint8]
+Locking = bool | Literal["best-effort"] | None
+"""Whether the HDF5 library locks a file while it is open."""
 
 _MAP_BELOW_BYTES = 1 << 19
 _PROBES = 4
@@ -38,7 +41,7 @@ _PROBES = 4
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file as it was when it was examined; by size and time of change a later reader knows it again."""
+    """A file as it was when it was examined; a later reader compares size and time of change."""
 
     path: str
     size: int
@@ -50,7 +53,7 @@ class FileStamp:
         return cls(path, status.st_size, status.st_mtime_ns)
 
     def require_unchanged(self) -> None:
-        """Raises SourceError where the file is gone, or another one than it was."""
+        """Raises SourceError if the file is gone or was changed."""
         try:
             now = FileStamp.of(self.path)
         except OSError as error:
@@ -63,18 +66,17 @@ class FileStamp:
 
 
 class RawFile:
-    """An open file whose bytes are read at offsets; raises SourceError where it is no longer what was examined."""
+    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined."""
 
-    def __init__(self, stamp: FileStamp, memory_map: bool | None = None) -> None:
+    def __init__(self, stamp: FileStamp) -> None:
         self.stamp = stamp
         self._descriptor = -1
-        self._memory_map = memory_map
         self._map: mmap.mmap | None = None
         stamp.require_unchanged()
         self._descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Close the file; the map goes with the last array that looks at it."""
+        """Close the file; the map goes with the last array that views it."""
         self._map = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -85,7 +87,7 @@ class RawFile:
 
     def maps(self, row_bytes: int) -> bool:
         """Whether rows of this size are taken from the map."""
-        return row_bytes < _MAP_BELOW_BYTES if self._memory_map is None else self._memory_map
+        return row_bytes < _MAP_BELOW_BYTES
 
     def mapped(self) -> mmap.mmap:
         """The whole file as a read-only buffer."""
@@ -94,7 +96,7 @@ class RawFile:
         return self._map
 
     def require_intact(self) -> None:
-        """Raises SourceError where the file has been cut short: touching the map beyond its end would be SIGBUS.
+        """Raises SourceError if the file has been cut short: touching the map beyond its end would be SIGBUS.
 
         The file may still be cut in the microseconds until the map is read. Then the loader dies by SIGBUS, which the
         pool notices and reports; closing this gap would cost a system call for each row.
@@ -105,13 +107,14 @@ class RawFile:
                 f"{self.stamp.path}: it was cut short while training ran, from {self.stamp.size} to {size} bytes"
             )
 
-    def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` on; raises SourceError where the file ends before."""
-        data = os.pread(self._descriptor, size, offset)
-        return data if len(data) == size else bytes(self.read_into(offset, memoryview(bytearray(size))))
+    def read(self, offset: int, size: int) -> Bytes:
+        """`size` bytes from `offset` on; raises SourceError if the file ends before."""
+        data = np.empty(size, np.uint8)
+        self.read_into(offset, data.data)
+        return data
 
-    def read_into(self, offset: int, buffer: memoryview) -> memoryview:
-        """Fill `buffer` with the bytes from `offset` on; raises SourceError where the file ends before."""
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on; raises SourceError if the file ends before."""
         filled = 0
         while filled < len(buffer):
             got = os.preadv(self._descriptor, (buffer[filled:] if filled else buffer,), offset + filled)
@@ -121,7 +124,6 @@ class RawFile:
                     "was there when it was examined"
                 )
             filled += got
-        return buffer
 
     def copy_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
@@ -133,40 +135,38 @@ class RawFile:
 
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
-        row_bytes = rows.shape[1]
+        row_bytes, target = rows.shape[1], rows.data.cast("B")
         if not self.maps(row_bytes):
-            self._read_runs(offsets, positions, rows)
+            for first, stop in stretches(offsets, positions, row_bytes):
+                to = int(positions[first]) * row_bytes
+                self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
             return
         self.require_intact()
         # Slices of memoryviews cost half of what rows[i] = … costs in NumPy, and need no regular distance of the rows.
-        source, target = memoryview(self.mapped()), rows.data.cast("B")
+        source = memoryview(self.mapped())
         for start, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
             target[to : to + row_bytes] = source[start : start + row_bytes]
 
-    def _read_runs(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
-        row_bytes, target = rows.shape[1], rows.data.cast("B")
-        for start, stop in stretches(offsets, positions, row_bytes):
-            to = int(positions[start]) * row_bytes
-            self.read_into(int(offsets[start]), target[to : to + (stop - start) * row_bytes])
-
-    def will_need(self, offsets: IndexArray, sizes: IndexArray) -> None:
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
         """Have the kernel start reading these bytes, unless a few probes find them all in memory already.
 
-        A probe costs half a microsecond, advising on a range that is in memory twice that and more: for 64 rows in
+        A probe costs half a microsecond, advice on a range that is in memory twice that and more: for 64 rows in
         memory the difference is 10 µs to 100 µs.
         """
-        if len(offsets) == 0 or self._all_resident(offsets[:: -(-len(offsets) // _PROBES)].tolist()):
-            return
-        for offset, size in merge_ranges(offsets, sizes):
-            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+        if len(offsets) and not in_memory(self._descriptor, offsets):
+            for offset, size in merge_ranges(offsets, sizes):
+                os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _all_resident(self, offsets: list[int]) -> bool:
-        probe = (bytearray(1),)
-        try:
-            for offset in offsets:
-                os.preadv(self._descriptor, probe, offset, os.RWF_NOWAIT)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-                return False
-            raise
-        return True
+
+def in_memory(descriptor: int, offsets: IndexArray) -> bool:
+    """Whether the page cache holds the bytes at a few of `offsets`, as many as are worth looking at."""
+    probe = (bytearray(1),)
+    try:
+        for offset in offsets[:: -(-len(offsets) // _PROBES)].tolist():
+            os.preadv(descriptor, probe, offset, os.RWF_NOWAIT)
+    except OSError as error:
+        # EAGAIN: it would have to wait for the disk. EOPNOTSUPP: the file system (a network's) cannot say.
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True

@@ -1,46 +1,107 @@
-"""How arrays lie in files: what the trainer finds out once, and what the loaders read by."""
+"""How arrays lie in files, and how their samples are delivered: the trainer finds it out, the loaders read by it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import SourceError
-from .axes import FIRST_AXIS, Arrangement
+from ...base.errors import ParameterError, SourceError
+from ...base.specs import ArraySpec, RaggedRows, Rows
 from .file import FileStamp
+from .runs import locate_part
+
+_DELIVERED = "cdhw"
+
+Dims = tuple[str, ...] | dict[str, tuple[str, ...]] | None
+"""The option `dims`: the stored order of the first top's dimensions, or a mapping from top to such an order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contiguous:
-    """In one piece, in C order, from byte `offset` of the file on."""
+class Arrangement:
+    """Which stored axis counts the samples, and which of the other axes each delivered axis is.
 
-    offset: int
+    `order` None: the others as they are stored.
+    """
+
+    sample_axis: int = 0
+    order: tuple[int, ...] | None = None
+
+    def delivered(self, stored: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one delivered sample; `stored` is the whole array's shape."""
+        sample = without(stored, self.sample_axis)
+        return sample if self.order is None else tuple(sample[axis] for axis in self.order)
+
+    def as_stored(self, rows: Rows) -> Any:
+        """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
+        if self.order is None or isinstance(rows, RaggedRows):
+            return rows
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return rows.transpose(0, *(axis + 1 for axis in back))
+
+
+FIRST_AXIS = Arrangement()
+
+
+def without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """`shape` with one axis left out."""
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def from_names(names: Sequence[str], rank: int, what: str) -> Arrangement:
+    """The arrangement of an array stored with dimensions `names`: 'n' and any of 'c', 'd', 'h', 'w'.
+
+    Raises ParameterError if they are not that, or not as many as the array has.
+    """
+    if len(set(names)) != len(names) or "n" not in names or not set(names) <= set("n" + _DELIVERED):
+        raise ParameterError(
+            f"{what}: parameter 'dims' is {list(names)!r}: expected the stored order of the dimensions, 'n' (samples) "
+            "once and each of 'c', 'd', 'h', 'w' at most once, such as [n, h, w, c]"
+        )
+    if len(names) != rank:
+        raise ParameterError(
+            f"{what}: parameter 'dims' names {len(names)} dimensions, {list(names)!r}, but the array has {rank}"
+        )
+    sample = [name for name in names if name != "n"]
+    return Arrangement(list(names).index("n"), tuple(sample.index(name) for name in _DELIVERED if name in sample))
+
+
+def dims_by_top(dims: Dims, tops: Sequence[str], what: str) -> Mapping[str, tuple[str, ...]]:
+    """The option `dims` as a mapping from top to names; raises ParameterError for a name that is no top."""
+    named = dims if isinstance(dims, dict) else {tops[0]: dims} if dims else {}
+    for top in named:
+        if top not in tops:
+            raise ParameterError(f"{what}: parameter 'dims' names {top!r}, which is not a top: {', '.join(tops)}")
+    return named
+
+
+FilterKind = Literal["shuffle", "deflate", "fletcher32"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFilter:
     """What was done to a chunk's bytes when it was written; `element_bytes` counts for the shuffle alone."""
 
-    kind: Literal["shuffle", "deflate", "fletcher32"]
+    kind: FilterKind
     element_bytes: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """In chunks of equal shape, each somewhere in the file.
+    """In chunks of equal shape, each somewhere in the file; an array in one piece is a single chunk of its own shape.
 
-    `offsets`: int64, one for each place of the grid of chunks in C order, -1 where a chunk was never written: its
-    elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None where nothing is filtered.
-    `skipped`: for each chunk the bits of the filters that were left out for it, None where none was for any.
+    `offsets`: int64, one for each position in the grid of chunks in C order, -1 if a chunk was never written: its
+    elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None if nothing is filtered.
+    `skipped`: for each chunk the bits of the filters that were left out for it, None if none was left out.
     """
 
     chunk: tuple[int, ...]
     offsets: NDArray[np.int64]
-    fill: bytes
+    fill: bytes = b""
     filters: tuple[ChunkFilter, ...] = ()
     sizes: NDArray[np.uint32] | None = None
     skipped: NDArray[np.uint32] | None = None
@@ -48,26 +109,25 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True)
 class ThroughLibrary:
-    """Only the HDF5 library can read it; `reason` says why.
+    """Only the HDF5 library can read it.
 
-    `chunk`: the shape of its chunks where it has any. `plugin`: whether the library needs hdf5plugin for its filters.
+    `chunk`: the shape of its chunks if it has any. `plugin`: whether the library needs hdf5plugin for its filters.
     """
 
-    reason: str
     chunk: tuple[int, ...] | None = None
     plugin: bool = False
 
 
-Layout = Contiguous | Chunked | ThroughLibrary
+Layout = Chunked | ThroughLibrary
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
     """One array in a file: `shape` and `dtype` as stored (elements that are arrays themselves count as further axes).
 
-    `arrangement` says which axis counts the samples and how the others are delivered; where it is left out, the first
-    axis does and the rest stays as it is. Strings of varying length have the fixed type that holds the longest;
-    `longest` is set where each element is an array of varying length. `others`: further files that hold some of it.
+    `arrangement` says which axis counts the samples and how the others are delivered; by default the first axis does
+    and the rest stays as it is. Strings of varying length have the fixed type that holds the longest; `longest` is set
+    if each element is an array of varying length. `others`: further files that hold some of it.
     """
 
     file: FileStamp
@@ -99,26 +159,51 @@ class StoredArray:
 
     @property
     def chunk_samples(self) -> int | None:
-        """Samples that are read and decoded together, None where each can be read by itself."""
+        """Samples that are read and decoded together, None if each can be read by itself."""
         layout = self.layout
-        if isinstance(layout, Contiguous) or (isinstance(layout, Chunked) and not layout.filters):
+        if isinstance(layout, Chunked) and not layout.filters:
             return None
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
-    def require_like(self, first: StoredArray, what: str) -> None:
-        """Raises SourceError, begun by `what`, where its samples are not of the shape and type of those of `first`."""
-        if self._form != first._form:
-            raise SourceError(
-                f"{what}: the samples differ between files: {first} has {first._said}, {self} has {self._said}; "
-                "all files need the same shape per sample and the same type"
-            )
-
     @property
-    def _form(self) -> tuple[object, ...]:
+    def form(self) -> tuple[object, ...]:
+        """What the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
         dtype = "string" if self.dtype.kind == "S" else self.dtype.newbyteorder("=")
         return dtype, self.longest is None, self.sample_shape
 
+
+class Column:
+    """One top: the samples of `arrays`, one array after the other; array k begins with sample starts[k].
+
+    Raises SourceError, begun by `what`, if their samples differ in shape or type.
+    """
+
+    def __init__(self, arrays: Sequence[StoredArray], what: str) -> None:
+        self.arrays = tuple(arrays)
+        self.starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
+        first = arrays[0]
+        for array in arrays:
+            if array.form != first.form:
+                raise SourceError(
+                    f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.dtype}, "
+                    f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
+                    "same type"
+                )
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
     @property
-    def _said(self) -> str:
-        return f"{self.sample_shape} {self.dtype}"
+    def spec(self) -> ArraySpec:
+        """What a sample is once it is delivered, in this machine's byte order."""
+        # Strings of varying length are as long as the longest of their file: the longest of all holds each.
+        dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
+        if self.arrays[0].longest is not None:
+            return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
+        return ArraySpec(self.arrays[0].sample_shape, dtype)
+
+    def where(self, index: int) -> str:
+        """The array that holds sample `index`, and its number in there."""
+        number, local = locate_part(self.starts, index)
+        return f"{self.arrays[number]}[{local}]"

@@ -1,24 +1,23 @@
-"""All that is done through the HDF5 library: opening and examining files, and reading what has no shorter way."""
+"""All that is done through the HDF5 library: opening files, finding data sets, reading what has no shorter way."""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterator
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 
+from ...base.checks import nearest
 from ...base.errors import SampleTooLargeError, SourceError
-from ...base.specs import AnyArray, IndexArray, RaggedRows
-from .columns import Locking
-from .file import FileStamp
+from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
+from .file import Locking
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache
 from .runs import by_group, copy_runs, stretches
 
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
+_NAMES_IN_A_MESSAGE = 20
 
 
 def open_file(path: str, locking: Locking) -> h5py.File:
@@ -46,120 +45,72 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _missing(file: h5py.File, name: str, error: KeyError) -> SourceError:
-    held = dict(_datasets(file))
-    near = difflib.get_close_matches(name, held, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    held: dict[str, str] = {}
+
+    def visit(name: str, entry: object) -> bool | None:
+        if isinstance(entry, h5py.Dataset):
+            held[name] = f"{name} {entry.shape} {entry.dtype}" if len(held) < _NAMES_IN_A_MESSAGE else "…"
+        return True if len(held) > _NAMES_IN_A_MESSAGE else None
+
+    file.visititems(visit)
     broken = f"; there is a link of that name, but: {error.args[0]}" if file.get(name, getlink=True) else ""
     return SourceError(
-        f"source hdf5: {file.filename!r} has no data set {name!r}{hint}{broken}; it holds "
+        f"source hdf5: {file.filename!r} has no data set {name!r}{nearest(name, held)}{broken}; it holds "
         f"{', '.join(held.values()) or 'no data sets'}; name the ones to read in 'tops'"
     )
 
 
-def _datasets(file: h5py.File, most: int = 20) -> Iterator[tuple[str, str]]:
-    found: dict[str, str] = {}
-
-    def visit(name: str, entry: object) -> bool | None:
-        if isinstance(entry, h5py.Dataset):
-            found[name] = f"{name} {entry.shape} {entry.dtype}" if len(found) < most else "…"
-        return True if len(found) > most else None
-
-    file.visititems(visit)
-    yield from found.items()
-
-
 def has_filter(number: int) -> bool:
-    """Whether the library can undo the filter of this number, with what hdf5plugin adds to it where it is installed."""
+    """Whether the library can undo the filter of this number, if need be with what hdf5plugin adds."""
     if not h5py.h5z.filter_avail(number):
         register_plugins()
     return bool(h5py.h5z.filter_avail(number))
 
 
 def register_plugins() -> None:
-    """Have the library know lz4, zstd, blosc and more, where hdf5plugin is installed."""
+    """Have the library know lz4, zstd, blosc and more, if hdf5plugin is installed."""
     try:
         import hdf5plugin  # noqa: F401 - the import itself registers them
     except ImportError:
         return
 
 
-class LibraryFile:
-    """One HDF5 file opened through the library; blocks of samples that were read are kept in `cache`."""
-
-    def __init__(self, stamp: FileStamp, locking: Locking, cache: ChunkCache) -> None:
-        stamp.require_unchanged()
-        self._file = open_file(stamp.path, locking)
-        self._cache = cache
-
-    def rows(self, array: StoredArray) -> LibraryRows:
-        """The reader of `array`."""
-        return LibraryRows(self._dataset(array), array, self._cache)
-
-    def ragged(self, array: StoredArray) -> LibraryRaggedRows:
-        """The reader of an `array` whose elements vary in length."""
-        return LibraryRaggedRows(self._dataset(array))
-
-    def value(self, name: str) -> AnyArray:
-        """All of the data set `name`."""
-        value: AnyArray = np.asarray(find_dataset(self._file, name)[()])
-        return value
-
-    def _dataset(self, array: StoredArray) -> h5py.Dataset:
-        """The data set, with a library cache for one chunk: else each sample of it would be decoded by itself."""
-        layout = array.layout
-        if isinstance(layout, ThroughLibrary) and layout.plugin:
-            register_plugins()
-        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        chunk = layout.chunk if isinstance(layout, ThroughLibrary) and layout.chunk else ()
-        access.set_chunk_cache(_CACHE_SLOTS, math.prod(chunk) * array.dtype.itemsize, 1.0)
-        try:
-            return h5py.Dataset(h5py.h5d.open(self._file.id, array.name.encode(), access))
-        except KeyError as error:
-            raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 class LibraryRows:
     """Samples of one data set, read by h5py a block at a time: the samples of a chunk, or what is read as fast as one.
 
     A call of h5py costs 15 µs and more, whether it reads one label or a thousand, and a chunk is decoded as a whole.
+    Only samples that are arrays of varying length are read one by one.
     """
 
-    def __init__(self, dataset: h5py.Dataset, array: StoredArray, cache: ChunkCache) -> None:
-        self._dataset = dataset
+    def __init__(self, file: h5py.File, array: StoredArray, layout: ThroughLibrary, cache: ChunkCache) -> None:
+        self._dataset = _open_dataset(file, array, layout)
         self._array = array
         self._cache = cache
         self._axis = array.arrangement.sample_axis
         block = array.chunk_samples or max(1, _BLOCK_BYTES // array.sample_bytes)
-        # A block that the cache cannot hold would be read again for each sample: then rather each sample by itself.
+        # A block that the cache cannot hold would be read again for each sample: then each sample by itself is better.
         self._block = block if block * array.sample_bytes <= cache.limit else 1
 
-    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """Put sample indices[i] into rows[positions[i]]; the sample's axes are in their stored order."""
+    def read(self, indices: IndexArray, positions: IndexArray, rows: Rows) -> None:
+        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
+        if isinstance(rows, RaggedRows):
+            for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
+                rows.put(position, self._dataset[index])
+            return
         if self._block == 1:
             self._read_runs(indices, positions, rows)
             return
         try:
             self._read_blocks(indices, positions, rows)
         except (SampleTooLargeError, OSError):
-            # It may be another sample of the block that is bad: that is no fault of those asked for.
+            # Another sample of the block may be the bad one: then those asked for are still good.
             self._read_runs(indices, positions, rows)
 
     def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         for block, members in by_group(indices // self._block):
-            samples = self._cached(block)
-            copy_runs(samples, indices[members] - block * self._block, positions[members], rows)
-
-    def _cached(self, block: int) -> AnyArray:
-        key = (self._array.file.path, self._array.name, block)
-        samples = self._cache.get(key)
-        if samples is None:
-            samples = self._read_run(block * self._block, self._block)
-            self._cache.put(key, samples)
-        return samples
+            key, start = (self._array.file.path, self._array.name, block), block * self._block
+            samples = self._cache.get_or_make(key, self._read_run, start, self._block)
+            copy_runs(samples, indices[members] - start, positions[members], rows)
 
     def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """In the order in which they are stored, each sample once, runs of neighbours in one call."""
@@ -177,7 +128,19 @@ class LibraryRows:
         return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
 
     def will_need(self, indices: IndexArray) -> None:
-        """Nothing: only the library knows where the samples lie."""
+        """Does nothing: only the library knows the samples' offsets."""
+
+
+def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:
+    """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
+    if layout.plugin:
+        register_plugins()
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
+    try:
+        return h5py.Dataset(h5py.h5d.open(file.id, array.name.encode(), access))
+    except KeyError as error:
+        raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
@@ -192,15 +155,3 @@ def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
 def longest_element(elements: AnyArray) -> int:
     """The length of the longest of `elements`, strings or arrays of varying length."""
     return max(map(len, elements.ravel().tolist()), default=0)
-
-
-class LibraryRaggedRows:
-    """Samples of one data set whose elements are arrays of varying length."""
-
-    def __init__(self, dataset: h5py.Dataset) -> None:
-        self._dataset = dataset
-
-    def read(self, indices: IndexArray, positions: IndexArray, rows: RaggedRows) -> None:
-        """Put sample indices[i] into rows[positions[i]]."""
-        for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
-            rows.put(position, self._dataset[index])

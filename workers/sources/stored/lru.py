@@ -12,25 +12,18 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def _one(_: object) -> int:
-    return 1
-
-
-def _nothing(_: object) -> None:
-    return None
-
-
 class RecentlyUsed(Generic[_Key, _Value]):
-    """Values whose weights add up to at most `limit`; `discard` is called with each that has to go.
+    """Values whose weights add up to at most `limit`; `discard` is called with each value that has to go.
 
-    A value heavier than the whole limit is not kept.
+    A value heavier than the whole limit is not kept. (cachetools.LRUCache refuses such a value by an exception, and
+    calls nothing when a value goes.)
     """
 
     def __init__(
         self,
         limit: int,
-        weigh: Callable[[_Value], int] = _one,
-        discard: Callable[[_Value], None] = _nothing,
+        weigh: Callable[[_Value], int] = lambda _: 1,
+        discard: Callable[[_Value], None] = lambda _: None,
     ) -> None:
         self.limit = limit
         self.weight = 0
@@ -41,42 +34,35 @@ class RecentlyUsed(Generic[_Key, _Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, key: _Key) -> _Value | None:
-        """The value under `key`, now the most recently used one, or None."""
+    def get_or_make(self, key: _Key, make: Callable[..., _Value], *arguments: object) -> _Value:
+        """The value under `key`, now the most recently used one; make(*arguments) if there is none."""
         value = self._values.get(key)
-        if value is not None:
+        if value is None:
+            value = make(*arguments)
+            self.put(key, value)
+        else:
             self._values.move_to_end(key)
         return value
 
     def put(self, key: _Key, value: _Value) -> None:
         """Keep `value`, and let go of the least recently used ones as far as the limit demands."""
-        self.pop(key)
+        if key in self._values:
+            self._let_go(key)
         self._values[key] = value
         self.weight += self._weigh(value)
         while self.weight > self.limit:
-            self.pop(next(iter(self._values)))
-
-    def pop(self, key: _Key) -> None:
-        """Let go of what is under `key`, if anything."""
-        if key in self._values:
-            value = self._values.pop(key)
-            self.weight -= self._weigh(value)
-            self._discard(value)
+            self._let_go(next(iter(self._values)))
 
     def clear(self) -> None:
         """Let go of everything."""
-        for key in list(self._values):
-            self.pop(key)
+        while self._values:
+            self._let_go(next(iter(self._values)))
+
+    def _let_go(self, key: _Key) -> None:
+        value = self._values.pop(key)
+        self.weight -= self._weigh(value)
+        self._discard(value)
 
 
 ChunkCache = RecentlyUsed[tuple[str, str, int], AnyArray]
 """Decoded chunks by file, name of the array, and number; weighed by their bytes."""
-
-
-def chunk_cache(limit_bytes: int) -> ChunkCache:
-    """A cache for decoded chunks of at most so many bytes together."""
-    return RecentlyUsed(limit_bytes, weigh=_bytes_of)
-
-
-def _bytes_of(chunk: AnyArray) -> int:
-    return chunk.nbytes

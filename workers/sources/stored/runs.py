@@ -11,9 +11,9 @@ from ...base.specs import AnyArray, IndexArray
 
 
 def require_in_range(indices: IndexArray, samples: int) -> None:
-    """Raises IndexError where an index is below 0 or not below `samples`."""
+    """Raises IndexError if an index is below 0 or not below `samples`."""
     # Seen as unsigned a negative index is huge: one pass finds both.
-    if int(indices.view(np.uint64).max()) >= samples:
+    if len(indices) and int(indices.view(np.uint64).max()) >= samples:
         bad = indices[(indices < 0) | (indices >= samples)]
         raise IndexError(f"sample index {int(bad[0])} is not in 0 … {samples - 1}")
 
@@ -33,7 +33,7 @@ def stretches(indices: IndexArray, positions: IndexArray, step: int) -> Iterator
     yield from pairwise([0, *breaks.tolist(), len(indices)])
 
 
-def merge_ranges(offsets: IndexArray, sizes: IndexArray) -> Iterator[tuple[int, int]]:
+def merge_ranges(offsets: IndexArray, sizes: IndexArray | int) -> Iterator[tuple[int, int]]:
     """The byte ranges [offset, offset + size), sorted, those that touch or overlap made one, as (offset, size)."""
     order = np.argsort(offsets, kind="stable")
     starts, ends = offsets[order], np.maximum.accumulate((offsets + sizes)[order])
@@ -49,3 +49,23 @@ def by_group(groups: IndexArray) -> Iterator[tuple[int, IndexArray]]:
     edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
     for group, (start, stop) in zip(ordered[edges[:-1]].tolist(), pairwise(edges), strict=True):
         yield group, order[start:stop]
+
+
+def split_by_part(starts: IndexArray, indices: IndexArray) -> Iterator[tuple[int, IndexArray, IndexArray]]:
+    """For parts put end to end, part k holding indices from starts[k] up to starts[k + 1]: which of them are wanted.
+
+    For each: its number, the indices counted from its own start, and their positions in `indices` (ascending).
+    """
+    if not len(indices):
+        return
+    if len(starts) == 2:
+        yield 0, indices, np.arange(len(indices))
+        return
+    for number, positions in by_group(np.searchsorted(starts, indices, side="right") - 1):
+        yield number, indices[positions] - starts[number], positions
+
+
+def locate_part(starts: IndexArray, index: int) -> tuple[int, int]:
+    """The number of the part that holds `index`, and the index counted from that part's start."""
+    number = int(np.searchsorted(starts, index, side="right")) - 1
+    return number, index - int(starts[number])

@@ -1,17 +1,18 @@
-"""What sources of stored arrays have in common: all but the finding and checking of the arrays."""
+"""What sources of stored arrays have in common: all but finding and checking the arrays."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
-from ...base.errors import SourceError
+from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .columns import Access, Column, Columns
-from .layout import Chunked, StoredArray, ThroughLibrary
-from .runs import require_in_range
+from .layout import Column, ThroughLibrary
+from .open_files import OpenFiles
+from .runs import require_in_range, split_by_part
+
+_MUCH_LARGER = 16
 
 
 class StoredSource(Source):
@@ -20,29 +21,31 @@ class StoredSource(Source):
     `limit`: only the first so many samples.
     """
 
-    def __init__(self, columns: Mapping[str, Column], access: Access, *, limit: int | None) -> None:
+    def __init__(self, columns: Mapping[str, Column], files: OpenFiles, *, limit: int | None) -> None:
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
             said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
             raise SourceError(f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample")
-        self.modules = _modules(columns)
         self._columns = columns
-        self._access = access
+        self._first = next(iter(columns.values()))
+        sizes = [(column.arrays[0].sample_bytes, column) for column in columns.values()]
+        largest, self._largest = max(sizes, key=lambda size: size[0])
+        # The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much as on
+        # large samples. So advice is given on the large ones alone.
+        self._large = [column for size, column in sizes if size * _MUCH_LARGER >= largest]
+        self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
-        self._require_content()
-        self._reading = Columns(columns, access)
-
-    @property
-    def _first(self) -> Column:
-        return next(iter(self._columns.values()))
-
-    def _require_content(self) -> None:
         if not self._samples:
             raise SourceError(f"source {self.kind}: no samples: {self._first.arrays[0]} is empty")
         for top, spec in self._specs.items():
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
+        layouts = [array.layout for column in columns.values() for array in column.arrays]
+        by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
+        self.modules = ("h5py",) if by_library else ()
+        if any(layout.plugin for layout in by_library):
+            self.modules += ("hdf5plugin",)
 
     def __len__(self) -> int:
         return self._samples
@@ -52,24 +55,32 @@ class StoredSource(Source):
         return self._specs
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
-        if len(indices):
-            require_in_range(indices, self._samples)
-            self._reading.read(indices, out)
+        require_in_range(indices, self._samples)
+        for top, column in self._columns.items():
+            for number, local, positions in split_by_part(column.starts, indices):
+                array = column.arrays[number]
+                try:
+                    reader = self._files.get(array.file).reader(array)
+                    reader.read(local, positions, array.arrangement.as_stored(out[top]))
+                except BlobfeedError:
+                    raise
+                except (OSError, RuntimeError, ValueError) as error:
+                    raise SourceError(f"{array}: reading samples failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
-        if len(indices):
-            require_in_range(indices, self._samples)
-            self._reading.will_need(indices)
+        require_in_range(indices, self._samples)
+        for column in self._large:
+            for number, local, _ in split_by_part(column.starts, indices):
+                array = column.arrays[number]
+                self._files.get(array.file).reader(array).will_need(local)
 
     def where(self, index: int) -> str:
-        array, number = self._first.locate(index)
-        return f"{array}[{number}]"
+        return self._first.where(index)
 
     @property
     def chunk_samples(self) -> int | None:
-        """Samples in a chunk of the largest top, where a chunk is decoded as a whole."""
-        first_arrays = [column.arrays[0] for column in self._columns.values()]
-        return max(first_arrays, key=lambda array: array.sample_bytes).chunk_samples
+        """Samples in a chunk of the largest top, if a chunk is decoded as a whole."""
+        return self._largest.arrays[0].chunk_samples
 
     def fingerprint(self) -> str:
         arrays = [array for column in self._columns.values() for array in column.arrays]
@@ -79,23 +90,4 @@ class StoredSource(Source):
         return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def close(self) -> None:
-        self._reading.close()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_reading"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reading = Columns(self._columns, self._access)
-
-
-def _modules(columns: Mapping[str, Column]) -> tuple[str, ...]:
-    arrays = [array for column in columns.values() for array in column.arrays]
-    needed = {name for array in arrays for name in _needed_by(array)}
-    return tuple(sorted(needed))
-
-
-def _needed_by(array: StoredArray) -> tuple[str, ...]:
-    if isinstance(array.layout, ThroughLibrary):
-        return ("h5py", "hdf5plugin") if array.layout.plugin else ("h5py",)
-    return (f"{__package__}.chunked_rows",) if isinstance(array.layout, Chunked) else ()
+        self._files.close()

@@ -14,7 +14,19 @@ from blobfeed.workers.base.specs import AnyArray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import (
+    BY_MAP,
+    BY_PREADV,
+    MAP_BELOW_BYTES,
+    assert_delivers,
+    assert_rows,
+    bytes_read,
+    in_loader,
+    opened,
+    patterns,
+    rows_of,
+    some_array,
+)
 
 SAMPLES = 31
 
@@ -25,19 +37,18 @@ def save(folder: Path, **arrays: AnyArray) -> dict[str, str]:
     return {name: f"{name}.npy" for name in arrays}
 
 
-@pytest.mark.parametrize("memory_map", [None, True, False])
+@pytest.mark.parametrize("way", MAP_BELOW_BYTES)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", ">i2", "?", "<c16", "S5", "U3"])
-def test_every_type_and_order_is_delivered_as_numpy_loads_it(
-    dtype: str, order: Any, memory_map: bool | None, tmp_path: Path
-) -> None:
+def test_every_type_and_order_is_delivered_as_numpy_loads_it(dtype: str, order: Any, way: str, tmp_path: Path) -> None:
     arrays = {
         f"top{rank}": np.asarray(some_array((SAMPLES, *shape), dtype, rank), order=order)
         for rank, shape in enumerate([(), (1,), (7,), (3, 4, 5)])
     }
-    source = opened("npy", tmp_path, **save(tmp_path, **arrays), memory_map=memory_map)
+    source = opened("npy", tmp_path, **save(tmp_path, **arrays))
     assert source.modules == ()
-    assert_delivers(source, arrays, patterns(SAMPLES))
+    with bytes_read(way):
+        assert_delivers(source, arrays, patterns(SAMPLES))
 
 
 def test_tops_come_in_the_order_of_the_parameters_or_as_asked_for(tmp_path: Path) -> None:
@@ -162,6 +173,7 @@ def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Pat
         (None, {"data": 5}, "parameter 'data' is 5: expected a path, a glob or a list of them"),
         (None, {"data": []}, r"parameter 'data' is \[\]"),
         (None, {"data": "data.npy", "limt": 3}, "parameter 'limt' is 3: .* the other parameters are limit, dims"),
+        (["data"], {"data": "data.npy", "memory_map": True}, "parameter 'memory_map' is True: .* the other parameters"),
         (None, {"data": "data.npy", "limit": -1}, "parameter 'limit' is -1"),
         (None, {"data": "data.npy", "dims": ["h", "w", "n"]}, "'dims' names 3 dimensions"),
         (
@@ -177,12 +189,13 @@ def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], 
         opened("npy", tmp_path, tops, **options)
 
 
-@pytest.mark.parametrize("memory_map", [True, False])
-def test_a_file_cut_short_under_way_is_an_error_that_names_it(memory_map: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
+def test_a_file_cut_short_under_way_is_an_error_that_names_it(way: str, tmp_path: Path) -> None:
     data = some_array((9, 1000), "f8")
-    source = in_loader(opened("npy", tmp_path, **save(tmp_path, data=data), memory_map=memory_map))
-    assert_rows(source, [8, 0], {"data": data})
-    os.truncate(tmp_path / "data.npy", 5000)
-    with pytest.raises(SourceError, match=r"data\.npy"):
-        rows_of(source, [8])
+    source = in_loader(opened("npy", tmp_path, **save(tmp_path, data=data)))
+    with bytes_read(way):
+        assert_rows(source, [8, 0], {"data": data})
+        os.truncate(tmp_path / "data.npy", 5000)
+        with pytest.raises(SourceError, match=r"data\.npy"):
+            rows_of(source, [8])
     source.close()

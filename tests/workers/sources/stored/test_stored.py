@@ -22,13 +22,16 @@ from blobfeed.workers.sources.stored.runs import by_group, merge_ranges, require
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.stored import BY_MAP, BY_PREADV, BY_SIZE, MAP_BELOW_BYTES, bytes_read
+
 INDICES = st.lists(st.integers(0, 40), max_size=30)
 
 
 @contextmanager
-def raw_file(path: Path, memory_map: bool | None = None) -> Iterator[RawFile]:
-    file = RawFile(FileStamp.of(str(path)), memory_map)
-    yield file
+def raw_file(path: Path, way: str = BY_SIZE) -> Iterator[RawFile]:
+    file = RawFile(FileStamp.of(str(path)))
+    with bytes_read(way):
+        yield file
     file.close()
 
 
@@ -90,11 +93,11 @@ def thousand_bytes(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("memory_map", [True, False])
+@pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
 @given(data=st.data())
 @settings(deadline=None, max_examples=50)
 def test_rows_are_gathered_from_any_offsets_into_any_rows(
-    memory_map: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    way: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "gathered.bin"
     content = bytes(np.arange(1000) % 251)
@@ -103,7 +106,7 @@ def test_rows_are_gathered_from_any_offsets_into_any_rows(
     offsets = data.draw(st.lists(st.integers(0, 1000 - row_bytes), min_size=1, max_size=12))
     positions = sorted(data.draw(st.permutations(range(20)))[: len(offsets)])
     rows = np.full((20, row_bytes), 255, np.uint8)
-    with raw_file(path, memory_map) as file:
+    with raw_file(path, way) as file:
         file.gather_at(as_indices(offsets), as_indices(positions), rows)
     for offset, position in zip(offsets, positions, strict=True):
         assert rows[position].tobytes() == content[offset : offset + row_bytes]
@@ -111,12 +114,10 @@ def test_rows_are_gathered_from_any_offsets_into_any_rows(
     assert (rows[untouched] == 255).all()
 
 
-@pytest.mark.parametrize("memory_map", [None, True, False])
-def test_a_file_cut_short_while_open_is_an_error_and_no_bus_error(
-    memory_map: bool | None, thousand_bytes: Path
-) -> None:
+@pytest.mark.parametrize("way", MAP_BELOW_BYTES)
+def test_a_file_cut_short_while_open_is_an_error_and_no_bus_error(way: str, thousand_bytes: Path) -> None:
     rows = np.zeros((1, 100), np.uint8)
-    with raw_file(thousand_bytes, memory_map) as file:
+    with raw_file(thousand_bytes, way) as file:
         file.gather_at(as_indices([900]), as_indices([0]), rows)
         os.truncate(thousand_bytes, 950)
         with pytest.raises(SourceError, match=r"bytes\.bin"):
@@ -140,12 +141,10 @@ def test_a_file_that_is_another_one_by_now_is_not_read(change: str, thousand_byt
         RawFile(stamp)
 
 
-def test_large_rows_are_read_and_small_ones_mapped_unless_told_otherwise(thousand_bytes: Path) -> None:
+def test_large_rows_are_read_and_small_ones_mapped(thousand_bytes: Path) -> None:
     with raw_file(thousand_bytes) as file:
         assert file.maps(150_528)
         assert not file.maps(1 << 20)
-    with raw_file(thousand_bytes, memory_map=True) as file:
-        assert file.maps(1 << 20)
 
 
 def test_advice_is_given_only_on_what_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +182,7 @@ def test_the_last_used_values_that_fit_are_kept(uses: list[tuple[int, int]], lim
         model[key] = value
         while sum(map(len, model.values())) > limit:
             model.pop(next(iter(model)))
-        assert {each: kept.get(each) for each in model} == model
+        assert {each: kept.get_or_make(each, pytest.fail, "it is gone") for each in model} == model
         assert kept.weight == sum(map(len, model.values()))
     assert len(gone) == len(uses) - len(model)
     kept.clear()

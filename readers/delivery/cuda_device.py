@@ -1,0 +1,140 @@
+"""What the delivery asks of a CUDA device: page-locked host memory, device memory, a copy stream, and events.
+
+Everything names its device: nothing here makes a context on another one, GPU 0 least of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...workers.base.errors import ParameterError
+from ...workers.base.specs import AnyArray
+
+_PORTABLE = 1
+"""cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""
+
+_LOCKED_ALREADY = 712
+"""cudaErrorHostMemoryAlreadyRegistered."""
+
+
+class CudaDevice:
+    """One device and the stream on which batches travel to it.
+
+    "Use" is what the caller's own stream does with a batch: the stream that is current when it is asked for.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._locked: NDArray[np.uint8] | None = None
+        with torch.cuda.device(self.device):
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    # ---- memory
+
+    def lock(self, memory: NDArray[np.uint8]) -> bool:
+        """Page-lock `memory`, so that copies from it run by themselves; warns and returns False where it is refused."""
+        again, self._locked = self._locked is memory, memory  # first: Ctrl-C may fall behind the call
+        with torch.cuda.device(self.device):
+            error = int(_runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
+            if error == 0 or (again and error == _LOCKED_ALREADY):
+                return True
+            self._locked = None
+            # CUDA remembers the refusal as its last error, and the next kernel, whosever it is, would be blamed for it.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self.device)
+        warnings.warn(
+            f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes (error {error}): batches go "
+            "through a page-locked staging copy, which costs the trainer one more copy of each; "
+            "raise the limit of locked memory (ulimit -l), or lower batch_size or prefetch_batches",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+
+    def unlock(self) -> None:
+        """Undo `lock`; waits for the copies that still read from there."""
+        try:
+            self._stream.synchronize()
+        finally:
+            locked, self._locked = self._locked, None
+            if locked is not None:
+                with torch.cuda.device(self.device):
+                    _runtime().cudaHostUnregister(locked.ctypes.data)
+
+    def memory(self, nbytes: int) -> torch.Tensor:
+        """Uninitialised memory on the device, shape (nbytes,) uint8."""
+        with torch.cuda.stream(self._stream):
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Uninitialised page-locked memory, shape (nbytes,)."""
+        with torch.cuda.device(self.device):
+            memory: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        return memory
+
+    # ---- copies and the order of things
+
+    def send(self, host: AnyArray, memory: torch.Tensor) -> torch.Tensor:
+        """Queue the copy of `host` into `memory`; returns what that then holds, in the host's type and shape."""
+        values = torch.from_numpy(host)
+        sent = view_as(memory, values.dtype, values.shape)
+        with torch.cuda.stream(self._stream):
+            sent.copy_(values, non_blocking=True)
+        return sent
+
+    def sent(self) -> torch.cuda.Event:
+        """Done when the copies queued so far are."""
+        return self._recorded(self._stream)
+
+    def send_after(self, event: torch.cuda.Event) -> None:
+        """What is sent from now on is copied once `event` is done."""
+        self._stream.wait_event(event)
+
+    def used(self) -> torch.cuda.Event:
+        """Done when the work that the caller's stream has queued so far is."""
+        return self._recorded(torch.cuda.current_stream(self.device))
+
+    def use_after(self, event: torch.cuda.Event) -> None:
+        """What the caller's stream queues from now on runs once `event` is done."""
+        torch.cuda.current_stream(self.device).wait_event(event)
+
+    def _recorded(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        with torch.cuda.device(self.device):
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(stream)
+        return event
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def view_as(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """The start of `memory`, shape (bytes,) uint8, as a tensor of `dtype` and `shape`."""
+    return memory[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+def device_memory(device: str, dtype: torch.dtype) -> Callable[[tuple[int, ...]], torch.Tensor]:
+    """Makes tensors of the caller's own; torch gives memory that was let go again."""
+    return lambda shape: torch.empty(shape, dtype=dtype, device=device)
+
+
+def check_cuda(device: str) -> None:
+    """Raise ParameterError unless there is the CUDA device that the parameter `device` names."""
+    count = torch.cuda.device_count()
+    known = ["cuda", *(f"cuda:{number}" for number in range(count))] if count else []
+    if device not in known:
+        here = f"here are {', '.join(known)}" if known else "torch finds no CUDA device here"
+        raise ParameterError(f"parameter 'device' is {device!r}: expected '' (NumPy), 'cpu' or a CUDA device; {here}")

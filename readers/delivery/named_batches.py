@@ -1,0 +1,138 @@
+"""Batches as a program without blobs wants them: arrays or tensors by name, its own or on loan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...workers.base.errors import ParameterError
+from ...workers.base.specs import AnyArray, IndexArray
+from ...workers.pipeline.pipeline import Pipeline
+from ...workers.plan.batch import Batch
+from ...workers.plan.plan import State
+from .array_pool import ArrayPool
+from .delivery import Delivery
+from .host_delivery import HostDelivery
+from .tops import EvenTop, Shape, Top
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NamedBatch(dict[str, Any]):
+    """One batch: by the top's name an array, or a tensor, of shape (rows, *sample shape).
+
+    `number`: counts the batches of the run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
+    `indices`: the sample of each row, shape (rows,) int64.
+    """
+
+    number: int
+    epoch: int
+    position: int
+    rows: int
+
+    @classmethod
+    def of(cls, batch: Batch, arrays: Mapping[str, Any]) -> NamedBatch:
+        named = cls(arrays)
+        named.number, named.epoch, named.position, named.rows = batch.number, batch.epoch, batch.position, batch.rows
+        # The batch without its arrays: a NamedBatch that is kept must not keep the whole ring of slots alive.
+        named._batch = bare = object.__new__(Batch)  # dataclasses.replace takes ten times as long
+        vars(bare).update(vars(batch), tops={})
+        return named
+
+    _batch: Batch
+
+    @property
+    def indices(self) -> IndexArray:
+        return self._batch.indices
+
+
+class _Array:
+    """A blob over an array or a tensor of the reader's own; or over a slot's memory, which it is shown."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def adopt(self, memory: AnyArray) -> None:
+        self.data = memory
+
+
+class NamedBatches:
+    """A pipeline's batches, each delivered into arrays that are made for it.
+
+    The parameter `device` says what they are: "" NumPy arrays, "cpu" or a CUDA device torch tensors. With `copy` they
+    are the user's own; else on loan: valid until `loans` more batches have been asked for, and in main memory, if
+    nothing is to be converted, the slot's own memory. Raises ParameterError.
+    """
+
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
+        self._tops = tuple(tops)
+        self._given: Callable[[Any], Any] = lambda data: data
+        self.delivery: Delivery
+        device = pipeline.parameters.device
+        types = [check_torch_has(top) for top in tops] if device else []
+        if device in ("", "cpu"):
+            shows = [not copy and isinstance(top, EvenTop) and not top.conversion.changes_values for top in tops]
+            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
+            self._memory = [_host_memory(top, shown) for top, shown in zip(tops, shows, strict=True)]
+            if device:
+                import torch
+
+                self._given = torch.from_numpy
+        else:
+            from . import cuda_delivery, cuda_device
+
+            cuda_device.check_cuda(device)
+            self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, cuda_device.CudaDevice(device))
+            self._memory = [cuda_device.device_memory(device, dtype) for dtype in types]
+
+    def next(self) -> NamedBatch:
+        """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""
+        filled = self.delivery.filled
+        blobs = filled.blobs if filled else self._blobs(self.delivery.next_shapes())
+        batch = self.delivery.fill(blobs)
+        return NamedBatch.of(
+            batch, {top.name: self._given(blob.data) for top, blob in zip(self._tops, blobs, strict=True)}
+        )
+
+    @property
+    def count(self) -> int:
+        """Batches that have been received."""
+        return self.delivery.progress.taken
+
+    def next_epoch(self) -> int:
+        """The epoch of the next batch, which stays where it is; waits for it."""
+        return self.delivery.next_epoch()
+
+    def state_dict(self) -> State:
+        """Where the next batch stands that has not been received."""
+        return self.delivery.state_dict()
+
+    def close(self) -> None:
+        """The pipeline is about to be closed, and all loans with it."""
+        self.delivery.close()
+
+    def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
+        return [_Array(memory(shape)) for memory, shape in zip(self._memory, shapes, strict=True)]
+
+
+def _host_memory(top: Top, shown: bool) -> Callable[[Shape], Any]:
+    if shown:
+        return lambda _: None
+    pool = ArrayPool()
+    return lambda shape: pool.empty(shape, top.dtype)
+
+
+def check_torch_has(top: Top) -> torch.dtype:
+    """The torch type of a top's values; raises ParameterError where torch has none."""
+    import torch
+
+    try:
+        return torch.from_numpy(np.empty(0, top.dtype)).dtype
+    except TypeError:
+        raise ParameterError(
+            f"top {top.name!r} has the type {top.dtype}, of which torch has no tensors: leave it out of 'tops', change "
+            "it in decode, or read NumPy arrays, without 'device'"
+        ) from None

@@ -1,0 +1,124 @@
+"""The pipeline for `model.fit`: a PyDataset, and a generator; Keras 3 with any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras  # type: ignore[import-untyped]
+
+from ..workers.base.checks import nearest
+from ..workers.base.closing import Closing
+from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.plan.plan import State
+from .batch_reader import BatchReader
+from .delivery.named_batches import NamedBatch
+from .looped import SourceLike
+from .passes import Passes
+
+
+class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
+    """An epoch of whole batches, made anew, in other order, for every epoch of `fit`.
+
+        train = KerasDataset({"npy": {"data": "x.npy", "label": "y.npy"}}, batch_size=64, shuffle=True)
+        valid = KerasDataset({"npy": {"data": "x_valid.npy", "label": "y_valid.npy"}}, batch_size=64)
+        model.fit(train, validation_data=valid, epochs=5)
+
+    The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 and `last_batch` is
+    "partial" unless given. `inputs`, `targets` and `weights` name the tops that the model gets as such, one or a list
+    of them, for models with several inputs or outputs; without them the first top is the input, the second the target
+    and the third the sample weight.
+
+    Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
+    Keras draws only to look at it, when it builds a model, is delivered again. Without an end (`epochs=None`, or a
+    stream) `fit` needs `steps_per_epoch`.
+    """
+
+    def __init__(
+        self,
+        source: SourceLike = None,
+        *,
+        inputs: str | Sequence[str] | None = None,
+        targets: str | Sequence[str] | None = None,
+        weights: str | None = None,
+        decode: DecodeHook | None = None,
+        postprocess: PostprocessHook | None = None,
+        base_dir: Path | str | None = None,
+        train: bool = True,
+        **parameters: object,
+    ) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)
+        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters, "copy": True}
+        self.reader = BatchReader(
+            source, decode=decode, postprocess=postprocess, base_dir=base_dir, train=train, **settings
+        )
+        self._roles = _roles(list(self.reader.specs), inputs, targets, weights)
+        self._passes = Passes(self.reader)
+        self._begins = True
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
+        self._begins = True
+        return self._passes.length
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """The next batch: (inputs,), (inputs, targets) or (inputs, targets, weights). `index` does not matter.
+
+        Each is an array, or, where a list of tops was named, a dict of arrays.
+        """
+        if self._begins:
+            self._passes.begin()
+            self._begins = False
+        return self._deal(self._passes.next())
+
+    def generator(self) -> Iterator[tuple[Any, ...]]:
+        """The same batches without end, for `fit(train.generator(), steps_per_epoch=len(train), shuffle=False)`."""
+        while True:
+            yield self._deal(self._passes.next())
+
+    def _deal(self, batch: NamedBatch) -> tuple[Any, ...]:
+        return tuple(
+            batch[role] if isinstance(role, str) else {name: batch[name] for name in role} for role in self._roles
+        )
+
+    def state_dict(self) -> State:
+        return self.reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.reader.load_state_dict(state)
+        self._passes.restart()
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+def _roles(
+    tops: Sequence[str], inputs: str | Sequence[str] | None, targets: str | Sequence[str] | None, weights: str | None
+) -> list[str | tuple[str, ...]]:
+    """Which tops are inputs, targets and sample weights, as far as there are such; raises ParameterError."""
+    if inputs is None and targets is None and weights is None:
+        if len(tops) > 3:
+            raise ParameterError(
+                f"KerasDataset: there are {len(tops)} tops, {', '.join(tops)}: say which are 'inputs', 'targets' and "
+                "'weights', or choose three of them with 'tops'"
+            )
+        return list(tops)
+    given = {"inputs": inputs, "targets": targets, "weights": weights}
+    roles = {role: names if isinstance(names, str) else tuple(names) for role, names in given.items() if names}
+    for role, needed in (("targets", "inputs"), ("weights", "targets")):
+        if role in roles and needed not in roles:
+            raise ParameterError(f"KerasDataset: parameter {role!r} is {given[role]!r}, but {needed!r} is missing")
+    for role, names in roles.items():
+        for name in [names] if isinstance(names, str) else names:
+            if name not in tops:
+                raise ParameterError(
+                    f"KerasDataset: parameter {role!r} names {name!r}{nearest(name, tops)}; the tops are "
+                    f"{', '.join(tops)}"
+                )
+    return list(roles.values())

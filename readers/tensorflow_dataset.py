@@ -1,0 +1,104 @@
+"""The pipeline as a tf.data.Dataset."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import tensorflow as tf  # type: ignore[import-untyped]
+
+from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.base.specs import AnyArray, ArraySpec
+from .batch_reader import BatchReader
+from .looped import SourceLike
+from .passes import Passes
+
+
+def TensorFlowDataset(  # noqa: N802 - named after what it gives
+    source: SourceLike | BatchReader = None,
+    *,
+    decode: DecodeHook | None = None,
+    postprocess: PostprocessHook | None = None,
+    base_dir: Path | str | None = None,
+    train: bool = True,
+    **parameters: object,
+) -> tf.data.Dataset:
+    """A dataset of whole batches: dicts of tensors by name, of known type and shape.
+
+        dataset = TensorFlowDataset({"npy": {"image": "x.npy", "label": "y.npy"}}, batch_size=64, epochs=1)
+        for batch in dataset:
+            train(batch["image"], batch["label"])
+
+    The arguments are those of BatchReader; or one BatchReader, without `device` and with copies, whose `state_dict` and
+    `close` then stay at hand. Each pass over the dataset is one loop over the reader: with `epochs=1` an epoch, in new
+    order each time. The batch axis is known unless `last_batch` is "partial" or the source a stream. Strings become
+    tf.string. The batches are ready when asked for: `.map(…)` them, but do not `.shuffle` or `.batch` them again.
+    What TensorFlow draws only to look at it, when Keras builds a model, is delivered again.
+
+    Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
+    """
+    if isinstance(source, BatchReader):
+        reader = _check_reader(source, {"decode": decode, "postprocess": postprocess, **parameters})
+    else:
+        reader = BatchReader(
+            source,
+            decode=decode,
+            postprocess=postprocess,
+            copy=True,
+            base_dir=base_dir,
+            train=train,
+            **parameters,
+        )
+    rows = _known_rows(reader)
+    signature = {name: _tensor_spec(name, spec, rows) for name, spec in reader.specs.items()}
+    passes = Passes(reader)
+    dataset = tf.data.Dataset.from_generator(lambda: _one_pass(reader, passes), output_signature=signature)
+    if reader is not source:
+        # TensorFlow never lets go of the generator, so the reader would live until the program ends. The dataset
+        # itself is let go, once no iterator and no dataset made from it is left.
+        weakref.finalize(dataset, reader.close)
+    if passes.length is None:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(passes.length))
+
+
+def _one_pass(reader: BatchReader, passes: Passes) -> Iterator[dict[str, AnyArray]]:
+    if passes.length is None:
+        yield from map(dict, reader)
+        return
+    passes.begin()
+    for _ in range(passes.length):
+        yield dict(passes.next())
+
+
+def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchReader:
+    if given := [name for name, value in others.items() if value is not None]:
+        raise ParameterError(
+            f"TensorFlowDataset: a BatchReader has its parameters already, got {', '.join(given)} beside it"
+        )
+    if reader.parameters.device or not reader.copies:
+        raise ParameterError(
+            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r} and copy={reader.copies}: "
+            "expected device='' and copy=True, since TensorFlow keeps the arrays"
+        )
+    return reader
+
+
+def _known_rows(reader: BatchReader) -> int | None:
+    given = reader.parameters
+    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed
+    return given.batch_size if always_full else None
+
+
+def _tensor_spec(name: str, spec: ArraySpec, rows: int | None) -> tf.TensorSpec:
+    shape = (None,) * len(spec.shape) if spec.varies else spec.shape
+    try:
+        dtype = tf.string if spec.dtype.kind == "S" else tf.as_dtype(spec.dtype)
+    except TypeError:
+        raise ParameterError(
+            f"top {name!r} has the type {spec.dtype}, of which TensorFlow has no tensors: leave it out of 'tops', or "
+            "change it in decode"
+        ) from None
+    return tf.TensorSpec((rows, *shape), dtype)

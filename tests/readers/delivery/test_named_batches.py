@@ -1,0 +1,123 @@
+"""Readers whose tensors lie on a device: a played one, whose copies are done at once, and CUDA where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.reader_data import images, write_hdf5
+
+torch: Any = pytest.importorskip("torch")
+from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
+
+from tests.support.played_device import PlayedDevice  # noqa: E402
+
+SAMPLES = 26
+
+
+@pytest.fixture(params=["played", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What to give for `device`; where it is played, the tensors lie in main memory all the same."""
+    if request.param == "played":
+        cuda_device = "blobfeed.readers.delivery.cuda_device"
+        monkeypatch.setattr(f"{cuda_device}.CudaDevice", lambda _: PlayedDevice(patience=1))
+        monkeypatch.setattr(f"{cuda_device}.check_cuda", lambda _: None)
+        monkeypatch.setattr(
+            f"{cuda_device}.device_memory", lambda _, dtype: lambda shape: torch.empty(shape, dtype=dtype)
+        )
+    return "cuda"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "shuffle": True, "epochs": 1, "last_batch": "partial"}
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 3])
+@pytest.mark.parametrize("copying", [True, False])
+def test_each_batch_is_what_it_says_it_is(source: dict[str, Any], device: str, prefetch: int, copying: bool) -> None:
+    with BatchReader(source, **SETTINGS, device=device, device_prefetch=prefetch, copy=copying) as reader:
+        for epoch in range(3):
+            seen = []
+            for batch in reader:
+                assert batch.epoch == epoch
+                assert batch["label"].tolist() == batch.indices.tolist()
+                np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
+                seen += batch.indices.tolist()
+            assert sorted(seen) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_every_batch_is_the_users_own(source: dict[str, Any], device: str, copying: bool) -> None:
+    with BatchReader(source, **SETTINGS, device=device, copy=copying) as reader:
+        for batch in list(reader):
+            np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
+
+
+@pytest.mark.cuda
+def test_a_loop_that_keeps_nothing_uses_the_same_device_memory_again(source: dict[str, Any]) -> None:
+    with BatchReader(source, **SETTINGS, device="cuda") as reader:
+        full = [batch["data"].data_ptr() for _ in range(3) for batch in reader if batch.rows == 4]
+    assert len(set(full)) < len(full) / 2
+
+
+def test_scale_and_mean_are_applied_there(source: dict[str, Any], device: str) -> None:
+    transform = {"scale": 0.5, "mean_value": [3]}
+    with BatchReader(source, **SETTINGS, device=device, transform=transform) as reader:
+        batch = next(iter(reader))
+    np.testing.assert_allclose(
+        batch["data"].cpu().numpy(), np.subtract(images(SAMPLES)[batch.indices], 3, dtype=np.float32) / 2
+    )
+
+
+def test_a_state_counts_what_the_loop_has_got(source: dict[str, Any], device: str) -> None:
+    with BatchReader(source, **SETTINGS, device=device, device_prefetch=3) as reader:
+        loop = iter(reader)
+        first = [next(loop)["label"].tolist() for _ in range(2)]
+        state = reader.state_dict()
+        rest = [batch["label"].tolist() for batch in loop]
+    with BatchReader(source, **SETTINGS, device=device) as resumed:
+        resumed.load_state_dict(state)
+        assert [batch["label"].tolist() for batch in resumed] == rest
+    with BatchReader(source, **SETTINGS) as plain:
+        assert [batch["label"].tolist() for batch in plain] == first + rest
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -> None:
+    def numbers(shard: int, shards: int) -> Iterator[tuple[AnyArray, int]]:
+        for number in range(shard, 18, shards):
+            yield np.full(3, number, np.float32), number
+
+    settings = {**SETTINGS, "shuffle": False, "last_batch": last_batch}
+    loops = {}
+    for where in (device, ""):
+        with BatchReader(StreamSource(numbers, shards=1), **settings, device=where) as reader:
+            loops[where] = [[batch["label"].tolist() for batch in reader] for _ in range(3)]
+            loops[where].append([reader.state_dict()])
+    assert loops[device] == loops[""]
+
+
+def test_an_async_readers_pair_stays_while_the_next_one_is_there(source: dict[str, Any], device: str) -> None:
+    axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+    path = source["hdf5"]["path"]
+    with AsyncReader({"hdf5_path": path, "labels_field": "label", "cuda": True, "batch_size": 2}, **axes) as reader:
+        before = None
+        for number in range(30):
+            reader.fetch_data()
+            _, labels = reader.get_next_batch()
+            expected = [2 * number % SAMPLES, (2 * number + 1) % SAMPLES]
+            assert labels.tolist() == expected
+            if before is not None:
+                assert before[0].tolist() == before[1]
+            before = labels, expected

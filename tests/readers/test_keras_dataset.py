@@ -1,0 +1,178 @@
+"""KerasDataset: `fit`, `evaluate` and `predict` over batches made ahead of time, every epoch whole and reordered."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.specs import AnyArray
+
+from .test_readers_agree import SETTINGS, check_bytes
+
+os.environ["KERAS_BACKEND"] = "torch"
+sys.modules["tensorflow"] = None  # type: ignore[assignment]  # or Keras takes it along wherever it is installed
+keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
+from blobfeed.readers.keras_dataset import KerasDataset  # noqa: E402
+
+# Keras turns torch tensors into NumPy arrays in a way that NumPy 2 does not like.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+SAMPLES, FEATURES = 50, 4
+
+
+class Recorder:
+    """A model whose first layer writes down the first feature, the number of the sample, of all it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+        recorder = self
+
+        class Look(keras.layers.Layer):  # type: ignore[misc]
+            def call(self, x: Any, training: bool = False) -> Any:
+                if not isinstance(x, keras.KerasTensor) and str(getattr(x, "device", "")) != "meta":
+                    recorder.seen.append([int(number) for number in keras.ops.convert_to_numpy(x)[:, 0]])
+                return x
+
+        self.model = keras.Sequential([Look(), keras.layers.Dense(1)])
+        self.model.compile(loss="mse", optimizer="sgd", run_eagerly=True)
+
+    def numbers(self) -> list[int]:
+        return [number for batch in self.seen for number in batch]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_pair(tmp_path, SAMPLES)
+
+
+def write_pair(folder: Path, samples: int) -> dict[str, Any]:
+    numbers = np.arange(samples, dtype=np.float32)
+    features: AnyArray = np.stack([numbers, *np.random.default_rng(0).normal(size=(3, samples))], axis=1)
+    np.save(folder / "x.npy", features.astype(np.float32))
+    np.save(folder / "y.npy", (features @ [0, 1, -2, 3]).astype(np.float32))
+    return {"npy": {"x": str(folder / "x.npy"), "y": str(folder / "y.npy")}}
+
+
+def feed_of(source: dict[str, Any], **parameters: Any) -> KerasDataset:
+    return KerasDataset(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
+
+
+def test_fit_sees_every_sample_once_an_epoch_in_new_order(source: dict[str, Any]) -> None:
+    recorder = Recorder()
+    with feed_of(source, shuffle=True) as feed:
+        recorder.model.fit(feed, epochs=3, verbose=0)
+    per_epoch = len(feed)
+    shown = recorder.seen[-3 * per_epoch :]
+    epochs = [list(chain(*shown[begin : begin + per_epoch])) for begin in range(0, len(shown), per_epoch)]
+    assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_fit_gets_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
+    recorder = Recorder()
+    with feed_of(source, shuffle=True, seed=3) as feed:
+        recorder.model.fit(feed, epochs=2, verbose=0)
+    with BatchReader(source, batch_size=8, shuffle=True, seed=3, epochs=2, last_batch="partial") as reader:
+        expected = [int(number) for batch in reader for number in batch["x"][:, 0]]
+    assert recorder.numbers()[-2 * SAMPLES :] == expected
+
+
+def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
+    def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+        with KerasDataset(source, **SETTINGS) as feed:
+            yield from (feed[index] for _ in range(2) for index in range(len(feed)))
+
+    check_bytes(tmp_path, batches)
+
+
+def test_a_model_learns_and_is_validated_every_epoch(tmp_path: Path) -> None:
+    source = write_pair(tmp_path, 400)
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=keras.optimizers.Adam(0.05))
+    with feed_of(source, shuffle=True, batch_size=20) as train, feed_of(source, batch_size=50) as valid:
+        history = model.fit(train, validation_data=valid, epochs=4, verbose=0).history
+        evaluated = model.evaluate(valid, verbose=0)
+        predicted = model.predict(valid, verbose=0)
+    assert len(history["val_loss"]) == 4
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    assert evaluated == pytest.approx(history["val_loss"][-1], rel=1e-4)
+    # In the file's order, whatever was done with the feed before.
+    np.testing.assert_allclose(predicted, model.predict(np.load(tmp_path / "x.npy"), verbose=0), rtol=1e-4, atol=1e-5)
+
+
+def test_prediction_begins_with_the_first_sample_after_an_evaluation_that_was_cut_short(source: dict[str, Any]) -> None:
+    recorder = Recorder()
+    with feed_of(source) as feed:
+        recorder.model.evaluate(feed, steps=4, verbose=0)
+        recorder.seen.clear()
+        recorder.model.predict(feed, verbose=0)
+    assert recorder.numbers() == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize(("lasting", "steps"), [({"epochs": 1}, 1), ({"epochs": None}, 2)])
+def test_steps_per_epoch_cuts_the_epochs_without_loss(
+    source: dict[str, Any], lasting: dict[str, Any], steps: int
+) -> None:
+    recorder = Recorder()
+    with feed_of(source, batch_size=10, shuffle=True, **lasting) as feed:
+        recorder.model.fit(feed, epochs=10 // steps, steps_per_epoch=steps, shuffle=False, verbose=0)
+    numbers = recorder.numbers()[-10 * 10 :]
+    assert sorted(numbers[:SAMPLES]) == sorted(numbers[SAMPLES:]) == list(range(SAMPLES))
+
+
+def test_single_steps_in_separate_fits_come_to_all_of_the_data(source: dict[str, Any]) -> None:
+    recorder = Recorder()
+    with feed_of(source, batch_size=25, shuffle=True) as feed:
+        for _ in range(6):
+            recorder.model.fit(feed, steps_per_epoch=1, verbose=0)
+    assert len({tuple(sorted(batch)) for batch in recorder.seen}) >= 3
+
+
+def test_a_generator_feeds_fit_for_ever(source: dict[str, Any]) -> None:
+    recorder = Recorder()
+    with feed_of(source, shuffle=True, last_batch="partial") as feed:
+        recorder.model.fit(feed.generator(), epochs=2, steps_per_epoch=len(feed), shuffle=False, verbose=0)
+    numbers = recorder.numbers()[-2 * SAMPLES :]
+    assert sorted(numbers[:SAMPLES]) == sorted(numbers[SAMPLES:]) == list(range(SAMPLES))
+
+
+def test_a_state_brings_back_exactly_the_batch_that_would_have_come_next(source: dict[str, Any]) -> None:
+    whole = []
+    with feed_of(source, shuffle=True) as feed, feed_of(source, shuffle=True) as resumed:
+        for index in range(2 * len(feed)):
+            if index == 3:
+                resumed.load_state_dict(feed.state_dict())
+            whole.append(feed[index][0][:, 0].tolist())
+        rest = [resumed[index][0][:, 0].tolist() for index in range(2 * len(feed) - 3)]
+    assert rest == whole[3:]
+
+
+def test_tops_get_the_roles_that_they_are_given(source: dict[str, Any]) -> None:
+    with feed_of(source, inputs=["y", "x"], targets="y", weights="y") as feed:
+        inputs, targets, weights = feed[0]
+    assert {name: array.shape for name, array in inputs.items()} == {"y": (8,), "x": (8, FEATURES)}
+    np.testing.assert_array_equal(targets, inputs["y"])
+    np.testing.assert_array_equal(weights, inputs["y"])
+
+
+@pytest.mark.parametrize(
+    ("roles", "says"),
+    [
+        ({"targets": "y"}, "'targets' is 'y', but 'inputs' is missing"),
+        ({"inputs": "x", "weights": "y"}, "'weights' is 'y', but 'targets' is missing"),
+        ({"inputs": "z"}, "'inputs' names 'z'; the tops are x, y"),
+        ({"inputs": ["x", "yy"]}, r"'inputs' names 'yy' .did you mean 'y'"),
+    ],
+)
+def test_roles_that_make_no_sense_are_an_error(source: dict[str, Any], roles: dict[str, Any], says: str) -> None:
+    with pytest.raises(ParameterError, match=says):
+        feed_of(source, **roles)

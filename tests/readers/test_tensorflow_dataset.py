@@ -1,0 +1,162 @@
+"""The TensorFlow face: tf.data over batches made ahead of time, and the queue pipeline that it takes the place of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.reader_data import IMAGE, images, records, write_hdf5
+
+from . import test_faces_agree as faces
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+tf: Any = pytest.importorskip("tensorflow")
+from blobfeed.readers.tensorflow_dataset import TensorFlowDataset  # noqa: E402
+
+# TensorFlow's own: what it imports warns, and it leaves the iterators of datasets to be collected.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+SAMPLES = 10
+SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+@pytest.mark.parametrize(("last_batch", "rows"), [("partial", None), ("drop", 4), ("wrap", 4)])
+def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: str, rows: int | None) -> None:
+    dataset = TensorFlowDataset(source, last_batch=last_batch, **SETTINGS)
+    assert dataset.element_spec == {
+        "data": tf.TensorSpec((rows, *IMAGE), tf.float32),
+        "label": tf.TensorSpec((rows,), tf.int64),
+    }
+    assert dataset.cardinality() == {"partial": 3, "drop": 2, "wrap": 3}[last_batch]
+
+
+def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
+    settings = {**SETTINGS, "shuffle": True, "last_batch": "partial"}
+    with BatchReader(source, **settings) as under, BatchReader(source, **settings) as reader:
+        dataset = TensorFlowDataset(under)
+        for _ in range(2):
+            for tensors, batch in zip(dataset, reader, strict=True):
+                np.testing.assert_array_equal(tensors["data"].numpy(), batch["data"])
+                np.testing.assert_array_equal(tensors["label"].numpy(), batch["label"])
+
+
+def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
+    def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+        with BatchReader(source, epochs=1, **faces.SETTINGS) as reader:
+            dataset = TensorFlowDataset(reader)
+            for _ in range(2):
+                yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
+
+    faces.check_bytes(tmp_path, batches)
+
+
+def test_keras_trains_on_it_and_sees_each_sample_once_an_epoch(source: dict[str, Any]) -> None:
+    keras: Any = pytest.importorskip("keras")
+    seen: list[int] = []
+    settings = {**SETTINGS, "shuffle": True, "last_batch": "partial"}
+    with BatchReader(source, **settings) as reader:
+        # Left to itself TensorFlow would convert the lambda, by way of a temporary file that it forgets.
+        pair = tf.autograph.experimental.do_not_convert(lambda batch: (batch["data"], batch["label"]))
+        dataset = TensorFlowDataset(reader).map(pair)
+
+        class Look(keras.layers.Layer):  # type: ignore[misc]
+            def call(self, x: Any) -> Any:
+                if not isinstance(x, keras.KerasTensor) and str(getattr(x, "device", "")) != "meta":
+                    seen.extend(int(first) // 24 for first in keras.ops.convert_to_numpy(x)[:, 0, 0, 0])
+                return keras.ops.reshape(x, (-1, 24))
+
+        model = keras.Sequential([Look(), keras.layers.Dense(1)])
+        model.compile(loss="mse", optimizer="sgd", run_eagerly=True)
+        model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+    shown = [seen[-3 * SAMPLES :][begin : begin + SAMPLES] for begin in range(0, 3 * SAMPLES, SAMPLES)]
+    assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in shown)
+    assert len({tuple(epoch) for epoch in shown}) == 3
+
+
+def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any]) -> None:
+    settings = {**SETTINGS, "shuffle": True, "last_batch": "partial"}
+    with BatchReader(source, **settings) as whole:
+        expected = [batch["label"].tolist() for batch in [*whole, *whole]]
+    with BatchReader(source, **settings) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+    with BatchReader(source, **settings) as resumed:
+        resumed.load_state_dict(state)
+        dataset = TensorFlowDataset(resumed)
+        assert [batch["label"].numpy().tolist() for batch in dataset] == expected[1:4]
+        assert sum(1 for _ in dataset) == 3
+
+
+# ---- the queue pipeline
+
+
+def queue(**settings: Any) -> Any:
+    stream = StreamSource(
+        records, names=("features", "labels", "name"), shards=1, capacity=20, min_after_dequeue=10, string_bytes=16
+    )
+    return TensorFlowDataset(
+        stream, **{"batch_size": 8, "num_loaders": 1, "epochs": 1, "last_batch": "partial", **settings}
+    )
+
+
+def test_a_queue_of_named_components_is_drained_in_random_order() -> None:
+    dataset = queue(seed=1)
+    assert dataset.element_spec["name"] == tf.TensorSpec((None,), tf.string)
+    batches = list(dataset.as_numpy_iterator())
+    assert [len(batch["labels"]) for batch in batches] == [8, 8, 8, 8, 8, 8, 8, 4]
+    numbers = [int(number) for batch in batches for number in batch["features"][:, 0]]
+    names = [name for batch in batches for name in batch["name"].tolist()]
+    assert sorted(numbers) == list(range(60))
+    assert names == [f"record {number}".encode() for number in numbers]
+    assert numbers != sorted(numbers)
+    # What leaves the buffer when the n-th element is taken was among the first n + capacity ones.
+    assert all(number < place + 20 for place, number in enumerate(numbers))
+
+
+def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
+    dataset = queue(seed=1)
+    passes = [[batch["name"].tolist() for batch in dataset.as_numpy_iterator()] for _ in range(2)]
+    passes.append([batch["name"].tolist() for batch in queue(seed=2).as_numpy_iterator()])
+    passes.append([batch["name"].tolist() for batch in queue(seed=1).as_numpy_iterator()])
+    assert passes[0] != passes[1]
+    assert passes[0] != passes[2]
+    assert passes[0] == passes[3]
+
+
+# ---- bad arguments
+
+
+def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any]) -> None:
+    with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match="got batch_size, seed"):
+        TensorFlowDataset(reader, batch_size=3, seed=2)
+
+
+@pytest.mark.parametrize("wrong", [{"device": "cpu"}, {"copy": False}])
+def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
+    source: dict[str, Any], wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BatchReader(source, **SETTINGS, copy=wrong.get("copy")) as reader:
+        if "device" in wrong:  # said to be so: a reader of tensors would bring torch into this process
+            monkeypatch.setattr(reader, "parameters", Parameters(**SETTINGS, **wrong))
+        with pytest.raises(ParameterError, match="expected device='' and copy=True"):
+            TensorFlowDataset(reader)
+
+
+def test_the_data_are_the_files(source: dict[str, Any]) -> None:
+    for batch in TensorFlowDataset(source, **SETTINGS):
+        np.testing.assert_array_equal(batch["data"].numpy(), images(SAMPLES)[batch["label"].numpy()])

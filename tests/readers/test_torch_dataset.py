@@ -1,0 +1,78 @@
+"""TorchDataset: whole batches in plain loops, in DataLoader, and in a training that is stopped and goes on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.reader_data import images, write_hdf5
+
+torch = pytest.importorskip("torch")
+from blobfeed.readers.batch_reader import BatchReader  # noqa: E402
+from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
+from blobfeed.workers.base.errors import PipelineClosed  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+
+SAMPLES = 10
+SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+def test_a_dataloader_hands_the_batches_on_as_they_are(source: dict[str, Any]) -> None:
+    feed = TorchDataset(source, **SETTINGS)
+    loader = DataLoader(feed, batch_size=None)
+    assert len(loader) == len(feed) == 3
+    for epoch in range(2):
+        seen = []
+        for batch in loader:
+            assert isinstance(batch["data"], torch.Tensor)
+            np.testing.assert_array_equal(batch["data"].numpy(), images(SAMPLES)[batch["label"]])
+            assert batch.epoch == epoch
+            seen += batch["label"].tolist()
+        assert sorted(seen) == list(range(SAMPLES))
+    feed.close()
+
+
+class Asking(IterableDataset[str]):
+    """Asks the feed for a batch wherever it is iterated over, and tells what came of it."""
+
+    def __init__(self, feed: TorchDataset) -> None:
+        self._feeds = {0: feed}
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            next(iter(self._feeds[0]))
+            yield "a batch"
+        except PipelineClosed as error:
+            yield str(error)
+
+
+def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]) -> None:
+    feed = TorchDataset(source, **SETTINGS)
+    loader = DataLoader(Asking(feed), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert ["num_workers=0" in told for told in loader] == [True]
+    with pytest.raises(PipelineClosed, match="num_workers=0"):
+        pickle.dumps(feed)
+    feed.close()
+
+
+def test_its_state_is_the_readers(source: dict[str, Any]) -> None:
+    feed = TorchDataset(source, **SETTINGS)
+    first = next(iter(feed))
+    state = feed.state_dict()
+    feed.close()
+    again = TorchDataset(source, **SETTINGS)
+    again.load_state_dict(state)
+    rest = [batch["label"].tolist() for batch in again]
+    again.close()
+    with BatchReader(source, **SETTINGS) as reader:
+        assert [first["label"].tolist(), *rest] == [batch["label"].tolist() for batch in reader]

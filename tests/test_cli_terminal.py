@@ -1,0 +1,56 @@
+"""`blobfeed train` in a terminal: what appears there is the bar and the lines above it, and nothing tears them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from .support.trainer_nets import SMALL_SOLVER, write_project
+from .support.waiting import readable
+from .test_cli import OURS
+
+PATIENCE_S = 100.0
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+LONG_ENOUGH = 4000
+"""Iterations in which `num_loaders: auto` settles on a number: that takes it about a second."""
+
+
+def shown_in_a_terminal(*command: str | Path) -> str:
+    """All that the command and its children write to a terminal that is their standard output and standard error."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while readable(ours, PATIENCE_S) and (part := _read(ours)):
+            shown += part
+        assert process.wait(PATIENCE_S) == 0, shown.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return shown.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # EIO: nobody has the other end open any more
+        return b""
+
+
+def test_nothing_but_the_bar_and_its_own_lines_appears_in_a_terminal(tmp_path: Path) -> None:
+    solver = SMALL_SOLVER.replace("max_iter: 30", f"max_iter: {LONG_ENOUGH}") + "test_iter: 1 test_interval: 1000"
+    path = write_project(tmp_path, net=OURS.replace("num_loaders: 1", "num_loaders: auto"), solver=solver)
+    shown = shown_in_a_terminal(sys.executable, "-P", "-m", "blobfeed", "train", "--solver", path)
+    pieces = [piece.strip() for piece in re.split(r"[\r\n]+", CONTROLS.sub("", shown)) if piece.strip()]
+    bars = [piece for piece in pieces if re.fullmatch(r"training .+ stall \d+\.\d s [-\d:]+", piece)]
+    lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: "))]
+    assert f"{LONG_ENOUGH}/{LONG_ENOUGH}" in bars[-1]
+    assert any("test net 0" in line for line in lines)
+    assert len(bars) + len(lines) == len(pieces), set(pieces) - {*bars, *lines}

@@ -1,0 +1,88 @@
+"""What the children log goes through the trainer's own loggers: its levels, handlers and formats apply."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
+
+from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
+from tests.support.waiting import wait_until
+
+SAID = "sample 7 is decoded"
+
+
+def tells(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+    if sample.index == 7:
+        logging.getLogger("mine.decode").info(SAID)
+    return {"data": sample["data"], "label": sample["label"]}
+
+
+def telling_pipeline() -> Pipeline:
+    return Pipeline(parameters(epochs=1), Hooks(decode=tells), source=Numbered())
+
+
+def records(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == name]
+
+
+def test_what_a_hook_logs_in_a_loader_is_logged_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    deliver_all(telling_pipeline())
+    in_loaders = [record for record in records(caplog, "mine.decode") if record.process != os.getpid()]
+    assert [record.getMessage() for record in in_loaders] == [SAID]
+
+
+def test_the_trainers_levels_decide_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.WARNING, "mine")
+    deliver_all(telling_pipeline())
+    assert records(caplog, "mine.decode") == []
+
+
+def test_nothing_that_was_logged_reaches_standard_error_where_the_trainer_has_handlers(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO)
+    deliver_all(telling_pipeline())
+    assert records(caplog, "mine.decode")
+    assert SAID not in capfd.readouterr().err
+
+
+def test_a_bad_sample_is_told_once_however_many_epochs_have_it(caplog: pytest.LogCaptureFixture) -> None:
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset([7, 11]))
+    delivered = deliver_all(trapped_pipeline(trap, epochs=5, on_error="replace"))
+    assert len(delivered) == 50
+    told = [record.getMessage() for record in records(caplog, "blobfeed") if "bad sample" in record.getMessage()]
+    assert sorted(text.split(" of epoch")[0] for text in told) == ["bad sample 11", "bad sample 7"]
+
+
+def test_a_dead_loader_is_told_while_the_trainer_waits_or_goes_on(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    trap = Trap(Fault.KILLED, Place.READ, frozenset([7]), marker=tmp_path / "struck")
+    deliver_all(trapped_pipeline(trap))
+    (told,) = [record for record in records(caplog, "blobfeed") if "a loader died" in record.getMessage()]
+    assert told.levelno == logging.WARNING
+    assert "killed by SIGKILL" in told.getMessage()
+    assert told.process != os.getpid()
+
+
+def test_what_is_logged_arrives_although_the_trainer_never_waits(caplog: pytest.LogCaptureFixture) -> None:
+    with trapped_pipeline(epochs=None) as pipeline:
+        pipeline.release(pipeline.take())
+        (victim, *_) = [state.pid for state in pipeline.activities() if state.pid]
+        os.kill(victim, signal.SIGKILL)
+
+        def told() -> bool:
+            pipeline.release(pipeline.take())
+            return any("a loader died" in record.getMessage() for record in caplog.records)
+
+        wait_until(told, "the record of a loader's death")

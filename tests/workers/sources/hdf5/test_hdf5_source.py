@@ -1,0 +1,106 @@
+"""HDF5: chunks that are kept, modules that a loader needs, the fingerprint, locking."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.sources.stored import chunk_decode
+from blobfeed.workers.sources.stored import rows as stored_rows
+
+from tests.support.stored import (
+    assert_delivers,
+    assert_rows,
+    in_loader,
+    opened,
+    patterns,
+    some_array,
+)
+from tests.workers.sources.hdf5.layouts import (
+    three_files,
+    write,
+)
+
+
+def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = some_array((64, 10), "f4")
+    write(tmp_path / "a.h5", {"data": values}, chunks=(8, 10), compression="gzip")
+    decoded = 0
+    decode = chunk_decode.decode_chunk
+
+    def counting(*args: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return decode(*args)
+
+    monkeypatch.setattr(stored_rows, "decode_chunk", counting)
+    shuffled = np.random.default_rng(0).permutation(64).tolist()
+    for cache_bytes, in_two_reads in ((0, 16), (8 * 320, 8), (4 * 320, 16)):
+        source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=cache_bytes)
+        decoded = 0
+        assert_rows(source, shuffled, {"data": values})
+        assert decoded == 8
+        assert_rows(source, shuffled, {"data": values})
+        assert decoded == in_two_reads
+        source.close()
+
+
+def test_chunk_samples_tells_of_the_largest_top_alone(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((64, 10)), chunks=(8, 5), compression="gzip")
+        file.create_dataset("plain", data=np.zeros((64, 10)), chunks=(8, 10))
+        file.create_dataset("label", data=np.zeros(64), chunks=(32,), compression="gzip")
+    assert opened("hdf5", tmp_path, ["data", "label"], path="a.h5").chunk_samples == 8
+    assert opened("hdf5", tmp_path, ["plain", "label"], path="a.h5").chunk_samples is None
+    assert opened("hdf5", tmp_path, ["label"], path="a.h5").chunk_samples == 32
+
+
+def test_a_loader_of_uncompressed_data_imports_no_h5py(tmp_path: Path) -> None:
+    import pickle
+
+    write(tmp_path / "a.h5", {"data": np.zeros((9, 3)), "label": np.arange(9)})
+    source = opened("hdf5", tmp_path, path="a.h5")
+    assert source.modules == ()
+    (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
+    script = (
+        "import pickle, sys, numpy as np, pathlib\n"
+        "from blobfeed.workers.base.specs import allocate_rows\n"
+        "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "out = allocate_rows(source.specs, 2)\n"
+        "source.read(np.array([8, 2]), out)\n"
+        "assert out['label'].tolist() == [8, 2]\n"
+        "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "source.pickle")], check=True)
+
+
+def test_the_fingerprint_changes_with_the_files_and_with_what_is_read_of_them(tmp_path: Path) -> None:
+    import os
+
+    three_files(tmp_path)
+
+    def fingerprint(**options: Any) -> str:
+        return opened("hdf5", tmp_path, **{"path": "part*.h5", **options}).fingerprint()
+
+    first = fingerprint()
+    assert first == fingerprint()
+    assert first == in_loader(opened("hdf5", tmp_path, path="part*.h5")).fingerprint()
+    others = {fingerprint(limit=3), fingerprint(tops=["data"]), fingerprint(path="part2.h5")}
+    others.add(fingerprint(tops=["data"], dims=["n", "w", "h"]))
+    os.utime(tmp_path / "part10.h5", ns=(0, 0))
+    others.add(fingerprint())
+    assert len(others | {first}) == 6
+
+
+@pytest.mark.parametrize("locking", [True, False, "best-effort"])
+def test_files_are_locked_or_not_as_wished(locking: bool | str, tmp_path: Path) -> None:
+    values = some_array((9, 3), "f4")
+    write(tmp_path / "a.h5", {"data": values}, chunks=(4, 3), compression="lzf")
+    assert_delivers(opened("hdf5", tmp_path, ["data"], path="a.h5", locking=locking), {"data": values}, patterns(9))

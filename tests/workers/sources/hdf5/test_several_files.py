@@ -1,0 +1,80 @@
+"""HDF5: several files put end to end, as named, globbed or listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.stored import (
+    assert_delivers,
+    assert_rows,
+    in_loader,
+    opened,
+    patterns,
+    rows_of,
+    some_array,
+)
+from tests.workers.sources.hdf5.layouts import (
+    three_files,
+    write,
+)
+
+
+def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    whole = three_files(tmp_path)
+    names = ["part2.h5", "part10.h5", "part11.h5"]
+    (tmp_path / "lists" / "train.txt").write_text("part2.h5\n\n" + f"  {tmp_path / 'part10.h5'} \n../part11.h5\n")
+    for path in (names, "part*.h5", "lists/train.txt", tmp_path / "lists" / "train.txt", [tmp_path / n for n in names]):
+        assert_delivers(opened("hdf5", tmp_path, path=path), whole, patterns(30))
+
+
+def test_a_list_is_known_by_what_it_holds_and_not_by_its_name(tmp_path: Path) -> None:
+    whole = three_files(tmp_path)
+    (tmp_path / "list.h5").write_text("part2.h5\npart10.h5\npart11.h5")
+    (tmp_path / "part2.h5").rename(tmp_path / "part2.txt")
+    (tmp_path / "list.h5").write_text("part2.txt\npart10.h5\npart11.h5")
+    assert_delivers(opened("hdf5", tmp_path, path="list.h5"), whole, patterns(30))
+
+
+def test_a_sample_is_named_by_its_file_and_its_number_in_it(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    source = opened("hdf5", tmp_path, path="part*.h5")
+    assert source.where(0) == f"{tmp_path}/part2.h5:data[0]"
+    assert source.where(4) == f"{tmp_path}/part10.h5:data[0]"
+    assert source.where(29) == f"{tmp_path}/part11.h5:data[24]"
+
+
+def test_no_more_files_than_allowed_are_open_at_a_time(tmp_path: Path) -> None:
+    whole = {"data": some_array((40, 3), "f4"), "label": np.arange(40)}
+    for number in range(40):
+        write(tmp_path / f"{number}.h5", {name: array[number : number + 1] for name, array in whole.items()})
+    source = in_loader(opened("hdf5", tmp_path, path="*.h5", open_files=5))
+    before = open_descriptors()
+    assert_rows(source, list(range(40)), whole)
+    assert len(open_descriptors() - before) == 10  # Python's mmap keeps a copy of the file's descriptor
+    source.close()
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink() and entry.exists()}
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 30, 1000])
+def test_a_limit_takes_the_first_samples(limit: int, tmp_path: Path) -> None:
+    whole = three_files(tmp_path)
+    source = opened("hdf5", tmp_path, path="part*.h5", limit=limit)
+    assert len(source) == min(limit, 30)
+    assert_delivers(source, {name: array[:limit] for name, array in whole.items()}, patterns(len(source))[:3])
+    with pytest.raises(IndexError, match=str(len(source))):
+        rows_of(source, [len(source)])
+
+
+def test_strings_are_as_long_as_the_longest_of_all_files(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", {"label": np.array([b"abc"] * 3)})
+    write(tmp_path / "b.h5", {"label": np.array([b"defgh"] * 2)})
+    source = opened("hdf5", tmp_path, ["label"], path="*.h5")
+    assert_delivers(source, {"label": np.array([b"abc"] * 3 + [b"defgh"] * 2)}, patterns(5))

@@ -1,0 +1,134 @@
+"""The index of an HDF5 archive: kept in a file, made anew if a file changes, enough to read without h5py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.stored import (
+    assert_rows,
+    in_loader,
+    opened,
+    patterns,
+    rows_of,
+    some_array,
+)
+from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged, labels
+
+
+@given(indices=st.lists(st.integers(0, SAMPLES - 1), max_size=30))
+@settings(deadline=None, max_examples=30)
+def test_any_indices_give_their_samples(indices: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    data = some_array((SAMPLES, 4), "i4")
+    if not (folder / "p2.h5").exists():
+        archive(folder / "p1.h5", data[:9])
+        archive(folder / "p2.h5", data[9:], first=9)
+    source = in_loader(opened(KIND, folder, path=["p1.h5", "p2.h5"], labels=["label"]))
+    assert_rows(source, indices, {"data": data, "label": np.arange(SAMPLES) % 7})
+    source.close()
+
+
+def test_a_kept_index_gives_the_same_samples_without_going_through_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [some_array((1 + n % 3, 2), "f4", n) for n in range(SAMPLES)]
+    archive(tmp_path / "a.h5", samples)
+    options: dict[str, Any] = {"path": "a.h5", "labels": ["label", "pose", "name"], "index_cache": "a.index"}
+    first = opened(KIND, tmp_path, **options)
+    scans = count_scans(monkeypatch)
+    again = in_loader(opened(KIND, tmp_path, **options))
+    assert scans == []
+    assert again.specs == first.specs
+    assert again.fingerprint() == first.fingerprint()
+    assert [again.where(n) for n in range(SAMPLES)] == [first.where(n) for n in range(SAMPLES)]
+    assert_ragged(again, patterns(SAMPLES)[2], samples)
+    rows, expected = rows_of(again, range(SAMPLES)), labels(SAMPLES)
+    assert all(rows[name].tolist() == values.tolist() for name, values in expected.items())
+    assert [entry.name for entry in tmp_path.iterdir() if "index" in entry.name] == ["a.index"]
+    again.close()
+
+
+def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scans: list[str] = []
+    scan = hdf5_samples_scan.Scan.add_file
+
+    def counting(self: Any, stamp: Any, *args: Any) -> None:
+        scans.append(stamp.path)
+        scan(self, stamp, *args)
+
+    monkeypatch.setattr(hdf5_samples_scan.Scan, "add_file", counting)
+    return scans
+
+
+def test_a_kept_index_is_made_anew_when_a_file_or_what_is_wanted_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    scans = count_scans(monkeypatch)
+
+    def samples(**options: Any) -> int:
+        return len(opened(KIND, tmp_path, path="a.h5", index_cache="a.index", **options))
+
+    assert [samples(), samples(), samples(limit=2), samples(), samples()] == [3, 3, 2, 3, 3]
+    assert len(scans) == 3
+    archive(tmp_path / "a.h5", some_array((5, 2), "f4"))
+    assert [samples(), samples()] == [5, 5]
+    assert len(scans) == 4
+
+
+@pytest.mark.parametrize("before", [b"", b"PK an archive whose first entry says: "])
+def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
+    made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
+    assert [len(source) for source in made] == [3, 3]
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 2 ")
+
+
+@pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
+def test_a_file_that_is_no_index_is_not_written_over(content: Any, tmp_path: Path) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    kept = tmp_path / "a.index"
+    if content == "npz":
+        with kept.open("wb") as stream:
+            np.savez(stream, precious=np.arange(3))
+    else:
+        kept.write_bytes(content)
+    before = kept.read_bytes()
+    with pytest.raises(SourceError, match=r"index_cache '.*a\.index' exists and is no index .*; remove it or name"):
+        opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
+    assert kept.read_bytes() == before
+
+
+def test_an_index_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    with pytest.raises(SourceError, match=r"index_cache '.*absent/a\.index' cannot be written: .*No such file"):
+        opened(KIND, tmp_path, path="a.h5", index_cache="absent/a.index")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_a_loader_of_samples_in_one_piece_imports_no_h5py(tmp_path: Path) -> None:
+    import pickle
+
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    (tmp_path / "source.pickle").write_bytes(pickle.dumps(opened(KIND, tmp_path, path="a.h5", labels=["label"])))
+    script = (
+        "import pickle, sys, numpy as np, pathlib\n"
+        "from blobfeed.workers.base.specs import allocate_rows\n"
+        "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "out = allocate_rows(source.specs, 2)\n"
+        "source.read(np.array([2, 1]), out)\n"
+        "assert out['label'].tolist() == [2, 1]\n"
+        "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "source.pickle")], check=True)

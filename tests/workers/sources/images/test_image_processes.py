@@ -1,0 +1,107 @@
+"""Image lists among processes: pickling, threads, fingerprints, reading ahead, freed memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from blobfeed.workers.processes.malloc import keep_freed_memory
+from blobfeed.workers.sources.images.file import announce_files, read_file
+
+from tests.workers.sources.images.reading import SIZE, opened, samples
+
+
+def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_photographs: Path) -> None:
+    source = opened(two_photographs, **SIZE)
+    before = samples(source)
+    code = (
+        "import pickle, sys, cv2, numpy as np\n"
+        "from blobfeed.workers.base.specs import allocate_rows\n"
+        "cv2.setNumThreads(3)\n"
+        "source = pickle.load(sys.stdin.buffer)\n"
+        "rows = allocate_rows(source.specs, 2)\n"
+        "source.read(np.arange(2), rows)\n"
+        "assert cv2.getNumThreads() == 1, 'a loader shares its cores'\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.stdout.buffer.write(rows['data'].tobytes())\n"
+    )
+    sent = pickle.dumps(source)
+    assert len(sent) < 5000
+    result = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout == b"".join(np.asarray(image).tobytes() for image in before["data"])
+    source.close()
+    np.testing.assert_array_equal(samples(source)["data"][0], before["data"][0])
+
+
+def test_the_trainer_keeps_its_own_opencv_threads(two_photographs: Path) -> None:
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+    try:
+        samples(opened(two_photographs, **SIZE))
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(threads)
+
+
+def test_the_fingerprint_follows_what_read_would_give(two_photographs: Path) -> None:
+    first = opened(two_photographs, **SIZE).fingerprint()
+    assert opened(two_photographs, **SIZE).fingerprint() == first
+    assert pickle.loads(pickle.dumps(opened(two_photographs, **SIZE))).fingerprint() == first
+    others = {opened(two_photographs, color="rgb", **SIZE).fingerprint()}
+    image = two_photographs.parent / "china.jpg"
+    os.utime(image, ns=(0, 1))
+    others.add(opened(two_photographs, **SIZE).fingerprint())
+    image.write_bytes(image.read_bytes() + b"\0")
+    os.utime(image, ns=(0, 1))
+    others.add(opened(two_photographs, **SIZE).fingerprint())
+    two_photographs.write_text(two_photographs.read_text().replace("0", "5"))
+    others.add(opened(two_photographs, **SIZE).fingerprint())
+    assert len(others | {first}) == 5
+
+
+def test_images_can_be_announced_before_they_are_read(two_photographs: Path) -> None:
+    opened(two_photographs, **SIZE).will_need(np.array([1, 0, 1]))
+    announce_files([os.fsencode(two_photographs), b"/no/such/file"])
+    announce_files([])
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
+def test_files_of_any_size_are_read_whole(tmp_path: Path, size: int) -> None:
+    content = np.random.default_rng(size).bytes(size)
+    (tmp_path / "file").write_bytes(content)
+    assert read_file(os.fsencode(tmp_path / "file")) == content
+
+
+def test_freed_memory_is_kept_for_the_next_image() -> None:
+    code = (
+        "import resource\n"
+        "import numpy as np\n"
+        "from blobfeed.workers.processes.malloc import keep_freed_memory\n"
+        "assert keep_freed_memory()\n"
+        "def work():\n"
+        "    for size in [3_000_000, 600_000, 9_000_000] * 10:\n"
+        "        np.empty(size, np.uint8).fill(1)\n"
+        "work()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "work()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr.decode()
+    assert int(result.stdout) < 500, "126 MB were written to, 30,000 pages if each were fresh"
+
+
+def test_another_c_library_is_told_of_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "confstr", lambda _: None)
+    caplog.set_level("INFO")
+    assert not keep_freed_memory()
+    assert "not glibc" in caplog.text

@@ -1,0 +1,129 @@
+"""The text file that lists images: paths, labels, and lines that cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.sources.images.list_file import parse_image_list
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pictures import encoded, noise, write_list
+from tests.workers.sources.images.reading import SIZE, opened, samples
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Z")), min_size=1, max_size=8)
+paths = st.lists(words, min_size=1, max_size=3).map(" ".join).filter(lambda path: not path.startswith("#"))
+
+
+@given(
+    entries=st.integers(0, 3).flatmap(
+        lambda labels: st.lists(
+            st.tuples(paths, st.lists(st.integers(-(2**63), 2**63 - 1), min_size=labels, max_size=labels)), min_size=1
+        )
+    ),
+    noise=st.sampled_from(["", "\n", "# a comment 1 2\n", "  \n#\n"]),
+    ending=st.sampled_from(["\n", "\r\n", "  \n"]),
+    separator=st.sampled_from([" ", "\t", "   "]),
+)
+def test_what_is_written_into_a_list_is_parsed_from_it(
+    entries: list[tuple[str, list[int]]], noise: str, ending: str, separator: str
+) -> None:
+    labels = len(entries[0][1])
+    text = "".join(noise + separator.join([path, *map(str, numbers)]) + ending for path, numbers in entries)
+    listed = parse_image_list(text.encode(), "list.txt", labels)
+    assert [path.decode() for path in listed.paths] == [path for path, _ in entries]
+    assert [listed.paths[k].decode() for k in range(len(listed.paths))] == [path for path, _ in entries]
+    assert listed.labels.tolist() == [numbers for _, numbers in entries]
+    lines = text.split("\n")
+    assert all(path in lines[line - 1] for line, (path, _) in zip(listed.lines, entries, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "expected"),
+    [
+        ("a.jpg 1\nb c.jpg 2\n", [[1], [2]], ["a.jpg", "b c.jpg"]),
+        ("a.jpg 1 2.5\nb.jpg -3 4e2\n", [[1, 2.5], [-3, 400]], ["a.jpg", "b.jpg"]),
+        ("a b.jpg\n7.jpg\n", [[], []], ["a b.jpg", "7.jpg"]),
+        ("\ufeffa.jpg 0\n", [[0]], ["a.jpg"]),
+        ("photo 5 1\na.jpg 2\nb.jpg 3", [[1], [2], [3]], ["photo 5", "a.jpg", "b.jpg"]),
+        ("42 7\n", [[7]], ["42"]),
+    ],
+)
+def test_the_number_of_labels_is_seen_from_the_lines(text: str, labels: list[list[float]], expected: list[str]) -> None:
+    listed = parse_image_list(text.encode(), "list.txt")
+    assert listed.labels.tolist() == labels
+    assert [path.decode() for path in listed.paths] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.jpg 1\n\nb.jpg cat\n", "line 3: label 'cat' is not a finite number; expected 1 label after"),
+        ("a.jpg 1 2\nb.jpg 1 nan\n", "line 2: label 'nan' is not a finite number"),
+        ("a.jpg 1\nb.jpg 1e999\n", "line 2: label '1e999' is not a finite number"),
+        ("a.jpg 1\nb.jpg\nc.jpg 2", "line 2: expected a path and 1 label, got 'b.jpg'"),
+        ("# nothing\n\n", "lists no images"),
+        ("", "lists no images"),
+    ],
+)
+def test_an_impossible_line_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "train.txt").write_text(text)
+    with pytest.raises(SourceError, match=message) as raised:
+        opened(tmp_path / "train.txt", **SIZE)
+    assert str(tmp_path / "train.txt") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "dtype", "shape"),
+    [
+        ("{position}", {}, "int64", ()),
+        ("{position}.5", {}, "float32", ()),
+        ("{position}", {"label_dtype": "float32"}, "float32", ()),
+        ("{position}.0", {"label_dtype": "int64"}, "int64", ()),
+        ("{position} 7", {}, "int64", (2,)),
+        ("x {position}", {"labels": 1}, "int64", ()),
+    ],
+)
+def test_labels_have_the_type_and_shape_that_they_are_written_in(
+    tmp_path: Path, labels: str, options: dict[str, Any], dtype: str, shape: tuple[int, ...]
+) -> None:
+    path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, labels)
+    assert opened(path, check_files=False, **SIZE, **options).specs["label"] == ArraySpec(shape, np.dtype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype"), [("16777217", "float32"), ("0.5", "int64"), ("1e39", "float32"), ("1e30", "int64")]
+)
+def test_a_label_that_its_type_cannot_hold_is_an_error(tmp_path: Path, label: str, dtype: str) -> None:
+    path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, label)
+    with pytest.raises(SourceError, match=rf"line 1: label .* cannot be held by {dtype}"):
+        opened(path, label_dtype=dtype, **SIZE)
+
+
+def test_a_list_without_labels_has_no_label_top(tmp_path: Path) -> None:
+    path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, "")
+    assert list(opened(path, **SIZE).specs) == ["data"]
+    with pytest.raises(ParameterError, match="its lines have no labels"):
+        opened(path, ("data", "label"), **SIZE)
+
+
+def test_root_folder_goes_before_every_path_as_in_caffe(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(encoded(noise(4, 4), ".png"))
+    (tmp_path / "list.txt").write_text("/a.png 1\na.png 2\n")
+    source = opened(tmp_path / "list.txt", root_folder="images", **SIZE)
+    first, second = samples(source)["data"]
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_path_need_not_be_text(tmp_path: Path) -> None:
+    name = b"caf\xe9.png"
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(encoded(noise(4, 4), ".png"))
+    (tmp_path / "list.txt").write_bytes(name + b" 1\n")
+    assert samples(opened(tmp_path / "list.txt", **SIZE))["label"] == [1]

@@ -1,0 +1,85 @@
+"""Images decoded at a reduced size, resized by their shorter side, and turned upright."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from blobfeed.workers.sources.images.decode import reduction
+from blobfeed.workers.sources.images.exif import orientation
+from blobfeed.workers.sources.images.options import ImageListOptions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.pictures import decoded, encoded, photograph, picture, with_orientation, write_list
+from tests.workers.sources.images.reading import opened, planes, resized, samples
+
+
+@given(size=st.tuples(st.integers(1, 5000), st.integers(1, 5000)), target=st.tuples(st.integers(1, 600), st.just(224)))
+def test_the_reduction_is_the_largest_that_still_covers_the_target(
+    size: tuple[int, int], target: tuple[int, int]
+) -> None:
+    def covers(by: int) -> bool:
+        return all(-(-have // by) >= want for have, want in zip(size, target, strict=True))
+
+    by = reduction(size, target)
+    assert by in (1, 2, 4, 8)
+    assert by == 1 or covers(by)
+    assert by == 8 or not covers(2 * by)
+
+
+def test_large_jpegs_are_decoded_at_a_reduced_size(tmp_path: Path) -> None:
+    content = encoded(photograph())
+    path = write_list(tmp_path, {"a.jpg": content})
+    reduced = samples(opened(path, new_height=100, new_width=150))["data"][0]
+    quarter = decoded(content, cv2.IMREAD_REDUCED_COLOR_4)
+    np.testing.assert_array_equal(reduced, planes(resized(quarter, 100, 150)))
+    full = samples(opened(path, new_height=100, new_width=150, dct_scaling=False))["data"][0]
+    np.testing.assert_array_equal(full, planes(resized(decoded(content), 100, 150)))
+    picked = samples(opened(path, new_height=100, new_width=150, interpolation="nearest"))["data"][0]
+    np.testing.assert_array_equal(picked, planes(resized(decoded(content), 100, 150, cv2.INTER_NEAREST)))
+
+
+@given(height=st.integers(1, 3000), width=st.integers(1, 3000), shorter=st.integers(1, 600))
+def test_the_shorter_side_gets_its_length_and_the_ratio_stays(height: int, width: int, shorter: int) -> None:
+    new_height, new_width = ImageListOptions(path="list.txt", shorter_side=shorter).size_of(height, width)
+    assert min(new_height, new_width) == shorter
+    assert abs(new_height - shorter * height / min(height, width)) <= 0.5
+    assert abs(new_width - shorter * width / min(height, width)) <= 0.5
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_images_are_turned_upright_where_that_is_asked_for(tmp_path: Path, turn: int, order: str) -> None:
+    content = with_orientation(encoded(picture(30, 44)), turn, order)
+    path = write_list(tmp_path, {"a.jpg": content})
+    upright = samples(opened(path, exif=True, max_height=44))["data"][0]
+    np.testing.assert_array_equal(upright, planes(decoded(content, cv2.IMREAD_COLOR)))
+    as_stored = samples(opened(path, max_height=44))["data"][0]
+    np.testing.assert_array_equal(as_stored, planes(decoded(content)))
+
+
+def test_a_turned_image_is_reduced_by_the_sides_that_it_has_on_disk(tmp_path: Path) -> None:
+    content = with_orientation(encoded(photograph()), 6)
+    image = samples(opened(write_list(tmp_path, {"a.jpg": content}), exif=True, new_height=300, new_width=200))["data"][
+        0
+    ]
+    half = np.asarray(cv2.rotate(decoded(content, cv2.IMREAD_REDUCED_COLOR_2 | 128), cv2.ROTATE_90_CLOCKWISE))
+    np.testing.assert_array_equal(image, planes(resized(half.astype(np.uint8), 300, 200)))
+
+
+def test_an_orientation_that_makes_no_sense_is_none() -> None:
+    jpeg = encoded(picture(8, 8))
+    assert orientation(jpeg) == 1
+    assert orientation(with_orientation(jpeg, 6)) == 6
+    assert orientation(with_orientation(jpeg, 9)) == 1
+    assert orientation(with_orientation(jpeg, 6).replace(b"II", b"XX")) == 1
+
+
+@settings(deadline=None)
+@given(cut=st.integers(0, 60), tail=st.binary(max_size=40))
+def test_a_broken_exif_block_gives_an_orientation_all_the_same(cut: int, tail: bytes) -> None:
+    jpeg = with_orientation(encoded(picture(8, 8)), 6)
+    assert 1 <= orientation(jpeg[:cut] + tail) <= 8

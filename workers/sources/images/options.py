@@ -1,0 +1,69 @@
+"""The options of an image list, and the size that they give to images."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ...base.errors import ParameterError
+from ...base.parameters import NotNegative
+
+_LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
+
+
+class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {image_list: …}`; sizes in pixels, 0 for not given."""
+
+    path: str
+    root_folder: str = ""
+    labels: NotNegative | None = None
+    label_dtype: Literal["auto", "int64", "float32"] = "auto"
+    new_height: NotNegative = 0
+    new_width: NotNegative = 0
+    shorter_side: NotNegative = 0
+    max_height: NotNegative = 0
+    max_width: NotNegative = 0
+    is_color: bool = True
+    color: Literal["bgr", "rgb"] = "bgr"
+    exif: bool = False
+    interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
+    dct_scaling: bool = True
+    strict: bool = True
+    check_files: bool = True
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) that an upright image of this height and width gets."""
+        if self.new_height:
+            return self.new_height, self.new_width
+        if not self.shorter_side:
+            return height, width
+        scale = self.shorter_side / min(height, width)
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    @property
+    def largest_size(self) -> tuple[int, int]:
+        """(height, width) of the largest image that there may be."""
+        if self.new_height:
+            return self.new_height, self.new_width
+        default = self.max_height or self.max_width or _LONGEST_SIDE_RATIO * self.shorter_side
+        return self.max_height or default, self.max_width or default
+
+
+def check_sizes(options: ImageListOptions) -> None:
+    """Raises ParameterError if the options of sizes contradict each other or say too little."""
+    height, width, shorter = options.new_height, options.new_width, options.shorter_side
+    if bool(height) != bool(width):
+        raise ParameterError(
+            f"source image_list: new_height is {height} and new_width {width}: give both, or shorter_side alone"
+        )
+    if height and shorter:
+        raise ParameterError(
+            f"source image_list: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
+            "each other: give one or the other"
+        )
+    if not (height or shorter or options.max_height or options.max_width):
+        raise ParameterError(
+            "source image_list: images keep their own sizes, so their largest must be declared: give max_height and "
+            "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side"
+        )

@@ -1,0 +1,101 @@
+"""The files that are open in this process, and how the arrays in each of them are read."""
+
+from __future__ import annotations
+
+import os
+import resource
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from .file import FileStamp, Locking, RawFile
+from .layout import StoredArray, ThroughLibrary
+from .lru import ChunkCache, RecentlyUsed
+from .rows import StoredRows
+
+if TYPE_CHECKING:
+    import h5py  # type: ignore[import-untyped]
+
+    from .library_rows import LibraryRows
+
+_FEW_FILES = 16
+_MANY_DESCRIPTORS = 1 << 14
+
+
+class OpenFiles:
+    """The files that are open at present, and the chunks decoded from them.
+
+    `most_files`: how many to keep open; None for as many as a quarter of the descriptors that the process may have
+    allows (a mapped file takes two of them, since Python's mmap keeps a copy of its own). `chunk_cache_bytes`: decoded
+    chunks to keep. Each process opens files of its own: a pickled or forked copy begins with none.
+    """
+
+    def __init__(self, locking: Locking = None, most_files: int | None = None, chunk_cache_bytes: int = 0) -> None:
+        self._options = (locking, most_files, chunk_cache_bytes)
+        self._begin()
+
+    def __reduce__(self) -> tuple[type[OpenFiles], tuple[object, ...]]:
+        return OpenFiles, self._options
+
+    def _begin(self) -> None:
+        self._locking, most_files, chunk_cache_bytes = self._options
+        self._process = os.getpid()
+        self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
+        allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
+        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(
+            most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
+        )
+
+    def get(self, stamp: FileStamp) -> OpenFile:
+        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
+        if os.getpid() != self._process:
+            self._begin()
+        return self._files.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
+
+    def close(self) -> None:
+        """Close all files, and let go of the decoded chunks."""
+        self._files.clear()
+        self._chunks.clear()
+
+
+class OpenFile:
+    """One file that is open for its bytes, through the HDF5 library, or both, as its arrays' layouts demand."""
+
+    def __init__(self, stamp: FileStamp, locking: Locking, chunks: ChunkCache) -> None:
+        self._stamp = stamp
+        self._locking = locking
+        self._chunks = chunks
+        self._readers: dict[tuple[str, int], StoredRows | LibraryRows] = {}
+
+    @cached_property
+    def raw(self) -> RawFile:
+        """The file's bytes."""
+        return RawFile(self._stamp)
+
+    @cached_property
+    def library(self) -> h5py.File:
+        """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
+        from .library_rows import open_file
+
+        self._stamp.require_unchanged()
+        return open_file(self._stamp.path, self._locking)
+
+    def reader(self, array: StoredArray) -> StoredRows | LibraryRows:
+        """The reader of `array`, made at the first call."""
+        key = (array.name, array.arrangement.sample_axis)
+        if key not in self._readers:
+            self._readers[key] = self._make_reader(array)
+        return self._readers[key]
+
+    def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
+        if not isinstance(array.layout, ThroughLibrary):
+            return StoredRows(self.raw, array, array.layout, self._chunks)
+        from .library_rows import LibraryRows
+
+        return LibraryRows(self.library, array, array.layout, self._chunks)
+
+    def close(self) -> None:
+        """Close whatever of it is open."""
+        self._readers.clear()
+        for opened in ("raw", "library"):
+            if opened in self.__dict__:
+                self.__dict__.pop(opened).close()
