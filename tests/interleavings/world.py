@@ -108,6 +108,7 @@ class _Ring:
 @dataclass
 class _Shared:
     ring: _Ring = field(default_factory=_Ring)
+    errors: int = -2
 
 
 class SmallFeed(Feed):
@@ -125,7 +126,7 @@ class SmallFeed(Feed):
         self._batch_link, self._release_link = Link(), Link()  # type: ignore[assignment]
         self._poller = _NoTime()  # type: ignore[assignment]
         self._inbox = _NoLogs()  # type: ignore[assignment]
-        self._next_look_at_logs = 0.0
+        self._next_look_at_logs = float("inf")
         self._assembler = _Assembler()  # type: ignore[assignment]
         self.shared = _Shared()  # type: ignore[assignment]
 
