@@ -17,7 +17,19 @@ from typing import TextIO
 from benchmarks.report import machine
 
 from ..support import leftovers
-from . import chaos, crashes, footprint, hostile, interleavings, interrupts, recovery, restarts, soak, trainer_death
+from . import (
+    chaos,
+    crashes,
+    footprint,
+    fuzz,
+    hostile,
+    interleavings,
+    interrupts,
+    recovery,
+    restarts,
+    soak,
+    trainer_death,
+)
 from .figures import Figure, table
 from .scale import FULL, QUICK, Scale
 
@@ -33,6 +45,7 @@ STUDIES: dict[str, Study] = {
     "memory": footprint.study,
     "hostile": hostile.study,
     "interleavings": interleavings.study,
+    "fuzz": fuzz.study,
     "soak": soak.study,
 }
 

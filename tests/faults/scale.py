@@ -22,6 +22,8 @@ class Scale:
     """One case of the table of crashes in so many is run."""
     starts: int
     soak_s: float
+    damaged_files: int
+    """Copies of each format."""
     states: int
     """Looked at, of each variant of a small run, if it has more."""
     interrupts: int
@@ -46,6 +48,7 @@ FULL = Scale(
     crash_step=1,
     starts=7,
     soak_s=600.0,
+    damaged_files=1000,
     states=200_000,
     interrupts=2000,
 )
@@ -62,6 +65,7 @@ QUICK = Scale(
     crash_step=35,
     starts=1,
     soak_s=9.0,
+    damaged_files=60,
     states=500,
     interrupts=300,
     work_step=2,
