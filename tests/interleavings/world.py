@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -41,6 +42,8 @@ from blobfeed.workers.transport.messages import (
     Stop,
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
+
+import blobfeed
 
 from .variants import SHARD_ROWS, SLOTS, Variant
 
@@ -685,6 +688,8 @@ class _Tracer:
     """
 
     _OURS = ("send", "recv")
+    _TRACED = (str(Path(blobfeed.__file__).parent), str(Path(__file__).parent.parent))
+    """And no other code: the garbage collector may call some at any moment."""
 
     def __init__(self, fingerprint: Callable[[], object], stop_at: int = -1) -> None:
         self.points: list[int] = []
@@ -703,7 +708,9 @@ class _Tracer:
 
     def _enter_frame(self, frame: FrameType, _event: str, _argument: object) -> Any:
         code = frame.f_code
-        if code.co_filename == __file__ and code.co_name not in self._OURS:
+        if not code.co_filename.startswith(self._TRACED) or (
+            code.co_filename == __file__ and code.co_name not in self._OURS
+        ):
             return None
         return self._line
 
