@@ -37,7 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/processes/test_ledger_task_size.py",
         "workers/processes/test_interleavings.py",
     ),
-    "workers/processes/assembly.py": ("workers/processes/test_interleavings.py",),
+    "workers/processes/assembly.py": ("workers/processes/test_assembly.py", "workers/processes/test_interleavings.py"),
     "workers/processes/autoscale.py": ("workers/processes/test_autoscale.py",),
     "workers/pipeline/reception.py": ("workers/processes/test_interleavings.py",),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),

@@ -198,7 +198,7 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
     ledger.add_loader(1)
     ledger.open_groups()
     first, _ = [task for _, task in ledger.assign(0.0)]
-    assert ledger.overdue(9.0, 10.0) == []
+    assert ledger.overdue(10.0, 10.0) == []
     assert ledger.next_deadline(10.0) == 10.0
     assert ledger.overdue(11.0, 10.0) == [1]
     ledger.done(1, first.id, 9.0)
@@ -223,6 +223,8 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: 
             break
     assert poisoned is not None
     assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
+    assert poisoned.deaths == enough - 1, "the first death was of three rows, and only cut them"
+    assert poisoned.suspicion == (enough - 1) * weight
     assert deaths == enough
 
 
