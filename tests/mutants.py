@@ -39,7 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "workers/processes/assembly.py": ("workers/processes/test_assembly.py", "workers/processes/test_interleavings.py"),
     "workers/processes/autoscale.py": ("workers/processes/test_autoscale.py",),
-    "workers/pipeline/reception.py": ("workers/processes/test_interleavings.py",),
+    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/processes/test_interleavings.py"),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
     "workers/order/chunk_order.py": ("workers/order/test_chunk_order.py",),
     "workers/order/epoch_order.py": ("workers/order/test_epoch_order.py", "workers/order/test_chunk_order.py"),
@@ -53,7 +53,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "readers/loops.py": ("readers/test_loops.py",),
 }
 
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT: dict[str, str] = {
+    "workers/order/epoch_order.py: if not 0 <= offset < len(self._block):  →  if not 0 < offset < len(self._block):": (
+        "the first position of a block computes the same block again"
+    ),
+}
 """By what `Mutant.told` says, why the mutant is as good as the original."""
 
 

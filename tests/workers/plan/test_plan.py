@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
@@ -17,7 +16,7 @@ from blobfeed.workers.order.shard_turns import StreamPosition
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
 from blobfeed.workers.plan.packed import Packed
-from blobfeed.workers.plan.plan import max_loaders, usable_cores
+from blobfeed.workers.plan.plan import Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
 from blobfeed.workers.transport.messages import Announce, StreamBatch
 
@@ -98,10 +97,11 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
 
 
 def take(plan: IndexedPlan | StreamPlan, announces: list[Announce]) -> tuple[dict[str, Any], list[Batch]]:
-    progress, taken = plan.begin(), []
+    progress: Progress = plan.begin()
+    taken = []
     for announce in announces:
         for batch in plan.unpack(announce, rows()):
-            progress.took(batch)
+            progress = progress.after(batch)
             taken.append(batch)
     return progress.state(), taken
 
@@ -195,6 +195,4 @@ def test_the_ring_has_slots_for_what_is_prefetched_and_one_more(
 
 def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=7)) == 7
-    assert (
-        max_loaders(msgspec.structs.replace(Parameters(source={}, batch_size=1), num_loaders="auto")) == usable_cores()
-    )
+    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()
