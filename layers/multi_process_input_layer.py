@@ -214,12 +214,22 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
     without_lengths = [top for top in tops if not isinstance(top, LengthsTop)]
     for choice in (tops, without_lengths):
         if len(choice) == count:
+            for top in choice:
+                _check_type(top, what)
             return choice
     names = ", ".join(top.name for top in tops)
     raise ParameterError(
         f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many, or choose among "
         "them with the parameter 'tops'"
     )
+
+
+def _check_type(top: Top, what: str) -> None:
+    if not np.can_cast(top.dtype, np.float32, "same_kind"):
+        raise ParameterError(
+            f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make numbers of "
+            "them in decode, or leave the top out of 'tops'"
+        )
 
 
 def _extra_parameters(layer_class: type[MultiProcessInputLayer]) -> dict[str, object]:

@@ -304,6 +304,30 @@ def test_labels_that_float32_cannot_hold_are_an_error_and_not_rounded(tmp_path: 
             harness.forward()
 
 
+def test_a_float_beyond_float32_is_an_error_and_not_infinity(tmp_path: Path) -> None:
+    data = np.ones((6, 2))
+    data[3, 1] = 1e300
+    write_hdf5(tmp_path / "x.h5", data=data, label=np.arange(6))
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        np.testing.assert_array_equal(harness.forward()["label"], [0, 1])
+        with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value 1e\+300"):
+            harness.forward()
+        np.testing.assert_array_equal(harness.forward()["label"], [4, 5])
+
+
+@pytest.mark.parametrize(("value", "named"), [(np.str_("cat"), "str"), (np.complex64(1j), "complex64")])
+def test_a_top_of_other_things_than_numbers_is_refused_in_setup(
+    train: dict[str, Any], value: np.generic, named: str
+) -> None:
+    class Names(MultiProcessInputLayer):
+        def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+            return {"data": sample["data"], "label": np.array(value)}
+
+    with pytest.raises(ParameterError, match=f"layer Names: top 'label' has values of type {named}.*float32"):
+        LayerHarness(Names, train)
+
+
 def test_values_that_are_not_numbers_pass_unchanged(tmp_path: Path) -> None:
     data = np.array([[np.nan, 1], [np.inf, -np.inf]], np.float64)
     write_hdf5(tmp_path / "x.h5", data=data.astype(">f8"), label=np.zeros(2, ">i4"))
