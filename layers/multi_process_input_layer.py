@@ -12,6 +12,7 @@ from ..readers.delivery.delivery import Blob, Delivery
 from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
+from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
@@ -192,11 +193,7 @@ class _Input:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
 
     def close(self) -> None:
-        try:
-            if self._delivery is not None:
-                self._delivery.close()
-        finally:
-            self.pipeline.close()
+        close_all(*([] if self._delivery is None else [self._delivery.close]), self.pipeline.close)
 
     def delivery_to(self, top: Blobs) -> Delivery:
         if self._delivery is None:

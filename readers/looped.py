@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
@@ -81,10 +82,7 @@ class LoopedPipeline:
 
     def close(self) -> None:
         if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
-            try:
-                self.batches.close()
-            finally:
-                self.pipeline.close()
+            close_all(self.batches.close, self.pipeline.close)
 
     def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
         return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)

@@ -178,6 +178,6 @@ def out_of_range(rows: AnyArray, into: np.dtype[np.generic], top: str) -> Inexac
     value = finite[np.abs(finite).argmax()]
     return InexactValueError(
         f"top {top!r} got the {rows.dtype.name} value {value:g}, and {into.name} holds none beyond "
-        f"{float(np.finfo(into.name).max):g}: bring the values into that range in decode, or read them with a BatchReader, "
-        "whose arrays keep the type"
+        f"{float(np.finfo(into.name).max):g}: bring the values into that range in decode, or read them with a "
+        "BatchReader, whose arrays keep the type"
     )

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...workers.base.closing import close_all
 from ...workers.base.specs import AnyArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
@@ -87,21 +89,15 @@ class CudaDelivery(Delivery):
 
     def close(self) -> None:
         self._at_end, self._looked_at = self.progress, None
-        try:
-            for buffer in self._buffers:
-                # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
-                # kernels on the caller's stream may still be reading there.
-                if buffer.used is not None:
-                    self._device.send_after(buffer.used)
-        finally:
-            try:
-                self._device.unlock()
-            finally:
-                self._take_sent()
-                for buffer in self._buffers:
-                    self._release_slot(buffer)
-                self._buffers.clear()
-                self._turns = _Turns((), ())
+        # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream: kernels on
+        # the caller's stream may still be reading there.
+        waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers if buffer.used is not None]
+        releases = [partial(self._release_slot, buffer) for buffer in self._buffers]
+        close_all(*waits, self._device.unlock, self._take_sent, *releases, self._forget)
+
+    def _forget(self) -> None:
+        self._buffers.clear()
+        self._turns = _Turns((), ())
 
     def _upcoming(self) -> Upcoming:
         if self._turns.sent:

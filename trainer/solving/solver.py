@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.python import HasStatistics
 from ..net.graph import Generators, Net
@@ -160,11 +161,7 @@ class Solver:
 
     def close(self) -> None:
         """End what the nets' layers have running."""
-        try:
-            self.train_net.close()
-        finally:
-            for net in self.test_nets:
-                net.close()
+        close_all(*(net.close for net in (self.train_net, *self.test_nets)))
 
     def __enter__(self) -> Self:
         return self
