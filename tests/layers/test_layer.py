@@ -115,6 +115,13 @@ def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, 
         LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
 
 
+def test_a_layer_has_no_device_of_its_own(train: dict[str, Any]) -> None:
+    with pytest.raises(
+        ParameterError, match=r"layer MultiProcessInputLayer: parameter 'device' is 'cuda:7'.*leave it out"
+    ):
+        LayerHarness(MultiProcessInputLayer, {**train, "device": "cuda:7"})
+
+
 def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
     harness = LayerHarness(MultiProcessInputLayer, train)
     with pytest.raises(ParameterError, match="has no bottoms, the net definition gives it 1"):
