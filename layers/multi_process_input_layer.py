@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,19 +14,21 @@ from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.closing import close_all
-from ..workers.base.errors import ParameterError, PipelineClosed
+from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.plan import State
+from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
 
 _TRAIN = 0
+_LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
 
 
@@ -184,6 +187,8 @@ class _Input:
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size
+        for made in self._tops:
+            _check_size(made, rows)
         self._reshape(top, [made.largest_shape(rows) for made in self._tops])
 
     def reshape(self, top: Blobs) -> None:
@@ -226,6 +231,21 @@ def _check_type(top: Top, what: str) -> None:
         raise ParameterError(
             f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make numbers of "
             "them in decode, or leave the top out of 'tops'"
+        )
+
+
+def _check_size(top: Top, rows: int) -> None:
+    """Raises ParameterError: Caffe would abort."""
+    count = math.prod(shape := top.largest_shape(rows))
+    if count > _LARGEST_BLOB:
+        raise ParameterError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {count:,} numbers, "
+            f"and Caffe's blobs hold at most {_LARGEST_BLOB:,}: lower batch_size"
+        )
+    if 4 * count > (have := available_memory()):
+        raise RingAllocationError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {4 * count:,} bytes, "
+            f"and {have:,} bytes are available: lower batch_size, or give the process more memory"
         )
 
 

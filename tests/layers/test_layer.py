@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
+from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, multi_process_input_layer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
 from blobfeed.workers.base.errors import (
@@ -18,6 +18,7 @@ from blobfeed.workers.base.errors import (
     InexactValueError,
     ParameterError,
     PipelineClosed,
+    RingAllocationError,
     SampleError,
     SourceError,
 )
@@ -113,6 +114,26 @@ def test_a_mistake_in_the_net_definition_is_said_in_setup(
 def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="'delivery' is 'view'"):
         LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "message"),
+    [
+        (10**12, ParameterError, r"'batch_size' is 1,000,000,000,000: top 'data' .* hold at most 2,147,483,647"),
+        (10**30, ParameterError, "'batch_size' is "),
+        (
+            30 << 20,
+            RingAllocationError,
+            r"'batch_size' is 31,457,280: top 'data' .* bytes, and 1,000,000 bytes are avail",
+        ),
+    ],
+)
+def test_a_batch_that_no_memory_holds_is_refused_in_setup(
+    train: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rows: int, kind: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr(multi_process_input_layer, "available_memory", lambda: 1_000_000)
+    with pytest.raises(kind, match=message):
+        LayerHarness(MultiProcessInputLayer, {**train, "batch_size": rows})
 
 
 def test_a_layer_has_no_device_of_its_own(train: dict[str, Any]) -> None:
