@@ -7,6 +7,8 @@ anything that a file could hold (torch's weights_only).
 from __future__ import annotations
 
 import os
+import pickle
+import secrets
 import tempfile
 import zipfile
 from dataclasses import dataclass, fields
@@ -61,9 +63,11 @@ def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` at once or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
     try:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # A name that nobody can guess, and a file that is new: else a link that lies there would be written through.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        new = temporary.open("xb")
         try:
-            with temporary.open("wb") as file:
+            with new as file:
                 torch.save(content, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -93,6 +97,12 @@ def _read(file: BinaryIO, path: Path) -> Any:
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise _no_snapshot(
+            path,
+            "it holds more than tensors and plain values, and nothing in a snapshot is executed: it is another "
+            "program's file, or damaged",
+        ) from None
     except Exception as error:  # a broken file makes torch raise whatever comes first
         reason, _, _ = str(error).partition("\n")
         raise _no_snapshot(path, f"{type(error).__name__}: {reason}") from error
