@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
-from .looped import LoopedPipeline, SourceLike
+from .looped import LoopedPipeline, SourceLike, close_when_forgotten
 
 
 class BatchReader(Closing):
@@ -62,7 +61,7 @@ class BatchReader(Closing):
         self._begun: _Span | None = None
         """Of the loop that began last."""
         self._closed = False
-        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
+        self._finalizer = close_when_forgotten(self, self._feed)
 
     # ---- what it gives
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -320,6 +323,30 @@ def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:
         read(source, tops=["name"], device="cpu")
     with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
         assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]
+
+
+INTERRUPTED_AT_THE_END = """
+import os, signal, sys
+from blobfeed import BatchReader
+
+reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
+next(iter(reader))
+close = reader._feed.batches.close
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    close()
+reader._feed.batches.close = interrupted
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_second_interrupt_while_the_program_ends_says_nothing_more(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "train.h5", SAMPLES)
+    command = [sys.executable, "-c", INTERRUPTED_AT_THE_END, str(tmp_path / "train.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
+    assert done.stderr.count("Traceback") == 1
 
 
 def test_closing_gives_everything_back_though_each_step_of_it_fails(
