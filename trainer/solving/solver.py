@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.python import HasStatistics
 from ..net.graph import Generators, Net
@@ -215,12 +216,8 @@ class Solver:
             mine.copy_(theirs)
 
     def close(self) -> None:
-        """Close the layers of all nets."""
-        try:
-            self.train_net.close()
-        finally:
-            for net in self.test_nets:
-                net.close()
+        """End what the nets' layers have running."""
+        close_all(*(net.close for net in (self.train_net, *self.test_nets)))
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -79,6 +80,7 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
+    _check_tops(parameters.tops, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
@@ -103,6 +105,16 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return changed
 
 
+def _check_tops(tops: tuple[str, ...] | None, what: str) -> None:
+    if tops is not None and not tops:
+        raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
+    if tops is not None and len(set(tops)) < len(tops):
+        raise ParameterError(
+            f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
+            "the same blob as their bottom"
+        )
+
+
 def _check_shard(parameters: Parameters, what: str) -> None:
     rank, world_size = parameters.rank, parameters.world_size
     if (rank is None) != (world_size is None):
@@ -112,6 +124,9 @@ def _check_shard(parameters: Parameters, what: str) -> None:
 
 
 def _check_transform(transform: Transform, what: str) -> None:
+    for name, numbers in (("scale", (transform.scale,)), ("mean_value", transform.mean_value)):
+        if wrong := [number for number in numbers if not math.isfinite(number)]:
+            raise ParameterError(f"{what}: parameter 'transform.{name}' has {wrong[0]}: expected finite numbers")
     if transform.mean_file and transform.mean_value:
         raise ParameterError(
             f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.closing import Closing
+from ..base.closing import Closing, close_all
 from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
@@ -229,9 +229,7 @@ class Pipeline(Closing):
         self._at = _At(self._at.progress)
         self._open.clear()
         feed, self._feed = self._feed, None
-        if feed is not None:
-            feed.close()
-        self._plan.source.close()
+        close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
 
     def _check_usable(self) -> None:
         if self._closed:
