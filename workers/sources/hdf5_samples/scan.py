@@ -6,13 +6,13 @@ import math
 from array import array as compact_list
 from collections.abc import Iterator, Sequence
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
 from ..stored.file import FileStamp, Locking
+from ..stored.hdf5_library import h5py
 from ..stored.library_rows import open_file
 from ..stored.paths import PackedNames, natural_key
 from .index import IndexedData, SamplesIndex, Wanted

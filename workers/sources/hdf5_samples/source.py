@@ -15,7 +15,7 @@ from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import FileStamp, Locking
-from ..stored.open_files import OpenFile, OpenFiles
+from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
@@ -70,7 +70,7 @@ class HDF5SamplesSource(Source):
         cache = base_dir / checked.index_cache if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked.locking, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
-            self.modules = ("h5py",)
+            self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
 
     def __len__(self) -> int:

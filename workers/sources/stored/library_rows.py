@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ...base.checks import nearest
 from ...base.errors import SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
 from .file import Locking
+from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache
 from .runs import by_group, copy_runs, stretches

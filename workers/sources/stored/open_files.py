@@ -13,9 +13,11 @@ from .lru import ChunkCache, RecentlyUsed
 from .rows import StoredRows
 
 if TYPE_CHECKING:
-    import h5py  # type: ignore[import-untyped]
-
+    from .hdf5_library import h5py
     from .library_rows import LibraryRows
+
+LIBRARY_MODULE = f"{__package__}.library_rows"
+"""What a loader imports if some array can be read only by the HDF5 library."""
 
 _FEW_FILES = 16
 _MANY_DESCRIPTORS = 1 << 14
