@@ -22,7 +22,7 @@ from ..stored.paths import PackedNames
 from ..stored.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"2"
+_VERSION = b"3"
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
 
