@@ -125,7 +125,7 @@ class HDF5SamplesSource(Source):
                     rows[position] = sample
             except BlobfeedError:
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except Exception as error:
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:

@@ -65,7 +65,7 @@ class StoredSource(Source):
                     reader.read(local, positions, array.arrangement.as_stored(out[top]))
                 except BlobfeedError:
                     raise
-                except (OSError, RuntimeError, ValueError) as error:
+                except Exception as error:
                     raise SourceError(f"{array}: reading samples failed: {error}") from error
         reading.require_unchanged()
 
