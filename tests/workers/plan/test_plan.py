@@ -27,7 +27,8 @@ SAMPLES = 10
 
 
 def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
-    parameters = Parameters(**{"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values)
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
     order = make_order(SAMPLES, shuffle=True, seed=5)
     groups = Groups(make_batches(parameters, SAMPLES, 0), batches_per_slot)
     return IndexedPlan(
@@ -37,7 +38,8 @@ def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
 
 
 def stream(shards: int = 2, **values: Any) -> StreamPlan:
-    parameters = Parameters(**{"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values)
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
     return StreamPlan(
         parameters=parameters, shards=shards, position=StreamPosition.start(shards), decoded=Packed(None), specs=SPECS,
         slot_specs=SPECS, postprocesses=False, max_loaders=1,
@@ -88,7 +90,7 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
-    assert batch.tops["data"].shape == (3, 2)
+    assert np.shape(batch.tops["data"]) == (3, 2)
     with pytest.raises(TypeError, match="group 3 of a stream"):
         plan.unpack(Announce(3, 0, ()), rows(4))
 
