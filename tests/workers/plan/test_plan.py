@@ -90,7 +90,7 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
-    assert np.shape(batch.tops["data"]) == (3, 2)
+    assert np.asarray(batch.tops["data"]).shape == (3, 2)
     with pytest.raises(TypeError, match="group 3 of a stream"):
         plan.unpack(Announce(3, 0, ()), rows(4))
 
