@@ -312,6 +312,12 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
 ]
 
 
+@pytest.mark.parametrize("variant", {variant.name: variant for _, variant in MISTAKES}.values(), ids=lambda v: v.name)
+def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
+    found = explore(variant)
+    assert (found.wrong, found.complete) == ("", True)
+
+
 @pytest.mark.parametrize(("mistake", "variant"), MISTAKES, ids=[mistake.__name__[1:] for mistake, _ in MISTAKES])
 def test_a_mistake_is_found(mistake: Mistake, variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)
