@@ -44,9 +44,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/chunk_order.py": ("workers/order/test_chunk_order.py",),
     "workers/order/epoch_order.py": ("workers/order/test_epoch_order.py", "workers/order/test_chunk_order.py"),
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
-    "workers/order/permutation.py": ("workers/order/test_permutation.py",),
+    "workers/order/permutation.py": ("workers/order/test_permutation.py", "workers/order/test_epoch_order.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
-    "workers/order/shard_turns.py": ("workers/plan/test_schedule.py", "workers/processes/test_interleavings.py"),
+    "workers/order/shard_turns.py": ("workers/plan", "workers/processes/test_interleavings.py"),
     "workers/plan/indexed_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
     "workers/plan/plan.py": ("workers/plan",),
@@ -57,6 +57,10 @@ EQUIVALENT: dict[str, str] = {
     "workers/order/epoch_order.py: if not 0 <= offset < len(self._block):  →  if not 0 < offset < len(self._block):": (
         "the first position of a block computes the same block again"
     ),
+    (
+        "workers/order/epoch_order.py: def __init__(self, samples: int, seed: int=0) -> None:"
+        "  →  def __init__(self, samples: int, seed: int=1) -> None:"
+    ): "orders that are not given a seed do not use one",
 }
 """By what `Mutant.told` says, why the mutant is as good as the original."""
 
