@@ -86,6 +86,10 @@ def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[st
 
 def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     """The array in the .npy file at `path`, its dimensions in the order `dims` if that is given."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise SourceError(
+            f"source npy: {path!r} is not a regular file; name a .npy file, or use a glob such as '*.npy'"
+        )
     try:
         stamp = FileStamp.of(path)
         with Path(path).open("rb") as stream:
