@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, nearest, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from .file import FileStamp
@@ -67,8 +67,8 @@ def _paths(top: str, value: object) -> list[str]:
     paths = [given] if isinstance(given, str) else given
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
         raise ParameterError(
-            f"source npy: parameter {top!r} is {value!r}: expected a path, a glob or a list of them for a top of that "
-            f"name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
+            f"source npy: parameter {top!r} is {shown(value)}: expected a path, a glob or a list of them for a top of "
+            f"that name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
         )
     return paths
 
