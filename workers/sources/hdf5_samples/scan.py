@@ -17,17 +17,20 @@ from ..stored.hdf5_library import h5py
 from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
 from .index import IndexedData, SamplesIndex, Wanted
+from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
+_SAMPLES_A_WORD = 256
 _METADATA_CACHE_BYTES = 8 << 20
 
 
 class Scan:
     """Collects the samples of one file after the other into an index."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, progress: Progress) -> None:
         self._wanted = wanted
+        self._progress = progress
         self._stamps: list[FileStamp] = []
         self._starts = [0]
         self._names: list[str] = []
@@ -62,6 +65,8 @@ class Scan:
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
+        if len(self._names) % _SAMPLES_A_WORD == 0:
+            self._progress.tell(stamp.path, len(self._names))
 
     def index(self) -> SamplesIndex:
         """All that was found; raises SourceError if there is nothing."""

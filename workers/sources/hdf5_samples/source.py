@@ -20,6 +20,7 @@ from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
+from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _DATA = "data"
@@ -179,9 +180,10 @@ def _make_index(
         return replace(kept, files=tuple(stamps))
     from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
-    scan = Scan(wanted)
-    for stamp in stamps:
-        scan.add_file(stamp, options.locking, allow_external=options.allow_external)
+    with Progress() as progress:
+        scan = Scan(wanted, progress)
+        for stamp in stamps:
+            scan.add_file(stamp, options.locking, allow_external=options.allow_external)
     index = scan.index()
     if cache:
         save_index(index, cache, key)
