@@ -85,7 +85,7 @@ class Reading:
         """Raises SourceError if one of the files was changed since it was examined."""
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
-            stamp.require_unchanged(file and file.raw.descriptor)
+            stamp.require_unchanged(file.raw.descriptor if file else None)
 
 
 class OpenFile:
