@@ -100,14 +100,14 @@ def test_to_begin_anew_beside_an_old_file_is_said_and_forgets_it(
         training.restored(old)
 
 
-@pytest.mark.parametrize("content", [b"", b"no json", b'{"state": 3', b"[]\n{}", b'{"state": {}}\n{"x": 1}', b'{"state": 3}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"no json", b'{"state": 3', b"[]\n{}", b'{"state": {}}\n{"x": 1}', b'{"state": 3}']
+)
 def test_a_file_that_holds_no_positions_is_named(tmp_path: Path, content: bytes) -> None:
     with _Training(tmp_path) as training:
         snapshot = training.snapshot()
         (tmp_path / "data.json").write_bytes(content)
-        with pytest.raises(
-            ParameterError, match=r"'state_file' is '.*data.json': it is no file of positions"
-        ):
+        with pytest.raises(ParameterError, match=r"'state_file' is '.*data.json': it is no file of positions"):
             training.restored(snapshot)
 
 

@@ -32,14 +32,24 @@ class Judged:
 
 
 def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
-    """Bring both to one row for each place; raises NetError for a label that is no class."""
+    """Bring both to one row for each place; raises NetError for a label that is no class.
+
+    On CUDA the host does not wait to hear of it: such a label is left out there, and `layer.check` raises the error.
+    """
     classes = scores.shape[axis]
     rows = scores.movedim(axis, -1).reshape(-1, classes)
     flat = labels.reshape(-1).long()
     counts = torch.ones_like(flat, dtype=torch.bool) if ignored is None else flat != ignored
     wrong = counts & ((flat < 0) | (flat >= classes))
-    if wrong.any():
-        raise layer.context.misfit(
-            f"label {int(flat[wrong][0])} is no class: there are scores for {classes} classes, 0 to {classes - 1}"
-        )
-    return Judged(rows, flat, counts)
+    place = wrong.to(torch.uint8).argmax().reshape(1)
+    first = torch.cat([wrong.gather(0, place).long(), flat.gather(0, place)]) if len(flat) else flat.new_zeros(2)
+
+    def check(first: Tensor) -> None:
+        is_wrong, label = first.tolist()
+        if is_wrong:
+            raise layer.context.misfit(
+                f"label {label} is no class: there are scores for {classes} classes, 0 to {classes - 1}"
+            )
+
+    layer.check_later(first, check)
+    return Judged(rows, flat.masked_fill(wrong, 0), counts & ~wrong)

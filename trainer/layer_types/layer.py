@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from .fillers import FILLERS, filled
 
 ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, but one at least."""
+
+_MOST_UNCHECKED = 8
+"""Checks of values on the device that may be open; further behind the host it seldom is."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Layer(nn.Module):
         self.context = context
         self.blobs = nn.ParameterList()
         """The weights, in the order in which the layer's `param { ... }` are meant."""
+        self._unchecked: deque[tuple[HostCopy, Callable[[Tensor], None]]] = deque()
 
     @property
     def param(self) -> LayerParameter:
@@ -106,6 +111,17 @@ class Layer(nn.Module):
         # Caffe computes no gradient for what would not be moved by it.
         self.blobs.append(nn.Parameter(weights, requires_grad=spec is None or spec.lr_mult != 0))
 
+    def check_later(self, values: Tensor, check: Callable[[Tensor], None]) -> None:
+        """Call `check(values)` on the host: at once on the CPU; on CUDA at a later forward, so that nothing waits."""
+        self._unchecked.append((HostCopy(values), check))
+        self.check(leave=_MOST_UNCHECKED)
+
+    def check(self, *, leave: int = 0) -> None:
+        """Make the checks whose values have come; waits until at most `leave` are left. Raises what they raise."""
+        while len(self._unchecked) > leave or (self._unchecked and self._unchecked[0][0].has_come()):
+            copy, check = self._unchecked.popleft()
+            check(copy.wait())
+
     def spec(self, index: int) -> ParamSpec | None:
         """The multipliers of weights `index`, where the prototxt gives any."""
         return self.param.param[index] if index < len(self.param.param) else None
@@ -119,6 +135,27 @@ class Layer(nn.Module):
     def need_axes(self, count: int, shape: Shape) -> None:
         if len(shape) != count:
             raise self.context.misfit(f"needs a bottom of {count} axes, got shape {shape}")
+
+
+class HostCopy:
+    """A tensor's values on their way to the host; they are there at once if the tensor is."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._event: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def has_come(self) -> bool:
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> Tensor:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values
 
 
 LAYER_TYPES: dict[str, type[Layer]] = {}

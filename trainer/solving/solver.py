@@ -121,6 +121,7 @@ class Solver:
 
     def save(self) -> Path:
         """Write a snapshot; its path."""
+        self.train_net.check()  # nothing is written that wrong labels had a part in
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
@@ -189,6 +190,7 @@ def mean_outputs(net: Net, iterations: int, give_up: Callable[[], bool] = lambda
         for name, output in net.outputs().items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
+    net.check()
     return _means(sums, iterations)
 
 

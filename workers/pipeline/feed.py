@@ -276,7 +276,7 @@ class Feed:
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
             close_all(
-                lambda: assembler is not None and self._end(assembler, link),
+                *([] if assembler is None else [lambda: self._end(assembler, link)]),
                 lambda: self._context.destroy(linger=0),
                 self.shared.close,
             )

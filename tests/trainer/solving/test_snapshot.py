@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import traceback
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_a_snapshot_is_never_written_through_a_link_that_lies_at_its_temporary_n
 ) -> None:
     with Solver.from_file(write_project(tmp_path)) as solver:
         (tmp_path / "victim").write_text("precious")
-        monkeypatch.setattr(snapshots.secrets, "token_hex", lambda size: "guessed")
+        monkeypatch.setattr(secrets, "token_hex", lambda size: "guessed")
         for guess in (os.getpid(), "guessed"):
             (tmp_path / f".solver_iter_0.pt.{guess}").symlink_to(tmp_path / "victim")
         with pytest.raises(SnapshotError, match="cannot be written: File exists"):
