@@ -16,10 +16,10 @@ from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
+from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
+from ..workers.plan.make_plan import open_declared
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
-from ..workers.sources import Source, open_source
-from ..workers.sources.mixed import open_mix
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
@@ -57,9 +57,15 @@ class LoopedPipeline:
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
-        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self._base_dir)
+        self._source = (
+            source
+            if isinstance(source, Source | StreamSource)
+            else open_declared(self.parameters, hooks, self._base_dir)
+        )
         self.is_indexed = not isinstance(self._source, StreamSource)
-        self.copies = self.parameters.delivery == "copy" if copy is None else copy
+        if copy is not None:
+            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
+        self.copies = self.parameters.delivery == "copy"
         self._loans = loans
         self._owner = os.getpid()
         if self.is_indexed:
@@ -143,12 +149,3 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
             "snapshot; keep the reader's state_dict() beside your checkpoint"
         )
     return with_shard(parameters)
-
-
-def _open(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
-    declared = parameters.source
-    if declared is None:
-        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
-    if set(declared) == {StreamSource.kind}:
-        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
-    return open_source(declared, tops=parameters.tops, base_dir=base_dir)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import partial
 
 import zmq
 
@@ -275,11 +276,8 @@ class Feed:
         link, self._release_link = self._release_link, None
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
-            close_all(
-                *([] if assembler is None else [lambda: self._end(assembler, link)]),
-                lambda: self._context.destroy(linger=0),
-                self.shared.close,
-            )
+            end = () if assembler is None else (partial(self._end, assembler, link),)
+            close_all(*end, partial(self._context.destroy, linger=0), self.shared.close)
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
         """Ask the assembler to end, and see that it does even if it cannot be asked."""
