@@ -142,4 +142,10 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
-    return with_shard(check_parameters(declared, what))
+    parameters = check_parameters(declared, what)
+    if parameters.state_file:
+        raise ParameterError(
+            f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, which nobody tells of a "
+            "snapshot; keep the reader's state_dict() beside your checkpoint"
+        )
+    return with_shard(parameters)

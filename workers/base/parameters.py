@@ -70,6 +70,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_bad_samples: NotNegative = 100
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
+    state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
