@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -106,7 +107,7 @@ _SAYS = ast.Raise | ast.JoinedStr
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
-def _changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+def _changes(node: ast.AST) -> Iterator[Callable[[], object]]:
     """What may be done to the node itself, each in place."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield lambda: setattr(node, "value", not node.value)
@@ -116,7 +117,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], None]]:
         yield lambda: setattr(node, "value", number - 1)
     elif isinstance(node, ast.Compare):
         for other in _COMPARISONS.get(type(node.ops[0]), ()):
-            yield lambda other=other: node.ops.__setitem__(0, other())
+            yield partial(node.ops.__setitem__, 0, other())
     elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _OPERATORS:
         yield lambda: setattr(node, "op", _OPERATORS[type(node.op)]())
         if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add | ast.Mult):
