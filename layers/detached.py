@@ -12,6 +12,8 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks, Sample
 from ..workers.base.specs import AnyArray
 
+HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
+
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
 
@@ -38,6 +40,12 @@ class DetachedLayer:
         changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch)
         return changed
 
+    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return self._made().sampler(epoch, samples, rng)
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return self._made().batch_sampler(epoch, samples, rng)
+
     def _made(self) -> Any:
         if self._layer is None:
             self._layer = self._class.__new__(self._class)
@@ -47,7 +55,7 @@ class DetachedLayer:
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
     """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    overridden = [name for name in ("decode", "postprocess") if getattr(type(layer), name) is not getattr(base, name)]
+    overridden = [name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)]
     if not overridden:
         return Hooks()
     detached = DetachedLayer(layer)

@@ -94,6 +94,44 @@ class IndexedLoops(Loops):
 
 
 @dataclass(frozen=True, slots=True)
+class SampledLoops(Loops):
+    """Loops over epochs that a sampler draws. `equal`: the same loops by arithmetic, if all epochs are as long.
+
+    Else a loop ends before the first batch that begins in an epoch that is not its own.
+    """
+
+    epochs: int | None
+    equal: IndexedLoops | None
+
+    @property
+    def batches(self) -> int | None:
+        return None if self.equal is None else self.equal.batches
+
+    def left(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
+
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        if self.epochs is None:
+            return dict(state)
+        if self.equal is None:
+            return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
+        begin = int(self.equal.next_loop(self._positioned(self.equal, state))["position"])
+        epoch, position = divmod(begin, self.equal.samples)
+        return {**state, "epoch": epoch, "position": position}
+
+    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
+        if self.epochs is None or self.equal is not None:
+            return None
+        return (int(state["epoch"]) // self.epochs + 1) * self.epochs
+
+    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
+        return None
+
+    def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
+        return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
+
+
+@dataclass(frozen=True, slots=True)
 class StreamLoops(Loops):
     """Loops over a stream, of which nobody knows beforehand how long they are.
 

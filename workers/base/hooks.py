@@ -36,6 +36,7 @@ class Sample(Mapping[str, AnyArray]):
 
 DecodeHook = Callable[[Sample, np.random.Generator], object]
 PostprocessHook = Callable[[dict[str, AnyArray]], Mapping[str, AnyArray] | None]
+SamplerHook = Callable[[int, int, np.random.Generator], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,15 @@ class Hooks:
     `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array if
     there is one top. `postprocess(batch)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in
     place or returns what replaces it; shapes and types stay.
+
+    `sampler(epoch, samples, rng)` returns the indices of an epoch's samples, `batch_sampler` gives arrays of indices,
+    one for each batch. They run in a process of their own.
     """
 
     decode: DecodeHook | None = None
     postprocess: PostprocessHook | None = None
+    sampler: SamplerHook | None = None
+    batch_sampler: SamplerHook | None = None
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:

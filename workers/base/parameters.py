@@ -52,6 +52,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     prefetch_batches: Positive = 4
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
+    sampler: Any = None
+    batch_sampler: Any = None
     seed: NotNegative = 0
     rand_skip: NotNegative = 0
     epochs: Positive | None = None

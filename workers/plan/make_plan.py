@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from ..base.errors import ParameterError
@@ -26,8 +28,10 @@ from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
 from ..sources.stream import StreamSource
 from .indexed_plan import IndexedPlan, make_batches
+from .make_sampler import LabelSource, make_sampler
 from .packed import Packed
 from .plan import Plan, max_loaders, usable_cores
+from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
 
 _TRIAL_ROWS = 32
@@ -44,9 +48,18 @@ def make_plan(
     source = source or open_declared(parameters, base_dir)
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
+    sampler = make_sampler(parameters, hooks, source, LabelSource(parameters, source, base_dir, open_declared))
+    hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     if isinstance(source, StreamSource):
         return _stream_plan(parameters, hooks, source, transform)
-    return _indexed_plan(parameters, hooks, source, transform, base_dir)
+    if sampler is None:
+        return _indexed_plan(parameters, hooks, source, transform, base_dir)
+    # How the samples would be dealt in the source's own order does not matter.
+    plain = msgspec.structs.replace(
+        parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None
+    )
+    plan = _indexed_plan(plain, hooks, source, transform, base_dir)
+    return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
 
 
 def open_declared(parameters: Parameters, base_dir: Path) -> Source | StreamSource:

@@ -40,7 +40,7 @@ class Assembly:
         self.new_bad_samples: list[BadRow] = []
         """Each bad sample once, however often it comes; for the log."""
         self._parameters = plan.parameters
-        self._schedule = plan.schedule()
+        self.schedule = self._schedule = plan.schedule()
         self.ledger = Ledger(
             slots=plan.slots,
             rows_of=self._schedule.rows_of,
@@ -72,7 +72,8 @@ class Assembly:
     def _message_for(self, task: Task) -> Fill | Postprocess:
         if not task.is_postprocess:
             stream = self._schedule.stream_batch(task.group)
-            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
+            drawn = self._schedule.drawn(task.group, task.first_row, task.rows)
+            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
         good_rows = min(self._failures.get(task.group, (_ALL_ROWS,)))
         return Postprocess(task.id, task.slot, self._schedule.batch_rows(task.group, good_rows))
 
@@ -157,7 +158,8 @@ class Assembly:
             if not self._tell(self._schedule.announcement(group, slot, replaced)):
                 self.ledger.release(group)
         if self._schedule.complaint:
-            self.end(Failure("SourceError", self._schedule.complaint))
+            cause, traceback = self._schedule.cause
+            self.end(Failure("SourceError", self._schedule.complaint, cause=cause, traceback=traceback))
         elif self._schedule.finished:
             self.end(End())
 

@@ -1,0 +1,36 @@
+"""Rows of an indexed source whose epochs were drawn by a sampler: the indices lie in a file that all loaders share."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..base.parameters import Parameters
+from ..base.specs import NamedRows
+from ..transport.messages import Fill
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import LoaderStatus
+from .indexed_worker import DecodedSource, IndexedWorker, WantedRows
+
+
+class SampledWorker(IndexedWorker):
+    """The tasks say where the indices of their rows lie."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        drawn: SharedFile,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        channel: socket.socket,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, channel)
+        self._drawn = drawn
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for run in task.drawn:
+            indices = self._drawn.read(run.offset, run.count, np.int64)
+            yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
