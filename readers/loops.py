@@ -6,9 +6,17 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..workers.order.batches import Batches, LastBatch
 from ..workers.plan.plan import State
+
+
+class UpcomingBatches(Protocol):
+    """What `NamedBatches` knows of the batch that comes next."""
+
+    def next_epoch(self) -> int: ...
+    def state_dict(self) -> State: ...
 
 
 class Loops(ABC):
@@ -30,6 +38,10 @@ class Loops(ABC):
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
         return None
+
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
+        return batches.next_epoch()
 
     @abstractmethod
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
@@ -97,7 +109,7 @@ class IndexedLoops(Loops):
 class SampledLoops(Loops):
     """Loops over epochs that a sampler draws. `equal`: the same loops by arithmetic, if all epochs are as long.
 
-    Else a loop ends before the first batch that begins in an epoch that is not its own.
+    Else a loop ends before the first round that begins in an epoch that is not its own: the same for all ranks.
     """
 
     epochs: int | None
@@ -123,6 +135,9 @@ class SampledLoops(Loops):
         if self.epochs is None or self.equal is not None:
             return None
         return (int(state["epoch"]) // self.epochs + 1) * self.epochs
+
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        return int(batches.state_dict()["epoch"])
 
     def pipeline_epochs(self, state: Mapping[str, object]) -> None:
         return None

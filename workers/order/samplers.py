@@ -10,7 +10,7 @@ import copy
 import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,12 +125,13 @@ class IterableSampler(Sampler):
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
         self.name = name
         self.gives_batches = gives_batches
-        self.length = len(iterable) if hasattr(iterable, "__len__") else None
+        self.length = len(iterable) if isinstance(iterable, Sized) else None
         self._iterable = iterable
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
         fresh: Any = copy.deepcopy(self._iterable)
-        for part in (fresh, getattr(fresh, "sampler", None)):  # torch's BatchSampler has a sampler inside
+        inner: Any = getattr(fresh, "sampler", None)  # torch's BatchSampler has one
+        for part in (fresh, inner):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
             if getattr(part, "generator", None) is not None:

@@ -60,6 +60,7 @@ class WeightsLog:
     changes: list[WeightsChange] = field(default_factory=list)
     weights: dict[int, Weights] = field(default_factory=dict)
     newest: int = 0
+    _text: tuple[list[WeightsChange], str] = field(default=([], ""), repr=False)
 
     def add(self, from_batch: int, from_epoch: int, weights: Weights) -> WeightsChange:
         self.newest += 1
@@ -79,11 +80,14 @@ class WeightsLog:
     def as_text(self, batch: int, epoch: int) -> str:
         """All that rows from there on may be drawn by, for a state; "" if that is nothing."""
         kept = without_superseded(self.changes, batch, epoch)
-        rows = [
-            (each.from_batch, each.from_epoch, base64.b64encode(zlib.compress(self.weights[each.version], 1)).decode())
-            for each in kept
-        ]
-        return json.dumps(rows) if rows else ""
+        if self._text[0] == kept:
+            return self._text[1]
+        rows = []
+        for each in kept:
+            packed = zlib.compress(self.weights[each.version].tobytes(), 1)
+            rows.append((each.from_batch, each.from_epoch, base64.b64encode(packed).decode()))
+        self._text = kept, json.dumps(rows) if rows else ""
+        return self._text[1]
 
     @classmethod
     def from_text(cls, text: str, samples: int) -> WeightsLog:

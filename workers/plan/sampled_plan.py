@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
-import numpy as np
-
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import NamedRows, Rows
 from ..loading.sampled_worker import SampledWorker
@@ -22,23 +20,9 @@ from .batch import Batch
 from .indexed_plan import IndexedPlan
 from .packed import Packed
 from .plan import Plan, Progress, State, check_state
-from .sampled_schedule import SampledSchedule
+from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class AboutSampler:
-    """What the assembler knows of the sampler, which it never unpickles."""
-
-    name: str
-    length: int | None
-    gives_batches: bool
-    takes_weights: bool
-
-    @property
-    def items(self) -> str:
-        return "batches" if self.gives_batches else "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +124,15 @@ class SampledPlan(Plan):
     # ---- for the others
 
     def schedule(self) -> SampledSchedule:
-        return SampledSchedule(self, lambda _, count: np.full(count, -1, np.int64))
+        return SampledSchedule(
+            self.parameters,
+            self.about,
+            self.batches_in_slot,
+            self.epoch,
+            self.position,
+            self.first_number,
+            list(self.log.changes),
+        )
 
     def worker(
         self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1

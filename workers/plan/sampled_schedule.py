@@ -10,16 +10,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.weights_log import WeightsChange, version_at, without_superseded
 from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows
-
-if TYPE_CHECKING:
-    from .sampled_plan import SampledPlan
 
 _INDEX_BYTES = 8
 
@@ -28,6 +25,20 @@ _Key = tuple[int, int]
 
 ReadIndices = Callable[[int, int], IndexArray]
 """(offset in bytes, count) → the indices there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AboutSampler:
+    """What the assembler knows of the sampler, which it never unpickles."""
+
+    name: str
+    length: int | None
+    gives_batches: bool
+    takes_weights: bool
+
+    @property
+    def items(self) -> str:
+        return "batches" if self.gives_batches else "samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +74,25 @@ class _Placed:
         return sum(run.rows for run in self.runs)
 
 
+def _nothing_to_read(_offset: int, count: int) -> IndexArray:
+    return np.full(count, -1, np.int64)
+
+
 @dataclass(slots=True)
 class SampledSchedule:
-    """`read`: set by the process that has the shared file."""
+    """`epoch`, `position`: where the next round begins, an item of the epoch. `number`: of its batch, over all runs."""
 
-    plan: SampledPlan
-    read: ReadIndices
+    parameters: Parameters
+    about: AboutSampler
+    batches_per_slot: int
+    epoch: int
+    position: int
+    number: int
+    changes: list[WeightsChange]
+    """Of the weights."""
+    read: ReadIndices = _nothing_to_read
+    """Set by the process that has the shared file."""
     can_be_cut: bool = True
-    _epoch: int = field(init=False)
-    _position: int = field(init=False)
-    """Where the next round begins: an item of the epoch."""
-    _number: int = field(init=False)
-    """Of the batch that is placed next, counted over all runs."""
-    _changes: list[WeightsChange] = field(init=False)
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
     _asked: tuple[Draw, _Key] | None = None
@@ -86,11 +103,6 @@ class SampledSchedule:
     _groups: dict[int, list[_Placed]] = field(default_factory=dict)
     _is_over: bool = False
     _failure: DrawFailed | None = None
-
-    def __post_init__(self) -> None:
-        self._epoch, self._position = self.plan.epoch, self.plan.position
-        self._number = self.plan.first_number
-        self._changes = list(self.plan.log.changes)
 
     # ---- epochs
 
@@ -105,8 +117,8 @@ class SampledSchedule:
         """The epoch that batches wait for, else the one behind the current."""
         if self._is_over:
             return None
-        epochs = self.plan.parameters.epochs
-        ahead = [epoch for epoch in (self._epoch, self._epoch + 1) if epochs is None or epoch < epochs]
+        epochs = self.parameters.epochs
+        ahead = [epoch for epoch in (self.epoch, self.epoch + 1) if epochs is None or epoch < epochs]
         keys = [] if self._needed is None else [self._needed]
         keys += [self._key(epoch) for epoch in ahead]
         return next((key for key in keys if key not in self._drawn), None)
@@ -126,7 +138,7 @@ class SampledSchedule:
         return True
 
     def note_weights(self, change: WeightsChange) -> None:
-        self._changes = [*without_superseded(self._changes, self._number, self._epoch), change]
+        self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
 
     def freed(self) -> list[tuple[int, int]]:
         """(offset, size) of what nobody needs any more in the file; each is told once."""
@@ -134,14 +146,14 @@ class SampledSchedule:
             run.key for group in (*self._groups.values(), self._pending) for placed in group for run in placed.runs
         }
         for key in [key for key in self._drawn if key not in in_use and key != self._needed]:
-            if key[0] < self._epoch or key != self._key(key[0]):
+            if key[0] < self.epoch or key != self._key(key[0]):
                 epoch = self._drawn.pop(key)
                 self._freed.append((epoch.offset, epoch.size))
         freed, self._freed = self._freed, []
         return freed
 
     def _key(self, epoch: int) -> _Key:
-        return epoch, version_at(self._changes, self._number, epoch)
+        return epoch, version_at(self.changes, self.number, epoch)
 
     def _epoch_drawn(self, epoch: int) -> _Epoch | None:
         """None while it is awaited, or if there is none: then nothing follows."""
@@ -162,15 +174,15 @@ class SampledSchedule:
     def has(self, group: int) -> bool:
         if group in self._groups:
             return True
-        while len(self._pending) < self.plan.batches_per_slot and (placed := self._place()) is not None:
+        while len(self._pending) < self.batches_per_slot and (placed := self._place()) is not None:
             self._pending.append(placed)
-        if len(self._pending) == self.plan.batches_per_slot or (self._pending and self._is_over):
+        if len(self._pending) == self.batches_per_slot or (self._pending and self._is_over):
             self._groups[group], self._pending = self._pending, []
         return group in self._groups
 
     def _place(self) -> _Placed | None:
-        given, world_size = self.plan.parameters, self.plan.parameters.world_size or 1
-        each = 1 if self.plan.about.gives_batches else given.batch_size
+        given, world_size = self.parameters, self.parameters.world_size or 1
+        each = 1 if self.about.gives_batches else given.batch_size
         left = self._left_in_epoch(each * world_size)
         if not left:
             return None
@@ -182,12 +194,12 @@ class SampledSchedule:
         found = self._walk(items)
         if found is None:
             return None
-        end_epoch, end, last = found[-1]
-        placed = _Placed(tuple(self._runs(found, first, first + each)), (end_epoch, end))
-        if end == last.items:
-            placed = _Placed(placed.runs, (end_epoch + 1, 0))
-        self._epoch, self._position = placed.end
-        self._number += 1
+        epoch, end, last = found[-1]
+        least = each * world_size if given.last_batch == "drop" else 1
+        next_round = (epoch, end) if last.items - end >= least else (epoch + 1, 0)
+        placed = _Placed(tuple(self._runs(found, first, first + each)), next_round)
+        self.epoch, self.position = placed.end
+        self.number += 1
         return placed
 
     def _left_in_epoch(self, round_items: int) -> int:
@@ -195,24 +207,24 @@ class SampledSchedule:
 
         0 if the epoch is awaited, or nothing follows.
         """
-        given = self.plan.parameters
+        given = self.parameters
         while not self._is_over:
-            if given.epochs is not None and self._epoch >= given.epochs:
+            if given.epochs is not None and self.epoch >= given.epochs:
                 self._is_over = True
                 break
-            drawn = self._epoch_drawn(self._epoch)
+            drawn = self._epoch_drawn(self.epoch)
             if drawn is None:
                 break
-            left = drawn.items - self._position
-            what = f"{self.plan.about.name}, epoch {self._epoch}: it gave {drawn.items} {self.plan.about.items}"
+            left = drawn.items - self.position
+            what = f"{self.about.name}, epoch {self.epoch}: it gave {drawn.items} {self.about.items}"
             if left < 0:
-                self._stop(f"{what}, and the state to go on from stands behind {self._position}: use the same sampler")
+                self._stop(f"{what}, and the state to go on from stands behind {self.position}: use the same sampler")
             elif given.last_batch == "partial" and 0 < left < (given.world_size or 1):
                 self._stop(
                     f"{what}, of which {left} are left for the last round of {given.world_size} ranks, so some would "
                     "get none: use last_batch 'wrap' or 'drop'"
                 )
-            elif given.last_batch == "drop" and not self._position and left < round_items:
+            elif given.last_batch == "drop" and not self.position and left < round_items:
                 self._stop(
                     f"{what}, and last_batch is 'drop': a full round of all ranks needs {round_items}; give more, or "
                     "use last_batch 'wrap' or 'partial'"
@@ -220,12 +232,12 @@ class SampledSchedule:
             elif left and (given.last_batch != "drop" or left >= round_items):
                 return left
             else:
-                self._epoch, self._position = self._epoch + 1, 0
+                self.epoch, self.position = self.epoch + 1, 0
         return 0
 
     def _walk(self, items: int) -> list[tuple[int, int, _Epoch]] | None:
         """(epoch, item behind the last one, epoch's contents) of all epochs in which the next `items` items lie."""
-        found, epoch, position = [], self._epoch, self._position
+        found, epoch, position = [], self.epoch, self.position
         while items:
             drawn = self._epoch_drawn(epoch)
             if drawn is None:
@@ -237,7 +249,7 @@ class SampledSchedule:
 
     def _runs(self, found: list[tuple[int, int, _Epoch]], first: int, end: int) -> Iterator[_Run]:
         """The rows of the round's items first … end-1."""
-        begin, position = 0, self._position
+        begin, position = 0, self.position
         for epoch, stop, drawn in found:
             low, high = max(first - begin, 0) + position, min(end - begin, stop - position) + position
             if low < high:
@@ -249,7 +261,7 @@ class SampledSchedule:
     # ---- what the ledger and the assembly ask
 
     def rows_of(self, group: int) -> int:
-        return len(self._groups[group]) * self.plan.parameters.batch_size
+        return len(self._groups[group]) * self.parameters.batch_size
 
     def affinity(self, _group: int, _row: int) -> None:
         return None
@@ -263,7 +275,7 @@ class SampledSchedule:
 
     def _located(self, group: int, first_row: int, end_row: int) -> Iterator[DrawnRows]:
         for number, placed in enumerate(self._groups[group]):
-            row = number * self.plan.parameters.batch_size
+            row = number * self.parameters.batch_size
             for run in placed.runs:
                 begin, end = max(first_row, row), min(end_row, row + run.rows)
                 if begin < end:
@@ -271,7 +283,7 @@ class SampledSchedule:
                 row += run.rows
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        size, placed = self.plan.parameters.batch_size, self._groups[group]
+        size, placed = self.parameters.batch_size, self._groups[group]
         return tuple(each.rows for number, each in enumerate(placed) if number * size + each.rows <= good_rows)
 
     def note_done(self, group: int, stream_rows: int) -> None:
@@ -286,7 +298,7 @@ class SampledSchedule:
     def announcement(
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
-        size, placed = self.plan.parameters.batch_size, self._groups.pop(group)
+        size, placed = self.parameters.batch_size, self._groups.pop(group)
         good = [each for n, each in enumerate(placed) if good_rows < 0 or n * size + each.rows <= good_rows]
         return Announce(group, slot, replaced, drawn=tuple(map(self._told, good))) if good else None
 

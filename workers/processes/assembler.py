@@ -79,8 +79,9 @@ class Assembler:
         self._pool = LoaderPool(config, nursery, self._board)
         self._assembly = Assembly(plan)
         schedule = self._assembly.schedule
-        drawn = isinstance(schedule, SampledSchedule)
-        self._sampling = Sampling(config, nursery, sampler, self._board, schedule) if drawn else None
+        self._sampling: Sampling | None = None
+        if isinstance(schedule, SampledSchedule):
+            self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
         auto = plan.parameters.num_loaders == "auto"
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
         self._sealer = Sealer(config.key)
@@ -259,8 +260,8 @@ class Assembler:
                 case Resend(number):
                     self._assembly.resend(number)
                 case SetWeights(version, from_batch, from_epoch):
-                    if isinstance(self._assembly.schedule, SampledSchedule):
-                        self._assembly.schedule.note_weights(WeightsChange(version, from_batch, from_epoch))
+                    if self._sampling is not None:
+                        self._sampling.schedule.note_weights(WeightsChange(version, from_batch, from_epoch))
                 case Stop():
                     self._stopping = True
 

@@ -30,13 +30,13 @@ class Sampling:
         self, config: Config, nursery: Nursery, link: socket.socket, board: StatusBoard, schedule: SampledSchedule
     ) -> None:
         self.link = link
-        self._plan = schedule.plan
+        self._task_timeout_s = config.plan.parameters.task_timeout_s
         self._nursery = nursery
         self._line = config.plan.status_lines - 1
         self._status = board.line(self._line)
-        self._schedule = schedule
+        self.schedule = schedule
         self._drawn = SharedFile(config.descriptors.drawn)
-        self._schedule.read = lambda offset, count: self._drawn.read(offset, count, np.int64)
+        self.schedule.read = lambda offset, count: self._drawn.read(offset, count, np.int64)
         self._sealer = Sealer(config.key)
         self._answers: Opener[FromSampler] = Opener(config.key, FromSampler)
         self._processes = 0
@@ -50,9 +50,9 @@ class Sampling:
 
     def turn(self, now: float) -> None:
         """Ask for what is wanted next; give back the memory of epochs that are over. Raises NurseryDied."""
-        for offset, size in self._schedule.freed():
+        for offset, size in self.schedule.freed():
             self._drawn.free(offset, size)
-        wanted = self._schedule.wanted()
+        wanted = self.schedule.wanted()
         if wanted is None:
             return
         if self._handle is None:
@@ -63,7 +63,7 @@ class Sampling:
         if self._sent != wanted:
             # A dead process may have left the request in the socket: then it is drawn twice, with the same result.
             self.link.send(self._sealer.seal(wanted))
-            self._sent, self._deadline = wanted, now + self._plan.parameters.task_timeout_s
+            self._sent, self._deadline = wanted, now + self._task_timeout_s
 
     def receive(self) -> None:
         """Take what the process has answered."""
@@ -78,7 +78,7 @@ class Sampling:
             self._answer(answer, sizes)
 
     def _answer(self, answer: FromSampler, sizes: IndexArray | None = None) -> None:
-        self._schedule.note_drawn(answer, sizes)
+        self.schedule.note_drawn(answer, sizes)
         self._sent, self._suspicion, self._deaths = None, 0, 0
 
     def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> None:
@@ -93,7 +93,7 @@ class Sampling:
             outside = event.returncode == -signal.SIGKILL
             weight = Weight.HUNG if self._killed else Weight.KILLED_FROM_OUTSIDE if outside else Weight.CRASHED
         if self._killed:
-            how += f" by us: it took longer than task_timeout_s={self._plan.parameters.task_timeout_s:g}"
+            how += f" by us: it took longer than task_timeout_s={self._task_timeout_s:g}"
         if self._handle is not None and self._handle >= 0:
             os.close(self._handle)
         self.receive()  # its last answer may already lie in the socket
@@ -104,7 +104,7 @@ class Sampling:
             self._suspicion += weight
             self._deaths += 1
             if self._suspicion >= ENOUGH_TO_CONVICT:
-                what = f"{self._plan.about.name}, epoch {draw.epoch}"
+                what = f"{self.schedule.about.name}, epoch {draw.epoch}"
                 text = f"{what}: {self._deaths} processes died on it, the last one {how}"
                 self._answer(DrawFailed(draw.request, text))
 

@@ -40,7 +40,7 @@ class SharedFile:
             raise MemoryError(
                 f"{len(numbers):,} numbers need {numbers.nbytes:,} bytes of shared memory, and {have:,} are available"
             )
-        data = memoryview(np.ascontiguousarray(numbers)).cast("B")
+        data = np.ascontiguousarray(numbers).view(np.uint8).data
         for first in range(0, len(data), _COPIED_AT_ONCE):
             part, done = data[first : first + _COPIED_AT_ONCE], 0
             while done < len(part):
@@ -50,7 +50,7 @@ class SharedFile:
     def read(self, offset: int, count: int, kind: type[_Number]) -> NDArray[_Number]:
         """`count` numbers from `offset` on, shape (count,), the caller's own."""
         numbers = np.zeros(count, kind)
-        data, done = memoryview(numbers).cast("B"), 0
+        data, done = numbers.view(np.uint8).data, 0
         while done < len(data) and (read := os.preadv(self.descriptor, [data[done:]], offset + done)):
             done += read
         return numbers
