@@ -331,8 +331,14 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
         file["data"], file["label"] = np.arange(SAMPLES), rare
     path = {"hdf5": {"path": str(tmp_path / "train.h5")}}
     for given in ({"source": path}, {"mix": [{**path, "weight": 0.5}, {**path, "weight": 0.5}]}):
-        settings = {"batch_size": 10, "epochs": 1, "tops": "data", "sampler": {"balance": "label", "draws": 40}}
-        with BatchReader(**given, **settings) as reader:
+        settings: dict[str, Any] = {
+            **given,
+            "batch_size": 10,
+            "epochs": 1,
+            "tops": "data",
+            "sampler": {"balance": "label", "draws": 40},
+        }
+        with BatchReader(**settings) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
         assert np.bincount(rare[found].astype(int)).tolist() == [20, 20]
 
@@ -350,7 +356,7 @@ def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
 def noisy(sample: Sample, rng: np.random.Generator) -> Any:
     if sample.index == 7:
         raise ValueError("seven")
-    return {"data": sample["data"] + rng.integers(1000), "label": sample["label"]}
+    return {"data": np.add(sample["data"], rng.integers(1000)), "label": sample["label"]}
 
 
 def test_bad_samples_are_replaced_and_told() -> None:
@@ -533,3 +539,17 @@ def test_weights_need_a_sampler_that_has_some() -> None:
     of_subset = r"has sampler \{indices\}, which has no weights"
     with reader_of("subset") as reader, pytest.raises(ParameterError, match=of_subset):
         reader.set_weights(only(1))
+
+
+def test_the_code_in_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text.partition("## Samplers")[2], re.DOTALL)
+    assert blocks
+    for block in blocks:
+        found: dict[str, Any] = {"__name__": "documentation"}
+        exec(block, found)
+        with LayerHarness(
+            found["Buckets"], {"source": {"npy": {"data": "texts.npy"}}, "batch_size": 64, "tops": ["data"]}
+        ) as harness:
+            assert len({harness.forward()["data"].shape[0] for _ in range(20)}) > 1
