@@ -20,11 +20,10 @@ WRONG = frozenset(np.random.default_rng(5).choice(SAMPLES, SAMPLES // 10, replac
 
 def mislabel(sample: Any, rng: np.random.Generator) -> Any:
     """Runs in the loaders. The wrong label is the same in every epoch."""
-    wrong = sample.index in WRONG
-    return {
-        "data": sample["data"],
-        "label": (sample["label"] + 1 + sample.index % 9) % 10 if wrong else sample["label"],
-    }
+    label = sample["label"]
+    if sample.index in WRONG:
+        label = (label + 1 + sample.index % 9) % 10
+    return {"data": sample["data"], "label": label}
 
 
 def digits(name: str, **how: Any) -> BatchReader:
@@ -37,9 +36,8 @@ def train(*, feedback: bool) -> float:
     """The share of the test digits that are told apart in the end; their labels are right."""
     torch.manual_seed(1)
     torch.set_num_threads(1)  # the model is tiny
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-    )
+    hidden = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()
+    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     losses = np.zeros(SAMPLES)
     order = {"sampler": {"draws": SAMPLES}, "seed": 1}  # equal weights to begin with

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -331,13 +332,8 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
         file["data"], file["label"] = np.arange(SAMPLES), rare
     path = {"hdf5": {"path": str(tmp_path / "train.h5")}}
     for given in ({"source": path}, {"mix": [{**path, "weight": 0.5}, {**path, "weight": 0.5}]}):
-        settings: dict[str, Any] = {
-            **given,
-            "batch_size": 10,
-            "epochs": 1,
-            "tops": "data",
-            "sampler": {"balance": "label", "draws": 40},
-        }
+        settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", **given}
+        settings["sampler"] = {"balance": "label", "draws": 40}
         with BatchReader(**settings) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
         assert np.bincount(rare[found].astype(int)).tolist() == [20, 20]

@@ -59,8 +59,8 @@ class Memory:
 
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
     about = AboutSampler("sampler()", None, gives_batches, True)
-    start = {"epoch": 0, "position": 0, "number": 0, "changes": []} | start
-    return SampledSchedule(parameters, about, per_slot, **start)
+    given: dict[str, Any] = {"epoch": 0, "position": 0, "number": 0, "changes": []} | start
+    return SampledSchedule(parameters, about, per_slot, **given)
 
 
 def run(schedule: SampledSchedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[DrawnBatch]:
@@ -85,7 +85,7 @@ def run(schedule: SampledSchedule, memory: Memory, *, slots: int = 3, most: int 
 
 
 def indices(batch: DrawnBatch) -> list[int]:
-    return np.frombuffer(batch.indices, np.int64).tolist()
+    return [int(index) for index in np.frombuffer(batch.indices, np.int64)]
 
 
 @st.composite
