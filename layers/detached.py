@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import Hooks, Sample
+from ..workers.base.hooks import HookBatch, Hooks, Sample
 from ..workers.base.specs import AnyArray
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
@@ -36,8 +38,12 @@ class DetachedLayer:
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         return self._made().decode(sample, rng)
 
-    def postprocess(self, batch: dict[str, AnyArray]) -> Mapping[str, AnyArray] | None:
+    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
         changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch)
+        return changed
+
+    def postprocess_with_rng(self, batch: HookBatch, rng: np.random.Generator) -> Mapping[str, AnyArray] | None:
+        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
         return changed
 
     def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
@@ -55,11 +61,13 @@ class DetachedLayer:
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
     """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    overridden = [name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)]
+    overridden = {name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)}
     if not overridden:
         return Hooks()
     detached = DetachedLayer(layer)
-    return Hooks(**{name: getattr(detached, name) for name in overridden})
+    hooks = Hooks(**{name: getattr(detached, name) for name in overridden})
+    takes_rng = len(inspect.signature(layer.postprocess).parameters) > 1
+    return replace(hooks, postprocess=detached.postprocess_with_rng) if hooks.postprocess and takes_rng else hooks
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -12,19 +13,22 @@ from ..readers.delivery.delivery import Blob, Delivery
 from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
-from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.hooks import Sample
+from ..workers.base.closing import close_all
+from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
+from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.plan import State
+from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
 
 _TRAIN = 0
+_LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
 
 
@@ -135,10 +139,13 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return dict(sample)
 
-    def postprocess(self, batch: dict[str, AnyArray]) -> Mapping[str, AnyArray] | None:
-        """Change a whole batch, arrays of shape (rows, …) by top name, in place, or return what replaces them.
+    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
+        """Change a whole batch, arrays of shape (rows, …) by name, in place, or return what replaces or joins them.
 
-        Runs in a loader, on the same copy of the layer as `decode`. Shapes and types stay.
+        Runs in a loader, on the same copy of the layer as `decode`. It may take the batch's own random generator too:
+        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` say which samples it has. What it makes may
+        have other types, shapes and names; they are learnt from a small batch in setup. A value that its top cannot
+        hold is a SampleError.
         """
         return None
 
@@ -207,6 +214,8 @@ class _Input:
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size
+        for made in self._tops:
+            _check_size(made, rows)
         self._reshape(top, [made.largest_shape(rows) for made in self._tops])
 
     def reshape(self, top: Blobs) -> None:
@@ -220,11 +229,7 @@ class _Input:
         self.pipeline.set_weights(weights, at_once=at_once, received=received)
 
     def close(self) -> None:
-        try:
-            if self._delivery is not None:
-                self._delivery.close()
-        finally:
-            self.pipeline.close()
+        close_all(*([] if self._delivery is None else [self._delivery.close]), self.pipeline.close)
 
     def delivery_to(self, top: Blobs) -> Delivery:
         if self._delivery is None:
@@ -242,12 +247,37 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
     without_lengths = [top for top in tops if not isinstance(top, LengthsTop)]
     for choice in (tops, without_lengths):
         if len(choice) == count:
+            for top in choice:
+                _check_type(top, what)
             return choice
     names = ", ".join(top.name for top in tops)
     raise ParameterError(
         f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many, or choose among "
         "them with the parameter 'tops'"
     )
+
+
+def _check_type(top: Top, what: str) -> None:
+    if not np.can_cast(top.dtype, np.float32, "same_kind"):
+        raise ParameterError(
+            f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make numbers of "
+            "them in decode, or leave the top out of 'tops'"
+        )
+
+
+def _check_size(top: Top, rows: int) -> None:
+    """Raises ParameterError: Caffe would abort."""
+    count = math.prod(shape := top.largest_shape(rows))
+    if count > _LARGEST_BLOB:
+        raise ParameterError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {count:,} numbers, "
+            f"and Caffe's blobs hold at most {_LARGEST_BLOB:,}: lower batch_size"
+        )
+    if 4 * count > (have := available_memory()):
+        raise RingAllocationError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {4 * count:,} bytes, "
+            f"and {have:,} bytes are available: lower batch_size, or give the process more memory"
+        )
 
 
 def _extra_parameters(layer_class: type[MultiProcessInputLayer]) -> dict[str, object]:

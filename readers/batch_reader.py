@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
-from .looped import LoopedPipeline, SourceLike
+from .looped import LoopedPipeline, SourceLike, close_when_forgotten
 
 
 class BatchReader(Closing):
@@ -58,12 +57,14 @@ class BatchReader(Closing):
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters
         self.copies = self._feed.copies
+        self.error: Exception | None = None
+        """What the last step of a loop raised. TensorFlow passes only its text on, as an UnknownError."""
         self._newest: _Span | None = None
         """Of the loop that was asked for last: no other one goes on."""
         self._begun: _Span | None = None
         """Of the loop that began last."""
         self._closed = False
-        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
+        self._finalizer = close_when_forgotten(self, self._feed)
 
     # ---- what it gives
 
@@ -216,7 +217,12 @@ class _Loop(Iterator[NamedBatch]):
     def __next__(self) -> NamedBatch:
         if self._is_over:
             raise StopIteration
-        batch = self._reader._next(self._span)
+        try:
+            batch = self._reader._next(self._span)
+        except Exception as error:
+            self._reader.error = error
+            raise
+        self._reader.error = None
         delivery = self._reader._feed.batches.delivery
         if batch is None:
             delivery.end_loans()

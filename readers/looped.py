@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
+from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.processes.process import interrupts_deferred
-from ..workers.sources import Source, open_source
-from ..workers.sources.mixed import open_mix
+from ..workers.plan.make_plan import open_declared
+from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
@@ -53,9 +57,15 @@ class LoopedPipeline:
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
-        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self._base_dir)
+        self._source = (
+            source
+            if isinstance(source, Source | StreamSource)
+            else open_declared(self.parameters, hooks, self._base_dir)
+        )
         self.is_indexed = not isinstance(self._source, StreamSource)
-        self.copies = self.parameters.delivery == "copy" if copy is None else copy
+        if copy is not None:
+            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
+        self.copies = self.parameters.delivery == "copy"
         self._loans = loans
         self._owner = os.getpid()
         if self.is_indexed:
@@ -81,10 +91,7 @@ class LoopedPipeline:
 
     def close(self) -> None:
         if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
-            try:
-                self.batches.close()
-            finally:
-                self.pipeline.close()
+            close_all(self.batches.close, self.pipeline.close)
 
     def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
         return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)
@@ -101,6 +108,28 @@ class LoopedPipeline:
         return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
 
 
+_open_feeds: set[LoopedPipeline] = set()
+
+
+def close_when_forgotten(owner: object, feed: LoopedPipeline) -> Callable[[], object]:
+    """Have `feed` closed when `owner` is collected, or at exit; what is returned closes it at once."""
+    _open_feeds.add(feed)
+    finalizer = weakref.finalize(owner, _close, feed)
+    finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
+    return finalizer
+
+
+def _close(feed: LoopedPipeline) -> None:
+    _open_feeds.discard(feed)
+    feed.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    with interrupts_ignored():
+        close_all(*(partial(_close, feed) for feed in _open_feeds))
+
+
 def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
     """`hook` where it can be called, or None; raises ParameterError."""
     if hook is not None and not callable(hook):
@@ -115,12 +144,3 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
     elif source is not None:
         declared["source"] = source
     return with_shard(check_parameters(declared, what))
-
-
-def _open(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
-    declared = parameters.source
-    if declared is None:
-        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
-    if set(declared) == {StreamSource.kind}:
-        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
-    return open_source(declared, tops=parameters.tops, base_dir=base_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -46,15 +47,17 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     source: dict[str, Any] | None = None
     mix: tuple[dict[str, Any], ...] = ()
+    fields: tuple[str, ...] | None = None
     tops: tuple[str, ...] | None = None
     batch_size: Positive
     num_loaders: Positive | Literal["auto"] = "auto"
-    prefetch_batches: Positive = 4
+    prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
     sampler: Any = None
     batch_sampler: Any = None
     seed: NotNegative = 0
+    seed_globals: bool = True
     rand_skip: NotNegative = 0
     epochs: Positive | None = None
     last_batch: Literal["wrap", "drop", "partial"] = "wrap"
@@ -79,13 +82,14 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
+    _check_tops(parameters.tops, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
 
 
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One top, or one mean for all channels, may be written without the list around it.
+    """One field, one top, or one mean for all channels, may be written without the list around it.
 
     A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it.
     """
@@ -94,12 +98,23 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     changed = dict(values)
     if isinstance(changed.get("source"), str):
         changed["source"] = {"hdf5": {"path": changed["source"]}}
-    if isinstance(changed.get("tops"), str):
-        changed["tops"] = [changed["tops"]]
+    for name in ("fields", "tops"):
+        if isinstance(changed.get(name), str):
+            changed[name] = [changed[name]]
     transform = changed.get("transform")
     if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float):
         changed["transform"] = {**transform, "mean_value": [transform["mean_value"]]}
     return changed
+
+
+def _check_tops(tops: tuple[str, ...] | None, what: str) -> None:
+    if tops is not None and not tops:
+        raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
+    if tops is not None and len(set(tops)) < len(tops):
+        raise ParameterError(
+            f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
+            "the same blob as their bottom"
+        )
 
 
 def _check_shard(parameters: Parameters, what: str) -> None:
@@ -111,6 +126,9 @@ def _check_shard(parameters: Parameters, what: str) -> None:
 
 
 def _check_transform(transform: Transform, what: str) -> None:
+    for name, numbers in (("scale", (transform.scale,)), ("mean_value", transform.mean_value)):
+        if wrong := [number for number in numbers if not math.isfinite(number)]:
+            raise ParameterError(f"{what}: parameter 'transform.{name}' has {wrong[0]}: expected finite numbers")
     if transform.mean_file and transform.mean_value:
         raise ParameterError(
             f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "

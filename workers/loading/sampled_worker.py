@@ -9,10 +9,11 @@ import numpy as np
 
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows
-from ..transport.messages import Fill
+from ..transport.messages import Fill, Postprocess
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import LoaderStatus
 from .indexed_worker import DecodedSource, IndexedWorker, WantedRows
+from .postprocessing import BatchSamples
 
 
 class SampledWorker(IndexedWorker):
@@ -34,3 +35,9 @@ class SampledWorker(IndexedWorker):
         for run in task.drawn:
             indices = self._drawn.read(run.offset, run.count, np.int64)
             yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        first = number * self.parameters.batch_size
+        runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
+        indices = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        return BatchSamples(indices, runs[0].epoch, (runs[0].epoch, runs[0].position))

@@ -7,8 +7,6 @@ after a restart, and every rank draws the same. What it drew is checked here, be
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from ..base.errors import SourceError
 from ..base.hooks import SamplerHook
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
+from .sample_rng import seed_globals
 
 Weights = NDArray[np.float64]
 
@@ -157,11 +156,7 @@ def draw_epoch(
 
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
-    key = derive_key(seed, "sampler", epoch)
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - the one that other people's code uses
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(key)
+    seed_globals(seed, epoch)
     what = f"{sampler.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
     if sampler.gives_batches:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import partial
 
 import zmq
 
+from ..base.closing import close_all
 from ..base.errors import (
     AssemblerDied,
     BlobfeedError,
@@ -287,16 +289,19 @@ class Feed:
         link, self._release_link = self._release_link, None
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
-            try:
-                if link is not None:
-                    link.send(self._sealer.seal(Stop()))
-                if assembler is not None:
-                    self._inbox.receive()
-                    deaf = link is None or is_stopped(assembler.pid)
-                    assembler.end(0.0 if deaf else _END_S)
-            finally:
-                self._context.destroy(linger=0)
-                self.shared.close()
+            end = () if assembler is None else (partial(self._end, assembler, link),)
+            close_all(*end, partial(self._context.destroy, linger=0), self.shared.close)
+
+    def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
+        """Ask the assembler to end, and see that it does even if it cannot be asked."""
+        patience_s = 0.0
+        try:
+            if link is not None:
+                link.send(self._sealer.seal(Stop()))
+            self._inbox.receive()
+            patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
+        finally:
+            assembler.end(patience_s)
 
 
 def _end_of_stream(plan: Plan) -> EndOfData:

@@ -27,7 +27,7 @@ from ..order.samplers import (
 from ..order.weights_log import check_weights
 from ..sources.stream import StreamSource
 
-OpenDeclared = Callable[[Parameters, Path], Source | StreamSource]
+OpenField = Callable[[str], Source | StreamSource]
 
 _LABELS_AT_ONCE = 4096
 _LABELS_BYTES = 8 << 20
@@ -43,9 +43,9 @@ class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 def make_sampler(
-    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, labels: LabelSource
+    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, base_dir: Path, open_field: OpenField
 ) -> Sampler | None:
-    """None if `shuffle` decides; raises ParameterError, SourceError. `labels`: gives the source of one field alone."""
+    """None if `shuffle` decides; raises ParameterError, SourceError. `open_field`: opens what is declared, for one."""
     declared = {"sampler": parameters.sampler, "batch_sampler": parameters.batch_sampler}
     told = {name: value for name, value in declared.items() if value is not None}
     overridden = [name for name in declared if getattr(hooks, name) is not None]
@@ -64,33 +64,8 @@ def make_sampler(
         return HookSampler(f"{name}()", getattr(hooks, name), gives_batches=name == "batch_sampler")
     if isinstance(parameters.sampler, Mapping):
         options = check_options(parameters.sampler, SamplerOptions, "sampler")
-        return _declared(options, parameters, source, labels)
+        return _declared(options, parameters, source, base_dir, open_field)
     return _given(*next(iter(told.items())), parameters, len(source))
-
-
-class LabelSource:
-    """Finds a source that reads one field alone, and its labels: what balancing needs of each sample."""
-
-    def __init__(
-        self, parameters: Parameters, source: Source | StreamSource, base_dir: Path, open_declared: OpenDeclared
-    ) -> None:
-        self._parameters = parameters
-        self._open_declared = open_declared
-        self.source = source
-        self.base_dir = base_dir
-
-    def of(self, name: str) -> Labels:
-        """Raises ParameterError, SourceError."""
-        source, given = self.source, self._parameters
-        if given.mix or any(dict(given.source or {}).values()):  # else it is an object of the user's
-            source = self._open_declared(msgspec.structs.replace(given, tops=(name,)), self.base_dir)
-        if not isinstance(source, Source) or name not in source.specs:
-            names = ", ".join(source.specs)
-            raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
-        spec = source.specs[name]
-        if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubf":
-            raise ParameterError(f"sampler.balance is {name!r}, which is {spec}: expected one number for each sample")
-        return Labels(source, name)
 
 
 class Labels:
@@ -115,7 +90,9 @@ class Labels:
         return labels
 
 
-def _declared(options: SamplerOptions, parameters: Parameters, source: Source, labels: LabelSource) -> Sampler:
+def _declared(
+    options: SamplerOptions, parameters: Parameters, source: Source, base_dir: Path, open_field: OpenField
+) -> Sampler:
     samples = len(source)
     ways = [name for name in ("weights", "balance", "indices") if getattr(options, name) is not None]
     if len(ways) > 1 or not (ways or options.draws) or (ways == ["indices"] and options.draws):
@@ -124,14 +101,27 @@ def _declared(options: SamplerOptions, parameters: Parameters, source: Source, l
             "{balance: FIELD}, {indices: FILE}, or {draws: n} for equal weights"
         )
     if options.indices is not None:
-        return _subset(options.indices, parameters, samples, labels.base_dir, "sampler.indices")
+        return _subset(options.indices, parameters, samples, base_dir, "sampler.indices")
     draws = options.draws or samples
     if options.balance is not None:
-        return BalancedSampler(options.balance, labels.of(options.balance), draws)
+        # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
+        declared = parameters.mix or any((parameters.source or {}).values())
+        labels = _labels(open_field(options.balance) if declared else source, options.balance)
+        return BalancedSampler(options.balance, labels, draws)
     if options.weights is None:
         return WeightedSampler(None, draws)
-    values = _numbers(options.weights, labels.base_dir, "sampler.weights")
+    values = _numbers(options.weights, base_dir, "sampler.weights")
     return WeightedSampler(check_weights(values, samples, "sampler.weights"), draws)
+
+
+def _labels(source: Source | StreamSource, name: str) -> Labels:
+    if not isinstance(source, Source) or name not in source.specs:
+        names = ", ".join(source.specs)
+        raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
+    spec = source.specs[name]
+    if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubf":
+        raise ParameterError(f"sampler.balance is {name!r}, which is {spec}: expected one number for each sample")
+    return Labels(source, name)
 
 
 def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampler:

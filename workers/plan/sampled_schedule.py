@@ -279,7 +279,8 @@ class SampledSchedule:
             for run in placed.runs:
                 begin, end = max(first_row, row), min(end_row, row + run.rows)
                 if begin < end:
-                    yield DrawnRows(begin, end - begin, run.offset + _INDEX_BYTES * (begin - row), run.key[0])
+                    past = begin - row
+                    yield DrawnRows(begin, end - begin, run.offset + _INDEX_BYTES * past, run.key[0], run.first + past)
                 row += run.rows
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..base.checks import nearest
 from ..base.errors import ParameterError
+from ..base.extras import need
 from ..base.source import Source
 
 _CLASSES = {
@@ -32,6 +33,8 @@ def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_
         )
     if not isinstance(options, Mapping):
         raise ParameterError(f"source {kind}: expected a mapping of options, got {options!r}")
+    if kind == "image_list":
+        need("cv2", f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
     source_class: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
     return source_class(options, tops=tops, base_dir=base_dir)

@@ -117,12 +117,16 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 # assembler → loader
 class DrawnRows(_Message, frozen=True):
-    """`count` rows from `row` of a slot hold samples of `epoch`: their indices lie at `offset` of the shared file."""
+    """`count` rows from `row` of a slot hold the samples of `epoch` from its `position` on.
+
+    `offset`: where the shared file has their indices.
+    """
 
     row: int
     count: int
     offset: int
     epoch: int
+    position: int
 
 
 class Fill(_Message, frozen=True, tag="fill"):
@@ -143,11 +147,18 @@ class Fill(_Message, frozen=True, tag="fill"):
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on batches in `slot`; `batches`: the rows of each, in their order."""
+    """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
+
+    `replaced`, `stream`: as for Announce. `drawn`: as for Fill.
+    """
 
     task: int
+    group: int
     slot: int
     batches: tuple[int, ...]
+    replaced: tuple[tuple[int, int], ...] = ()
+    stream: StreamBatch | None = None
+    drawn: tuple[DrawnRows, ...] = ()
 
 
 class Order(_Message, frozen=True, tag="order"):

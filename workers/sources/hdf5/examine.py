@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ..stored.file import FileStamp, Locking
+from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import find_dataset, has_filter, longest_element, open_file
+from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {
@@ -34,8 +34,11 @@ def examine_file(
 
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
     """
+    arrays = {}
     with open_file(path, locking) as file:
-        arrays = {top: _examine(find_dataset(file, top), max_length) for top in tops}
+        for top in tops:
+            with errors_named(f"source hdf5: {path!r}: data set {top!r}"):
+                arrays[top] = _examine(find_dataset(file, top), max_length)
     for top, names in dims.items():
         arrays[top] = replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
     counts = {top: array.samples for top, array in arrays.items()}

@@ -6,14 +6,14 @@ import math
 from array import array as compact_list
 from collections.abc import Iterator, Sequence
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
 from ..stored.file import FileStamp, Locking
-from ..stored.library_rows import open_file
+from ..stored.hdf5_library import h5py
+from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
 from .index import IndexedData, SamplesIndex, Wanted
 
@@ -35,7 +35,7 @@ class Scan:
 
     def add_file(self, stamp: FileStamp, locking: Locking) -> None:
         """Take in the samples of one file; raises SourceError."""
-        with open_file(stamp.path, locking) as file:
+        with open_file(stamp.path, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
@@ -44,7 +44,8 @@ class Scan:
             for name, entry in _entries(file, self._wanted):
                 if len(self._names) == self._wanted.limit:
                     break
-                self._add_sample(stamp, name, entry)
+                with errors_named(f"{_WHAT}: {stamp.path}:{name}"):
+                    self._add_sample(stamp, name, entry)
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import FileStamp, Locking
-from ..stored.open_files import OpenFile, OpenFiles
+from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
@@ -70,7 +71,7 @@ class HDF5SamplesSource(Source):
         cache = base_dir / checked.index_cache if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked.locking, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
-            self.modules = ("h5py",)
+            self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
 
     def __len__(self) -> int:
@@ -88,9 +89,11 @@ class HDF5SamplesSource(Source):
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
             values.take(indices, axis=0, out=rows, mode="clip")
+        reading = Reading(self._files)
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
-                self._read_data(self._files.get(stamp), data, indices[positions], positions, out[top])
+                self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
+        reading.require_unchanged()
 
     def _read_data(
         self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -122,7 +125,7 @@ class HDF5SamplesSource(Source):
                     rows[position] = sample
             except BlobfeedError:
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except Exception as error:
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
@@ -171,7 +174,7 @@ def _make_index(
 ) -> SamplesIndex:
     kept = load_index(cache, key) if cache else None
     if kept is not None:
-        return kept
+        return replace(kept, files=tuple(stamps))
     from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
     scan = Scan(wanted)
