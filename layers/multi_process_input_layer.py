@@ -55,8 +55,9 @@ class MultiProcessInputLayer(CaffeLayer):
           }
         }
 
-    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, and declare
-    parameters of its own in `extra_parameters`. No process is started before the first batch is needed.
+    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, `sampler` or
+    `batch_sampler`, which say which samples an epoch has, and declare parameters of its own in `extra_parameters`. No
+    process is started before the first batch is needed.
 
     Every error that blobfeed raises can come out of `setup` (what is wrong with the parameters, the source, the decode
     hook) or out of `reshape` and `forward` (what went wrong since); see workers/errors.py.
@@ -156,6 +157,21 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return None
 
+    # ---- hooks for subclasses, run in a process of their own, one epoch ahead
+
+    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        """Return the indices of the epoch's samples, in their order: any number, repetitions allowed.
+
+        `samples`: how many the source has. `rng`: keyed by the seed and the epoch; the result must depend on these
+        arguments alone, for after a restart the epoch is drawn again. Without an override `shuffle` decides. Runs on
+        the same copy of the layer as `decode`.
+        """
+        raise NotImplementedError("a layer without a sampler of its own was asked for one")
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        """Yield arrays of sample indices, one for each batch of the epoch, of 1 to `batch_size` samples each."""
+        raise NotImplementedError("a layer without a batch_sampler of its own was asked for one")
+
     # ---- for whoever holds the layer object: `net.layers[i]`, `net.layer_dict[name]` in pycaffe
 
     def statistics(self) -> Statistics:
@@ -176,6 +192,14 @@ class MultiProcessInputLayer(CaffeLayer):
         Needs the parameter `state_file`. Raises ParameterError.
         """
         self._opened().restore(Path(snapshot))
+
+    def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
+        """Draw by other weights, one for each sample of the source: those of `sampler: {weights: …}` count no more.
+
+        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
+        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
+        """
+        self._opened().set_weights(weights, at_once=at_once)
 
     def close(self) -> None:
         """End the loaders and give everything back. It may be left out: they end with the trainer's process."""
@@ -228,6 +252,10 @@ class _Input:
 
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
+
+    def set_weights(self, weights: Any, *, at_once: bool) -> None:
+        received = None if self._delivery is None else self._delivery.progress
+        self.pipeline.set_weights(weights, at_once=at_once, received=received)
 
     def close(self) -> None:
         parts = (self._delivery, self.pipeline, self.state_file)

@@ -24,8 +24,9 @@ class BatchReader(Closing):
             train(batch["data"], batch["label"])
 
     `source`: a mapping such as {"hdf5": {"path": …}}, or a Source. All parameters of a pipeline may be given by name.
-    `decode(sample, rng)` and `postprocess(batch)` run in the loaders. `base_dir`: what relative paths are taken from,
-    else the working directory. `train`: False for centred crops and no mirroring.
+    `decode(sample, rng)` and `postprocess(batch)` run in the loaders; `sampler` and `batch_sampler` say which samples
+    an epoch has (docs/order.md). `base_dir`: what relative paths are taken from, else the working directory. `train`:
+    False for centred crops and no mirroring.
 
     `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
     anew; without it one loop never ends. A loop that is left early is over: the next one begins with the next epochs.
@@ -96,7 +97,10 @@ class BatchReader(Closing):
         if batches is None and self.parameters.epochs is None:
             raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
         if batches is None:
-            raise TypeError("a BatchReader of a stream has no length: where a stream ends is known when it has ended")
+            raise TypeError(
+                "a BatchReader of a stream has no length, nor has one of a user's own sampler: where an epoch ends is "
+                "known when it has been drawn"
+            )
         return batches
 
     def __iter__(self) -> Iterator[NamedBatch]:
@@ -117,7 +121,7 @@ class BatchReader(Closing):
         try:
             if span.end is not None and batches.count >= span.end:
                 return None
-            if span.end_epoch is not None and batches.next_epoch() >= span.end_epoch:
+            if span.end_epoch is not None and self._feed.loops.next_epoch(batches) >= span.end_epoch:
                 span.has_ended = True
                 return None
             return batches.next()
@@ -153,6 +157,16 @@ class BatchReader(Closing):
         self._feed.jump(state)
         self._newest = None
 
+    def set_weights(self, weights: object, *, at_once: bool = False) -> None:
+        """Draw by other weights, one for each sample of the source: those of `sampler={"weights": …}` count no more.
+
+        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
+        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
+        """
+        self._check_open()
+        received = self._feed.batches.delivery.progress
+        self._feed.pipeline.set_weights(weights, at_once=at_once, received=received)
+
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""
         return self._feed.pipeline.statistics()
@@ -163,7 +177,10 @@ class BatchReader(Closing):
         self._finalizer()
 
     def _state_of_next_loop(self) -> State:
-        return self._feed.loops.next_loop(self._feed.batches.state_dict())
+        state, begun = self._feed.batches.state_dict(), self._begun
+        if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
+            return state  # the loop's last batch said that it was the last of its epochs
+        return self._feed.loops.next_loop(state)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -23,7 +23,7 @@ from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
-from .loops import IndexedLoops, Loops, StreamLoops
+from .loops import IndexedLoops, Loops, SampledLoops, StreamLoops
 from .sharding import with_shard
 
 _Hook = TypeVar("_Hook")
@@ -100,11 +100,12 @@ class LoopedPipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
         return Pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
 
-    def _indexed_loops(self) -> IndexedLoops:
-        given = self.parameters
-        return IndexedLoops(
-            self.pipeline.samples, given.batch_size, given.last_batch, given.world_size or 1, given.epochs
-        )
+    def _indexed_loops(self) -> Loops:
+        given, batches = self.parameters, self.pipeline.batches
+        if batches is None:
+            return SampledLoops(given.epochs, None)
+        loops = IndexedLoops(batches.samples, batches.batch_size, given.last_batch, given.world_size or 1, given.epochs)
+        return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
 
 
 _open_feeds: set[LoopedPipeline] = set()

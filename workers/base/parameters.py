@@ -54,6 +54,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
+    sampler: Any = None
+    batch_sampler: Any = None
     seed: NotNegative = 0
     seed_globals: bool = True
     rand_skip: NotNegative = 0

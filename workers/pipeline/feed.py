@@ -26,13 +26,14 @@ from ..base.errors import (
     TooManyBadSamples,
 )
 from ..loading.worker import location_of
+from ..order.weights_log import NewWeights
 from ..plan.plan import Plan
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
 from ..transport.status_board import Count
 from .reception import Reception
 
@@ -68,7 +69,7 @@ class Feed:
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
-        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
+        self.shared = Shared(plan.layout, plan.slots, plan.status_lines, sampler=plan.needs_sampler)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)
@@ -131,6 +132,18 @@ class Feed:
             if self._release_link is not None and self._failure is None:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
+
+    def set_weights(self, new: NewWeights) -> None:
+        """Tell the sampler of new weights."""
+        change, weights, gone = new
+        if self.shared.weights is None or self._release_link is None or self._failure is not None:
+            return
+        with interrupts_deferred():
+            self.shared.weights.write(change.version * weights.nbytes, weights)
+            message = SetWeights(change.version, change.from_batch, change.from_epoch)
+            self._release_link.send(self._sealer.seal(message))
+            for version in gone:
+                self.shared.weights.free(version * weights.nbytes, weights.nbytes)
 
     def ready_group(self) -> Announce | None:
         """The next group, if it has come; an error in its place is left for `next_group` to raise."""
@@ -292,4 +305,4 @@ class Feed:
 
 
 def _end_of_stream(plan: Plan) -> EndOfData:
-    return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
+    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
