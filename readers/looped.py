@@ -104,7 +104,7 @@ class LoopedPipeline:
         given, batches = self.parameters, self.pipeline.batches
         if batches is None:
             return SampledLoops(given.epochs, None)
-        loops = IndexedLoops(batches.samples, batches.batch_size, given.last_batch, given.world_size or 1, given.epochs)
+        loops = IndexedLoops(batches.begun_at(0, None), given.epochs)
         return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
 
 
