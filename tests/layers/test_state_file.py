@@ -90,9 +90,14 @@ def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "net_iter_1.solverstate").write_text("of an earlier run")
-    listings = []
+    listings: list[set[str]] = []
     names = StateFile._names
-    monkeypatch.setattr(StateFile, "_names", lambda file: listings.append(1) or names(file))
+
+    def counted(file: StateFile) -> set[str]:
+        listings.append(names(file))
+        return listings[-1]
+
+    monkeypatch.setattr(StateFile, "_names", counted)
     with _Training(tmp_path) as training:
         training.step(1)
         (tmp_path / "net_iter_1.solverstate").unlink()
