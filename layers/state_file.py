@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +27,7 @@ from ..workers.plan.plan import State
 from .last_words import is_embedded
 
 _LINE = 4096
+_SETTLED_NS = 10_000_000_000
 _SNAPSHOT = re.compile(r"_iter_(\d+)\.solverstate(\.h5)?$")
 
 _log = logging.getLogger("blobfeed")
@@ -40,8 +42,11 @@ class StateFile:
         self._is_restored = False
         self._file: int | None = None
         self._first_line_bytes = _LINE
+        self._folder_stamp: int | None = None
         try:
-            self._seen = self._snapshots()
+            self._known = self._names()
+            self._old = {name: self._stamp(name) for name in self._known}
+            """Snapshots of an earlier run, which this one may write again; its own it writes once."""
         except OSError as error:
             self._fail(f"its folder cannot be read: {error.strerror}; expected the folder of the solver's snapshots")
 
@@ -63,6 +68,7 @@ class StateFile:
         # Snapshots with higher numbers will be written again, with other positions.
         self._kept = {name: old for name, old in states.items() if _number(name) < _number(snapshot.name)}
         self._kept[snapshot.name] = state
+        self._old = {name: stamp for name, stamp in self._old.items() if _number(name) > _number(snapshot.name)}
         self._is_restored = True
         return state
 
@@ -71,12 +77,9 @@ class StateFile:
         try:
             if self._file is None:
                 self._file = self._begin(state)
-            seen = self._snapshots()
-            if seen != self._seen:
-                new = [name for name in seen if seen[name] != self._seen.get(name)]
+            if new := self._new_snapshots():
                 os.lseek(self._file, 0, os.SEEK_END)
                 os.write(self._file, b"".join(_line(name, state) for name in sorted(new, key=_number)))
-                self._seen = seen
         except OSError as error:
             self._fail(f"it cannot be written: {error.strerror}")
 
@@ -117,11 +120,31 @@ class StateFile:
     def _first_line(self, state: State) -> bytes:
         return json.dumps({"state": state}).encode().ljust(self._first_line_bytes - 1) + b"\n"
 
-    def _snapshots(self) -> dict[str, tuple[int, int, int]]:
-        """What lies in the folder, by name; the values differ for one that has been written again."""
+    def _new_snapshots(self) -> set[str]:
+        """Those that have been written since the last call. For what this run has written only the folder is asked."""
+        new = {name for name, stamp in self._old.items() if self._stamp(name) != stamp}
+        for name in new:
+            del self._old[name]
+        changed = self._path.parent.stat().st_mtime_ns
+        if changed != self._folder_stamp:
+            names = self._names()
+            new |= names - self._known
+            self._known = names
+            # Another file may appear at the same time, as far as the file system can tell times apart.
+            self._folder_stamp = changed if time.time_ns() - changed > _SETTLED_NS else None
+        return new & self._known
+
+    def _names(self) -> set[str]:
         with os.scandir(self._path.parent) as entries:
-            stats = {entry.name: entry.stat() for entry in entries if _SNAPSHOT.search(entry.name)}
-        return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+            return {entry.name for entry in entries if _SNAPSHOT.search(entry.name)}
+
+    def _stamp(self, name: str) -> tuple[int, int, int] | None:
+        """Another one if the snapshot has been written again; None if it is gone."""
+        try:
+            found = self._path.with_name(name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _read(self) -> tuple[dict[str, State], State]:
         try:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer
+from blobfeed.layers import LayerHarness, MultiProcessInputLayer, state_file
+from blobfeed.layers.state_file import StateFile
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 
@@ -83,6 +84,34 @@ def test_a_snapshot_that_is_written_again_is_noted_again(tmp_path: Path) -> None
         shown += training.step(5)
     with _Training(tmp_path, rand_skip=5) as training:
         assert training.restored(snapshot) == shown[2:]
+
+
+def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net_iter_1.solverstate").write_text("of an earlier run")
+    listings: list[set[str]] = []
+    names = StateFile._names
+
+    def counted(file: StateFile) -> set[str]:
+        listings.append(names(file))
+        return listings[-1]
+
+    monkeypatch.setattr(StateFile, "_names", counted)
+    with _Training(tmp_path) as training:
+        training.step(1)
+        (tmp_path / "net_iter_1.solverstate").unlink()
+        training.step(1)
+        monkeypatch.setattr(state_file, "_SETTLED_NS", 0)  # as if ten seconds had passed
+        training.step(1)
+        before = len(listings)
+        training.step(5)
+        assert len(listings) == before
+        snapshot = training.snapshot()
+        expected = training.step(5)
+        assert len(listings) == before + 1
+    with _Training(tmp_path) as training:
+        assert training.restored(snapshot) == expected
 
 
 def test_to_begin_anew_beside_an_old_file_is_said_and_forgets_it(
