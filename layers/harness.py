@@ -11,6 +11,10 @@ import yaml
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.param_str import parse_param_str
+from ..workers.base.specs import AnyArray, IndexArray, Rows
+from ..workers.plan.plan import Plan
+from ..workers.plan.trial import decoded_sample, postprocessed_batch
+from .multi_process_input_layer import MultiProcessInputLayer
 from .standin import Blob, BlobVector
 
 _LayerT = TypeVar("_LayerT")
@@ -23,6 +27,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
         with LayerHarness(MyLayer, {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}) as harness:
             tops = harness.forward()
             assert tops["data"].shape == (4, 1, 8, 8)
+            harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
     `param_str`: text, or a mapping that is written as YAML. `tops`: the names of the tops in the net definition; by
     default those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as
@@ -59,6 +64,26 @@ class LayerHarness(Closing, Generic[_LayerT]):
     def reshape(self) -> None:
         self._call("reshape")
 
+    def decode(self, index: int, epoch: int = 0) -> dict[str, AnyArray]:
+        """Sample `index` by the names of the tops, as the layer's decode makes it in this process, then cropped and
+        mirrored: `breakpoint()` works in decode. Mean and scale come later, with the copy into the tops.
+
+        Of a stream: the sample of that number in its first shard.
+        """
+        return decoded_sample(self._plan("decode"), index, epoch)
+
+    def postprocess(self, indices: Sequence[int], epoch: int = 0) -> dict[str, Rows]:
+        """The batch of these samples, decoded and postprocessed in this process, by the names of the tops."""
+        return postprocessed_batch(self._plan("postprocess"), indices, epoch)
+
+    def sampler(self, epoch: int = 0) -> IndexArray:
+        """The indices of the samples of `epoch` in their order, for all ranks."""
+        order = getattr(self._plan("sampler"), "order", None)
+        if order is None:
+            raise ParameterError("sampler: the samples of a stream have no indices")
+        indices: IndexArray = order.indices(epoch * order.samples, order.samples)
+        return indices
+
     @property
     def tops(self) -> dict[str, Any]:
         """The tops' data by name, as the last hook left it."""
@@ -69,6 +94,13 @@ class LayerHarness(Closing, Generic[_LayerT]):
         close = getattr(self.layer, "close", None)
         if close is not None:
             close()
+
+    def _plan(self, what: str) -> Plan:
+        if not isinstance(self.layer, MultiProcessInputLayer):
+            raise ParameterError(
+                f"{what}: {type(self.layer).__name__} is no MultiProcessInputLayer, so it makes no samples of its own"
+            )
+        return self.layer.plan
 
     def _call(self, hook: str) -> None:
         getattr(self.layer, hook)(self._bottom, self._top)

@@ -18,7 +18,7 @@ from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.plan import State
+from ..workers.plan.plan import Plan, State
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
@@ -64,7 +64,7 @@ class MultiProcessInputLayer(CaffeLayer):
     base_dir: Path | str | None = None
     """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
 
-    extra: Mapping[str, object] = {}
+    extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
 
     _input: _Input | None = None
@@ -146,6 +146,11 @@ class MultiProcessInputLayer(CaffeLayer):
     def statistics(self) -> Statistics:
         """Counts since setup: batches, stalls, loaders and what became of them."""
         return self._opened().pipeline.statistics()
+
+    @property
+    def plan(self) -> Plan:
+        """What `setup` has found out and laid down: source, order, shapes and types."""
+        return self._opened().pipeline.plan
 
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values to keep beside a snapshot."""

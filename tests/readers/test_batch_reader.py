@@ -319,3 +319,14 @@ def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:
         read(source, tops=["name"], device="cpu")
     with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
         assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]
+
+
+def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any]) -> None:
+    with read(source, epochs=1) as reader:
+        assert repr(reader) == (
+            "BatchReader(hdf5, 10 samples, batch_size=4, {data: (2, 3, 4) float32, label: () int64})"
+        )
+        (batch, *_) = reader
+        assert repr(batch) == "NamedBatch(number=0, epoch=0, rows=4, {data: (4, 2, 3, 4) float32, label: (4,) int64})"
+        assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
+        assert len(repr(reader.statistics())) < 120

@@ -16,7 +16,7 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.reader_data import IMAGE, images, records, write_hdf5
 
-from . import test_faces_agree as faces
+from . import test_readers_agree as readers_agree
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("partial", None), ("drop", 4), ("wrap", 4)])
-def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: str, rows: int | None) -> None:
+def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: Any, rows: int | None) -> None:
     dataset = TensorFlowDataset(source, last_batch=last_batch, **SETTINGS)
     assert dataset.element_spec == {
         "data": tf.TensorSpec((rows, *IMAGE), tf.float32),
@@ -57,12 +57,12 @@ def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[s
 
 def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
     def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        with BatchReader(source, epochs=1, **faces.SETTINGS) as reader:
+        with BatchReader(source, epochs=1, **readers_agree.SETTINGS) as reader:
             dataset = TensorFlowDataset(reader)
             for _ in range(2):
                 yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
 
-    faces.check_bytes(tmp_path, batches)
+    readers_agree.check_bytes(tmp_path, batches)
 
 
 def test_keras_trains_on_it_and_sees_each_sample_once_an_epoch(source: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
 
 def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any]) -> None:
     with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match="got batch_size, seed"):
-        TensorFlowDataset(reader, batch_size=3, seed=2)
+        TensorFlowDataset(reader, batch_size=3, seed=2)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("wrong", [{"device": "cpu"}, {"copy": False}])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import msgspec
 
@@ -70,6 +70,39 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
+
+
+# The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
+
+
+class ReaderParameters(TypedDict, total=False):
+    """What a reader takes beside its source; docs/layer.md says what each does."""
+
+    mix: Sequence[Mapping[str, Any]]
+    tops: str | Sequence[str] | None
+    batch_size: Required[int]
+    num_loaders: int | Literal["auto"]
+    prefetch_batches: int
+    shuffle: bool | Literal["chunk"]
+    shuffle_window: int
+    seed: int
+    rand_skip: int
+    epochs: int | None
+    last_batch: Literal["wrap", "drop", "partial"]
+    in_order: bool
+    rank: int | None
+    world_size: int | None
+    transform: Mapping[str, Any]
+    max_shapes: Mapping[str, Sequence[int]]
+    pad: Mapping[str, Any] | None
+    cache: Mapping[str, Any] | None
+    on_error: Literal["raise", "replace"]
+    max_bad_samples: int
+    task_timeout_s: float
+    timeout_s: float
+    device: str
+    device_prefetch: int
+    delivery: Literal["copy", "view"]
 
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:

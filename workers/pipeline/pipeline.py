@@ -84,6 +84,10 @@ class Pipeline(Closing):
         return self._plan.total_batches
 
     @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
     def source(self) -> Source | StreamSource:
         return self._plan.source
 
