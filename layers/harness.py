@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import yaml
 
 from ..workers.base.closing import Closing
@@ -29,10 +30,11 @@ class LayerHarness(Closing, Generic[_LayerT]):
             assert tops["data"].shape == (4, 1, 8, 8)
             harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
-    `param_str`: text, or a mapping that is written as YAML. `tops`: the names of the tops in the net definition; by
-    default those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as
-    Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs over torch tensors. `base_dir`: what relative paths
-    are taken from; None: the working directory. The tops' data is valid until the next forward.
+    `param_str`: text, or a mapping that is written as YAML, unless it holds arrays or Source objects. `tops`: the names
+    of the tops in the net definition; by default those in param_str, else data and label. `phase`: "TRAIN" or "TEST".
+    `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs over torch
+    tensors. `base_dir`: what relative paths are taken from; None: the working directory. The tops' data is valid until
+    the next forward.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
     ) -> None:
         if phase not in _PHASES:
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
-        text = param_str if isinstance(param_str, str) else yaml.safe_dump(_plain(param_str))
+        text = param_str if isinstance(param_str, str) else _as_text(param_str)
         self.top_names = tuple(tops) if tops is not None else _declared_tops(text)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
@@ -106,7 +108,9 @@ class LayerHarness(Closing, Generic[_LayerT]):
         getattr(self.layer, hook)(self._bottom, self._top)
 
 
-def make_layer(layer_class: type[_LayerT], param_str: str, phase: int, base_dir: Path | str | None = None) -> _LayerT:
+def make_layer(
+    layer_class: type[_LayerT], param_str: str | Mapping[str, object], phase: int, base_dir: Path | str | None = None
+) -> _LayerT:
     """A layer object as Caffe makes it, before its setup."""
     made: Any = layer_class(None)  # type: ignore[call-arg]
     made.param_str = param_str
@@ -125,9 +129,17 @@ def _blob(device: str) -> Any:
     return TorchBlob(device)
 
 
-def _declared_tops(text: str) -> tuple[str, ...]:
+def _declared_tops(text: str | Mapping[str, object]) -> tuple[str, ...]:
     tops = parse_param_str(text).get("tops") or ("data", "label")
     return (tops,) if isinstance(tops, str) else tuple(tops)
+
+
+def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
+    plain: dict[str, object] = _plain(values)
+    try:
+        return yaml.safe_dump(plain)
+    except yaml.representer.RepresenterError:
+        return plain
 
 
 def _plain(value: object) -> Any:
@@ -138,4 +150,4 @@ def _plain(value: object) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, Path):
         return str(value)
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if isinstance(value, np.generic) else value

@@ -13,9 +13,9 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.pipeline.pipeline import Pipeline
+from ..workers.plan.make_plan import open_declared
 from ..workers.processes.process import interrupts_deferred
-from ..workers.sources import Source, open_source
-from ..workers.sources.mixed import open_mix
+from ..workers.sources import Source
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
@@ -24,7 +24,7 @@ from .sharding import with_shard
 
 _Hook = TypeVar("_Hook")
 
-SourceLike = Source | StreamSource | Mapping[str, object] | None
+SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
 
 
 class LoopedPipeline:
@@ -53,7 +53,9 @@ class LoopedPipeline:
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
-        self._source = source if isinstance(source, Source | StreamSource) else _open(self.parameters, self._base_dir)
+        self._source = (
+            source if isinstance(source, Source | StreamSource) else open_declared(self.parameters, self._base_dir)
+        )
         self.is_indexed = not isinstance(self._source, StreamSource)
         self.copies = self.parameters.delivery == "copy" if copy is None else copy
         self._loans = loans
@@ -114,12 +116,3 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
     elif source is not None:
         declared["source"] = source
     return with_shard(check_parameters(declared, what))
-
-
-def _open(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
-    declared = parameters.source
-    if declared is None:
-        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
-    if set(declared) == {StreamSource.kind}:
-        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
-    return open_source(declared, tops=parameters.tops, base_dir=base_dir)

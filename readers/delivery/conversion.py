@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,17 +35,22 @@ _NO_MEAN: Mean = np.zeros((), np.float32)
 class Conversion:
     """`(value - mean) * scale`, as Caffe's data layers compute it.
 
+    `scale`: one number, or float32 of shape (channels, 1, 1).
     `mean`: float32, shape (channels, height, width), (channels, 1, 1) or (1, 1, 1), or None.
     `image`: what `mean` is the centre of, for rows whose crops lie elsewhere.
     """
 
-    scale: float = 1.0
+    scale: float | Mean = 1.0
     mean: Mean | None = None
     image: MeanImage | None = None
 
     @property
     def changes_values(self) -> bool:
-        return self.mean is not None or self.scale != 1.0
+        return self.mean is not None or self.scales
+
+    @property
+    def scales(self) -> bool:
+        return isinstance(self.scale, np.ndarray) or self.scale != 1.0
 
     def put(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
         """Convert `rows` into `out`, both of shape (rows, *sample shape).
@@ -59,26 +65,36 @@ class Conversion:
             return
         if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
-        scale = out.dtype.type(self.scale)
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
+        scale = self._scale_for(rows.shape[1:], out.dtype)
         for block in _blocks(rows.shape):
-            self._put_block(rows[block], out[block], None if mean is None else mean[block[1:]], scale)
+            inner = block[1:]
+            self._put_block(
+                rows[block],
+                out[block],
+                None if mean is None else mean[inner],
+                None if scale is None else scale[inner],
+            )
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
         if convert_cropped(rows, out, image.both, corners, self.scale):
             return
-        scale = out.dtype.type(self.scale)
+        scale = self._scale_for(rows.shape[1:], out.dtype)
         for row, corner in enumerate(corners.tolist()):
             self._put_block(rows[row], out[row], image.part(corner), scale)
 
-    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: np.generic) -> None:
+    def _scale_for(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray | None:
+        """A view of a sample's shape, to be cut like the sample; None if nothing is scaled."""
+        return np.broadcast_to(np.asarray(self.scale, dtype), shape) if self.scales else None
+
+    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: AnyArray | None) -> None:
         if values.dtype != out.dtype:
             np.copyto(out, values, casting="same_kind")
             values = out
         if mean is not None:
             np.subtract(values, mean, out=out)
             values = out
-        if scale != 1:
+        if scale is not None:
             np.multiply(values, scale, out=out)
 
 
@@ -94,13 +110,13 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
             yield from ((here, *inner) for inner in _blocks(shape[1:]))
 
 
-def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str) -> Mean:
-    """`mean_value` for samples of `shape` (channels, height, width): one for all channels, or one each."""
+def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value") -> Mean:
+    """`mean_value`, or `scale`, for samples of `shape` (channels, height, width): one for all channels, or one each."""
     channels = shape[0] if shape else 1
     if len(values) not in (1, channels):
         raise ParameterError(
-            f"parameter 'transform.mean_value' has {len(values)} values, and the samples of top {top!r} have the shape "
-            f"{shape}: expected one value, or one for each of the {channels} channels"
+            f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
+            f"shape {shape}: expected one value, or one for each of the {channels} channels"
         )
     return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
 

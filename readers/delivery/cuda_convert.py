@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from .conversion import Conversion
@@ -11,7 +12,9 @@ class DeviceConversion:
     """A top's conversion with its mean on the device."""
 
     def __init__(self, conversion: Conversion, device: torch.device) -> None:
-        self._scale = conversion.scale
+        scale = conversion.scale
+        self._scale = torch.from_numpy(scale).to(device) if isinstance(scale, np.ndarray) else scale
+        self._scales = conversion.scales
         self._mean = None if conversion.mean is None else torch.from_numpy(conversion.mean).to(device)
         self._both = None if conversion.image is None else torch.from_numpy(conversion.image.both).to(device)
 
@@ -23,9 +26,9 @@ class DeviceConversion:
         with torch.no_grad():
             if (mean := self._mean_for(values, corners)) is not None:
                 torch.sub(values, mean, out=out)
-                if self._scale != 1.0:
+                if self._scales:
                     out.mul_(self._scale)
-            elif self._scale != 1.0:
+            elif self._scales:
                 torch.mul(values, self._scale, out=out)
             else:
                 out.copy_(values)

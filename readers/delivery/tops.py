@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...workers.base.errors import ParameterError, UnequalShapesError
 from ...workers.base.parameters import Pad, Parameters, Transform
+from ...workers.base.paths import in_folder
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
@@ -171,18 +172,20 @@ def _lengths(tops: Sequence[Top]) -> list[Top]:
 
 
 def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path) -> Conversion:
+    given = transform.scale
+    scale = mean_of(given, spec.shape, name, "scale") if isinstance(given, tuple) else given
     if transform.mean_value:
-        return Conversion(transform.scale, mean_of(transform.mean_value, spec.shape, name))
+        return Conversion(scale, mean_of(transform.mean_value, spec.shape, name))
     if not transform.mean_file:
-        return Conversion(transform.scale)
+        return Conversion(scale)
     if spec.varies:
         raise ParameterError(
             f"parameter 'transform.mean_file' is {transform.mean_file!r}, and the samples of top {name!r} vary in "
             "size: use 'transform.mean_value', or 'transform.crop_size' to bring them to one size"
         )
-    path = base_dir / transform.mean_file
+    path = in_folder(base_dir, transform.mean_file)
     image = mean_image(load_mean_file(path), spec.shape, path, name)
-    return Conversion(transform.scale, image.centre, image)
+    return Conversion(scale, image.centre, image)
 
 
 def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.generic]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 import msgspec
 
 from .checks import check_options
 from .errors import ParameterError
+from .source import Source
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+# Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
+Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What Caffe's own data layers call transform_param."""
 
-    scale: float = 1.0
+    scale: float | tuple[float, ...] = 1.0
     mean_value: tuple[float, ...] = ()
     mean_file: str = ""
-    crop_size: NotNegative = 0
+    crop_size: NotNegative | Size = 0
     mirror: bool = False
     force_color: bool = False
     force_gray: bool = False
@@ -78,7 +82,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class ReaderParameters(TypedDict, total=False):
     """What a reader takes beside its source; docs/layer.md says what each does."""
 
-    mix: Sequence[Mapping[str, Any]]
+    mix: Sequence[Mapping[str, Any] | Source]
     tops: str | Sequence[str] | None
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
@@ -118,13 +122,18 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """One top, or one mean for all channels, may be written without the list around it.
 
-    A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it.
+    A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it. Source
+    objects stand for what a mapping declares.
     """
     if not isinstance(values, Mapping):
         return values
     changed = dict(values)
-    if isinstance(changed.get("source"), str):
-        changed["source"] = {"hdf5": {"path": changed["source"]}}
+    if isinstance(source := changed.get("source"), str | PurePath):
+        changed["source"] = {"hdf5": {"path": source}}
+    elif isinstance(source, Source):
+        changed["source"] = {source.kind: source}
+    if isinstance(mix := changed.get("mix"), list | tuple):
+        changed["mix"] = [{part.kind: part} if isinstance(part, Source) else part for part in mix]
     if isinstance(changed.get("tops"), str):
         changed["tops"] = [changed["tops"]]
     transform = changed.get("transform")
@@ -142,6 +151,8 @@ def _check_shard(parameters: Parameters, what: str) -> None:
 
 
 def _check_transform(transform: Transform, what: str) -> None:
+    if transform.scale == ():
+        raise ParameterError(f"{what}: parameter 'transform.scale' is []: expected a number, or one for each channel")
     if transform.mean_file and transform.mean_value:
         raise ParameterError(
             f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "

@@ -66,7 +66,7 @@ class Feed:
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
-        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
+        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders, plan.source.descriptors)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)

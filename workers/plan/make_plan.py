@@ -11,6 +11,7 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.hooks import Hooks, Sample
 from ..base.parameters import Parameters
+from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import allocate_rows
 from ..loading.indexed_worker import DecodedSource, read_one
@@ -70,7 +71,7 @@ def _indexed_plan(
     if parameters.cache is not None:
         from ..sources.cache.source import CachedSource  # few runs have one
 
-        source = CachedSource(plain, base_dir / parameters.cache.path, parameters.cache.size_limit)
+        source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
     batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     trial_index = int(order.indices(batches.start, 1)[0])

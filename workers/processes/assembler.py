@@ -253,11 +253,10 @@ def main() -> None:
     config = Config.read(int(sys.argv[1]))
     log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
     sys.path[:] = config.sys_path
-    kept = config.descriptors
     nursery = Nursery(
         lambda loader, line: run_loader(config, loader, line),
         config.plan.decoded.modules,
-        keep=(kept.ring, kept.board, kept.errors),
+        keep=config.descriptors.of_loaders,
         background=lambda: _use_huge_pages(config),
     )
     try:

@@ -19,16 +19,22 @@ from ..transport.error_channel import Levels
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Inherited by the assembler; the loaders keep ring, board and errors."""
+    """Inherited by the assembler; the loaders keep all but the first."""
 
     trainer: int
     """pidfd of the trainer"""
     ring: int
     board: int
     errors: int
+    source: tuple[int, ...] = ()
+    """what the source needs"""
+
+    @property
+    def of_loaders(self) -> tuple[int, ...]:
+        return (self.ring, self.board, self.errors, *self.source)
 
     def all(self) -> tuple[int, ...]:
-        return (self.trainer, self.ring, self.board, self.errors)
+        return (self.trainer, *self.of_loaders)
 
 
 @dataclass(frozen=True, slots=True)

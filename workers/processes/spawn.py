@@ -29,10 +29,11 @@ class Shared:
     """What trainer and children have in common; made by the trainer, closed by `close`.
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
+    `source`: descriptors that the source needs.
     Raises RingAllocationError, SocketPathError.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int, loaders: int) -> None:
+    def __init__(self, layout: SlotLayout, slots: int, loaders: int, source: tuple[int, ...] = ()) -> None:
         with ExitStack() as stack:
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
@@ -44,7 +45,8 @@ class Shared:
             self._childrens.enter_context(theirs)
             trainer = os.pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
-            self.descriptors = Descriptors(trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno())
+            ring, board = self.ring.descriptor, self.board.descriptor
+            self.descriptors = Descriptors(trainer, ring, board, theirs.fileno(), source)
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = secrets.token_bytes(32)
