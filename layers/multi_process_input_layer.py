@@ -10,7 +10,7 @@ import numpy as np
 
 from ..readers.delivery.delivery import Blob, Delivery
 from ..readers.delivery.host_delivery import make_delivery
-from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
+from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.hooks import Sample
@@ -215,9 +215,9 @@ class _Input:
 
 
 def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
-    """The tops that a net with `count` of them gets: all, or all but the lengths; raises ParameterError."""
-    without_lengths = [top for top in tops if not isinstance(top, LengthsTop)]
-    for choice in (tops, without_lengths):
+    """The tops that a net with `count` of them gets: all, or all but those that describe others; raises
+    ParameterError."""
+    for choice in (tops, [top for top in tops if not describes_another(top)]):
         if len(choice) == count:
             return choice
     names = ", ".join(top.name for top in tops)

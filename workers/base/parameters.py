@@ -65,6 +65,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     world_size: Positive | None = None
     transform: Transform = Transform()
     max_shapes: dict[str, tuple[Positive, ...]] = {}
+    concatenate: tuple[str, ...] = ()
+    max_rows: Positive | None = None
     pad: Pad | None = None
     cache: Cache | None = None
     on_error: Literal["raise", "replace"] = "raise"
@@ -98,6 +100,8 @@ class ReaderParameters(TypedDict, total=False):
     world_size: int | None
     transform: Mapping[str, Any]
     max_shapes: Mapping[str, Sequence[int]]
+    concatenate: str | Sequence[str]
+    max_rows: int | None
     pad: Mapping[str, Any] | None
     cache: Mapping[str, Any] | None
     on_error: Literal["raise", "replace"]
@@ -114,6 +118,10 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
+    if parameters.max_rows is not None and not parameters.concatenate:
+        raise ParameterError(
+            f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
+        )
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
