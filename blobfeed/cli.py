@@ -44,7 +44,13 @@ class TorchMissing(BlobfeedError):
 @app.command()
 def train(
     solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
-    snapshot: Annotated[Path | None, typer.Option(help="Go on from this snapshot.", metavar="FILE")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Resume from this snapshot or .solverstate.", metavar="FILE")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Begin with the weights in these files, such as a.caffemodel,b.pt.", metavar="FILES"),
+    ] = None,
     device: _Device = None,
     threads: _Threads = None,
     debug: _Debug = False,
@@ -54,14 +60,17 @@ def train(
         _need_torch()
         from .trainer.solving.progress import make_reporter
         from .trainer.solving.solver import Solver
-        from .trainer.solving.threads import fix_threads
-        from .trainer.solving.training import StopRequest
+        from .trainer.solving.training import StopRequest, fix_threads
         from .trainer.solving.training import train as run
 
         fix_threads(threads)
         with Solver.from_file(solver, device) as made:
+            if snapshot is not None and weights is not None:
+                raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
             if snapshot is not None:
                 made.restore(snapshot)
+            for name in weights.split(",") if weights else ():
+                made.load_weights(name)
             with StopRequest() as stop, contextlib.closing(make_reporter(made)) as reporter:
                 run(made, reporter, stop)
 
@@ -69,7 +78,7 @@ def train(
 @app.command("test")
 def score(
     model: Annotated[Path, typer.Option(help="Net prototxt; its layers for the phase TEST are used.", metavar="FILE")],
-    weights: Annotated[Path, typer.Option(help="A snapshot that training wrote.", metavar="FILE")],
+    weights: Annotated[Path, typer.Option(help="A snapshot, .caffemodel or .caffemodel.h5.", metavar="FILE")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
     device: _Device = None,
     threads: _Threads = None,
@@ -79,11 +88,24 @@ def score(
     with _one_message(debug):
         _need_torch()
         from .trainer.solving.progress import scores_text
-        from .trainer.solving.scoring import score_net
-        from .trainer.solving.threads import fix_threads
+        from .trainer.solving.training import fix_threads, score_net
 
         fix_threads(threads)
         typer.echo(scores_text(score_net(model, weights, iterations, device)))
+
+
+@app.command("convert")
+def convert_file(
+    source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
+    target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.", metavar="TARGET")],
+    debug: _Debug = False,
+) -> None:
+    """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
+    with _one_message(debug):
+        _need_torch()
+        from .trainer.solving.convert import convert
+
+        typer.echo(convert(source, target))
 
 
 @app.command()

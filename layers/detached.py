@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,10 @@ import cloudpickle
 import numpy as np
 
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import Hooks, Sample
+from ..workers.base.hooks import HookBatch, Hooks, Sample
 from ..workers.base.specs import AnyArray
 
+_HOOKS = ("decode", "postprocess")
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
 
@@ -36,8 +38,12 @@ class DetachedLayer:
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         return self._made().decode(sample, rng)
 
-    def postprocess(self, batch: dict[str, AnyArray]) -> Mapping[str, AnyArray] | None:
+    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
         changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch)
+        return changed
+
+    def postprocess_with_rng(self, batch: HookBatch, rng: np.random.Generator) -> Mapping[str, AnyArray] | None:
+        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
         return changed
 
     def _made(self) -> Any:
@@ -49,11 +55,13 @@ class DetachedLayer:
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
     """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    overridden = [name for name in ("decode", "postprocess") if getattr(type(layer), name) is not getattr(base, name)]
-    if not overridden:
+    decodes, postprocesses = (getattr(type(layer), name) is not getattr(base, name) for name in _HOOKS)
+    if not decodes and not postprocesses:
         return Hooks()
     detached = DetachedLayer(layer)
-    return Hooks(**{name: getattr(detached, name) for name in overridden})
+    takes_rng = len(inspect.signature(layer.postprocess).parameters) > 1
+    postprocess = detached.postprocess_with_rng if takes_rng else detached.postprocess
+    return Hooks(detached.decode if decodes else None, postprocess if postprocesses else None)
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.hooks import Sample
+from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
@@ -134,10 +134,13 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return dict(sample)
 
-    def postprocess(self, batch: dict[str, AnyArray]) -> Mapping[str, AnyArray] | None:
-        """Change a whole batch, arrays of shape (rows, …) by top name, in place, or return what replaces them.
+    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
+        """Change a whole batch, arrays of shape (rows, …) by name, in place, or return what replaces or joins them.
 
-        Runs in a loader, on the same copy of the layer as `decode`. Shapes and types stay.
+        Runs in a loader, on the same copy of the layer as `decode`. It may take the batch's own random generator too:
+        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` say which samples it has. What it makes may
+        have other types, shapes and names; they are learnt from a small batch in setup. A value that its top cannot
+        hold is a SampleError.
         """
         return None
 

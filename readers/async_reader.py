@@ -216,8 +216,8 @@ def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
         "tops": [options.data_field, options.labels_field],
         "batch_size": options.batch_size,
         "num_loaders": options.nthread,
-        # The pairs on loan are slots that cannot be filled meanwhile.
-        "prefetch_batches": options.njob + _PAIRS + 1,
+        # The pairs on loan are slots that cannot be filled meanwhile; one slot for what is lent is there anyway.
+        "prefetch_batches": options.njob + _PAIRS - 1,
         "shuffle": options.shuffle,
         "seed": options.seed,
         "last_batch": options.last_batch,

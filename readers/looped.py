@@ -12,10 +12,10 @@ import msgspec
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
+from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.make_plan import open_declared
 from ..workers.processes.process import interrupts_deferred
-from ..workers.sources import Source
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
@@ -54,10 +54,14 @@ class LoopedPipeline:
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
         self._source = (
-            source if isinstance(source, Source | StreamSource) else open_declared(self.parameters, self._base_dir)
+            source
+            if isinstance(source, Source | StreamSource)
+            else open_declared(self.parameters, hooks, self._base_dir)
         )
         self.is_indexed = not isinstance(self._source, StreamSource)
-        self.copies = self.parameters.delivery == "copy" if copy is None else copy
+        if copy is not None:
+            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
+        self.copies = self.parameters.delivery == "copy"
         self._loans = loans
         self._owner = os.getpid()
         if self.is_indexed:

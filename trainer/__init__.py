@@ -1,6 +1,6 @@
-"""The embedded trainer, for where no Caffe is installed: prototxt → a net of torch modules → solver → snapshots.
+"""The embedded trainer, for use without Caffe: prototxt → a net of torch modules → solver → snapshots.
 
-Reading a prototxt needs no torch; `trainer.graph`, `trainer.solver` and what they import do.
+Only `trainer.prototxt` works without torch.
 """
 
 if __name__ != "blobfeed.trainer":

@@ -16,7 +16,7 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.reader_data import IMAGE, images, records, write_hdf5
 
-from . import test_readers_agree as readers_agree
+from . import test_readers_agree as faces
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -57,12 +57,12 @@ def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[s
 
 def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
     def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        with BatchReader(source, epochs=1, **readers_agree.SETTINGS) as reader:
+        with BatchReader(source, epochs=1, **faces.SETTINGS) as reader:
             dataset = TensorFlowDataset(reader)
             for _ in range(2):
                 yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
 
-    readers_agree.check_bytes(tmp_path, batches)
+    faces.check_bytes(tmp_path, batches)
 
 
 def test_keras_trains_on_it_and_sees_each_sample_once_an_epoch(source: dict[str, Any]) -> None:

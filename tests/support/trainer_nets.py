@@ -103,6 +103,44 @@ def write_project(folder: Path, *, net: str = SMALL_NET, solver: str = SMALL_SOL
     return folder / "solver.prototxt"
 
 
+GOLDEN_DATA = """
+import numpy as np
+
+class Batches:
+    def __init__(self, layer_param): self.at = 0
+
+    def setup(self, bottom, top):
+        arrays = np.load(self.base_dir / "data.npz")
+        self.x, self.y = arrays["x"], arrays["y"]
+
+    def reshape(self, bottom, top):
+        top[0].reshape(6, 4)
+        top[1].reshape(6, 2)
+
+    def forward(self, bottom, top):
+        rows = (self.at + np.arange(6)) % len(self.x)
+        top[0].data[...], top[1].data[...] = self.x[rows], self.y[rows]
+        self.at += 6
+
+    def backward(self, top, propagate_down, bottom): pass
+"""
+
+
+def write_golden_solver(run: str, folder: Path) -> Path:
+    """The solver, net and data of a run that real Caffe made; a Python layer stands for its HDF5Data."""
+    golden = np.load(Path(__file__).parents[1] / "trainer" / "golden" / "solvers.npz")
+    net = str(golden["data/net"]).partition("\n")[2]
+    data = (
+        'layer { name: "data" type: "Python" top: "x" top: "y" python_param { module: "batches" layer: "Batches" } }\n'
+    )
+    (folder / "net.prototxt").write_text(data + net)
+    (folder / "batches.py").write_text(GOLDEN_DATA)
+    np.savez(folder / "data.npz", x=golden["data/x"], y=golden["data/y"])
+    solver = folder / f"{run}.prototxt"
+    solver.write_text(str(golden[f"{run}/prototxt"]))
+    return solver
+
+
 def make_net(folder: Path, text: str, phase: Phase = Phase.TRAIN, seed: int = 0) -> Net:
     path = folder / "net.prototxt"
     path.write_text(text)

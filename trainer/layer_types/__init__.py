@@ -1,7 +1,6 @@
-"""The layer types, by family. Importing this package fills `trainer.layer.LAYER_TYPES`."""
+"""The layer types, by family. Importing this package fills `layer.LAYER_TYPES`."""
 
-from . import (
-    accuracy,
+from . import (  # noqa: F401
     activations,
     combining,
     convolution,
@@ -11,17 +10,6 @@ from . import (
     normalization,
     pooling,
     python,
+    recurrent,
+    shaping,
 )
-
-__all__ = [
-    "accuracy",
-    "activations",
-    "combining",
-    "convolution",
-    "inner_product",
-    "inputs",
-    "losses",
-    "normalization",
-    "pooling",
-    "python",
-]

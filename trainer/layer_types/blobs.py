@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ Shape = tuple[int, ...]
 
 
 class BlobTensor(Tensor):
-    """A tensor that gets along with NumPy, which layers written for Caffe compute with.
+    """A tensor that works with NumPy, since layers written for Caffe compute with NumPy.
 
     Arrays (and lists) can be assigned to it (`top[0].data[...] = array`), it can be read as one, on CUDA as well, and
     NumPy's element-wise operations take it and give arrays. Operations of torch give plain tensors.
     """
 
-    __array_priority__ = -1  # `array - blob.data` is NumPy's business
+    __array_priority__ = -1  # NumPy computes `array - blob.data`
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -46,8 +45,8 @@ class BlobTensor(Tensor):
 class Blob:
     """The numbers that one layer gives to the next, and their gradient.
 
-    The memory is kept when a blob shrinks or keeps its size; growing takes new memory. A layer of torch does not write
-    here: the net `adopt`s the tensor that it gave, so that no copy is made.
+    A blob that shrinks keeps its memory; one that grows gets new memory. Layers of torch do not write here: the net
+    `adopt`s the tensor that such a layer returns, so nothing is copied.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -71,7 +70,7 @@ class Blob:
 
     @property
     def diff(self) -> BlobTensor:
-        self._diff = self._room(self._diff)
+        self._diff = self._memory(self._diff)
         return self._diff[: self.count].view(self.shape).as_subclass(BlobTensor)
 
     @property
@@ -95,20 +94,21 @@ class Blob:
         return self._legacy_extent(3)
 
     def reshape(self, *shape: int) -> None:
-        """Set the shape; takes plain Python integers alone, as Caffe does. `reshape()` gives a blob of no axes."""
+        """Set the shape; takes only plain Python integers, as Caffe does. `reshape()` gives a blob without axes."""
         if not all(isinstance(extent, int) for extent in shape):
             raise TypeError(f"reshape takes plain Python integers, one per axis, got {shape!r}")
         if any(extent < 0 for extent in shape):
-            raise BlobError(f"reshape{shape!r}: no axis may be negative")
+            raise BlobError(f"reshape{shape!r}: an axis is negative")
         self._shape = shape
         self._adopted = None
 
     @property
     def tensor(self) -> Tensor:
-        """`data` as a plain tensor: what the net computes with."""
+        """`data` as a plain tensor, contiguous."""
         if self._adopted is not None:
+            self._adopted = self._adopted.contiguous()
             return self._adopted
-        self._data = self._room(self._data)
+        self._data = self._memory(self._data)
         return self._data[: self.count].view(self.shape)
 
     def adopt(self, tensor: Tensor) -> None:
@@ -120,7 +120,7 @@ class Blob:
         """Show the blob's own memory again: a layer is about to write there."""
         self._adopted = None
 
-    def _room(self, memory: Tensor | None) -> Tensor:
+    def _memory(self, memory: Tensor | None) -> Tensor:
         if memory is not None and memory.numel() >= self.count:
             return memory
         return torch.zeros(self.count, device=self._device)
@@ -129,18 +129,3 @@ class Blob:
         if len(self.shape) > 4:
             raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
         return self.shape[axis] if axis < len(self.shape) else 1
-
-
-class BlobList:
-    """`bottom` and `top` as a layer's hooks get them: no list, but `len`, `[i]` and `[-1]` work."""
-
-    def __init__(self, blobs: Sequence[Blob]) -> None:
-        self._blobs = tuple(blobs)
-
-    def __len__(self) -> int:
-        return len(self._blobs)
-
-    def __getitem__(self, index: int) -> Blob:
-        if not isinstance(index, int):
-            raise TypeError(f"blobs are reached by a plain integer, got {index!r}")
-        return self._blobs[index]

@@ -1,4 +1,4 @@
-"""InnerProduct: every output is a weighted sum of all inputs from an axis on."""
+"""InnerProduct: each output is a weighted sum of all inputs from an axis on. Embed: the same for one-hot inputs."""
 
 from __future__ import annotations
 
@@ -9,38 +9,70 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import Layer, Tensors, layer_type
-
-_FIELD = "inner_product_param"
+from .layer import Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("InnerProduct")
 class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
-    fields = (_FIELD,)
+    fields = ("inner_product_param",)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self._options = self.param.inner_product_param
+        self._axis_given, self._transpose = self._options.axis, self._options.transpose
+        if not self._options.num_output:
+            raise context.unsupported("num_output must be at least 1", "inner_product_param")
 
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.param.inner_product_param
-        if not options.num_output:
-            raise self.context.unsupported("num_output is needed, and at least 1", _FIELD)
+        options = self._options
         inputs = math.prod(bottom[0][self._axis(bottom[0]) :])
-        self.add_weights((options.num_output, inputs), options.weight_filler, _FIELD, "weight_filler")
+        shape = (inputs, options.num_output) if self._transpose else (options.num_output, inputs)
+        self.add_weights(shape, options.weight_filler, "inner_product_param", "weight_filler")
         if options.bias_term:
-            self.add_weights((options.num_output,), options.bias_filler, _FIELD, "bias_filler")
+            self.add_weights((options.num_output,), options.bias_filler, "inner_product_param", "bias_filler")
 
     def _axis(self, shape: Shape) -> int:
-        return self.axis(self.param.inner_product_param.axis, shape, _FIELD, "axis")
+        return self.axis(self._axis_given, shape, "inner_product_param", "axis")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         axis = self._axis(bottom[0])
-        inputs = math.prod(bottom[0][axis:])
-        if inputs != self.blobs[0].shape[1]:
-            raise self.context.misfit(
-                f"the bottom {bottom[0]} has {inputs} inputs, and the weights are for {self.blobs[0].shape[1]}"
-            )
-        return [(*bottom[0][:axis], self.param.inner_product_param.num_output)]
+        inputs, known = math.prod(bottom[0][axis:]), self.blobs[0].shape[0 if self._transpose else 1]
+        if inputs != known:
+            raise self.context.misfit(f"the bottom {bottom[0]} has {inputs} inputs, but the weights are for {known}")
+        return [(*bottom[0][:axis], self._options.num_output)]
 
     def forward(self, bottom: Tensor) -> Tensors:
-        bias = self.blobs[1] if self.param.inner_product_param.bias_term else None
-        return (functional.linear(bottom.flatten(self._axis(tuple(bottom.shape))), self.blobs[0], bias),)
+        weights = self.blobs[0].t() if self._transpose else self.blobs[0]
+        bias = self.blobs[1] if len(self.blobs) > 1 else None
+        return (functional.linear(bottom.flatten(self._axis_given), weights, bias),)
+
+
+@layer_type("Embed")
+class Embed(Layer):
+    """For each number i of the bottom, row i of the weights (input_dim, num_output), plus bias."""
+
+    fields = ("embed_param",)
+
+    def make_weights(self, *bottom: Shape) -> None:
+        options = self.param.embed_param
+        if not options.num_output or not options.input_dim:
+            raise self.context.unsupported("num_output and input_dim must be at least 1", "embed_param")
+        shape = (options.input_dim, options.num_output)
+        self.add_weights(shape, options.weight_filler, "embed_param", "weight_filler")
+        if options.bias_term:
+            self.add_weights((options.num_output,), options.bias_filler, "embed_param", "bias_filler")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [(*bottom[0], self.blobs[0].shape[1])]
+
+    def forward(self, bottom: Tensor) -> Tensors:
+        numbers = bottom.long()
+        wrong = (numbers < 0) | (numbers >= len(self.blobs[0]))
+        if wrong.any():
+            raise self.context.misfit(
+                f"input {int(numbers[wrong][0])} is not within input_dim: 0 to {len(self.blobs[0]) - 1}"
+            )
+        rows = functional.embedding(numbers, self.blobs[0])
+        return (rows + self.blobs[1] if len(self.blobs) > 1 else rows,)

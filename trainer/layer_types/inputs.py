@@ -1,18 +1,22 @@
-"""Blobs that the user of a net fills, and blobs that nobody wants to see."""
+"""The ends of a net: blobs that its user or a filler fills, learnt blobs, and blobs that nobody needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from ..prototxt.descriptors import message_class
+from ..prototxt.schema import FillerParameter
 from .blobs import Blob, Shape
+from .fillers import filled
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 
 @layer_type("Input")
 class Input(Layer):
-    """Tops of the given shapes (one for all, or one for each), to be written from outside."""
+    """Tops of the given shapes (one for all, or one for each); the user of the net fills them."""
 
     fields = ("input_param",)
     bottoms = range(1)
@@ -21,11 +25,15 @@ class Input(Layer):
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
         self._tops: Sequence[Blob] = ()
-        shapes, tops = len(self.param.input_param.shape), len(self.param.top)
-        if shapes not in (1, tops):
+        self._wants_gradient = context.net.message.force_backward
+        shapes, tops = self.param.input_param.shape, len(self.param.top)
+        if len(shapes) not in (1, tops):
             raise context.unsupported(
-                f"needs one shape, or one for each of its {tops} tops, got {shapes}", "input_param"
+                f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}", "input_param"
             )
+        for nth, shape in enumerate(shapes):
+            if any(dim < 0 for dim in shape.dim):
+                raise context.unsupported("dim must not be negative", "input_param", "shape", nth, "dim")
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         shapes = self.param.input_param.shape
@@ -39,12 +47,65 @@ class Input(Layer):
     def forward(self) -> Tensors:
         for blob in self._tops:
             blob.own()
-        return tuple(blob.tensor for blob in self._tops)
+        # detach: requires_grad_ must not mark the blob's own memory, which the next batch is written to.
+        return tuple(blob.tensor.detach().requires_grad_(self._wants_gradient) for blob in self._tops)
+
+
+@layer_type("DummyData")
+class DummyData(Layer):
+    """Tops filled by fillers: constants once, random numbers anew at every forward."""
+
+    fields = ("dummy_data_param",)
+    bottoms = range(1)
+    tops = ANY
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        options, tops = self.param.dummy_data_param, len(self.param.top)
+        shapes = [tuple(shape.dim) for shape in options.shape]
+        if not shapes:
+            shapes = list(zip(options.num, options.channels, options.height, options.width, strict=False))
+        fillers = list(options.data_filler) or [message_class(FillerParameter)()]
+        if len(shapes) not in (1, tops) or len(fillers) not in (1, tops):
+            raise context.unsupported(
+                f"needs one shape and one data_filler, or one of each for each of its {tops} tops, got {len(shapes)} "
+                f"and {len(fillers)}",
+                "dummy_data_param",
+            )
+        self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
+        self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)
+        self._constants: list[Tensor | None] = [None] * tops
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return self._shapes
+
+    def forward(self) -> Tensors:
+        for nth, (shape, filler) in enumerate(zip(self._shapes, self._fillers, strict=True)):
+            if self._constants[nth] is None or filler.type != "constant":
+                self._constants[nth] = filled(shape, filler, self.context.weights_generator).to(self.context.device)
+        return tuple(top for top in self._constants if top is not None)
+
+
+@layer_type("Parameter")
+class Parameter(Layer):
+    """A learnt blob, 0 at first, as a top."""
+
+    fields = ("parameter_param",)
+    bottoms = range(1)
+
+    def make_weights(self, *bottom: Shape) -> None:
+        self.add_weights(tuple(self.param.parameter_param.shape.dim), message_class(FillerParameter)())
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [tuple(self.blobs[0].shape)]
+
+    def forward(self) -> Tensors:
+        return (torch.clone(self.blobs[0]),)
 
 
 @layer_type("Silence")
 class Silence(Layer):
-    """Takes its bottoms off the list of the net's outputs."""
+    """Keeps its bottoms out of the net's outputs."""
 
     bottoms = ANY
     tops = range(1)

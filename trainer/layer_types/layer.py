@@ -1,4 +1,4 @@
-"""What a layer type is: a torch module that is told its LayerParameter, and knows the shapes that it gives."""
+"""The base of the layer types: made from a LayerParameter, with weights, and a forward over torch tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...workers.base.checks import nearest
 from ..prototxt.errors import NetError, PrototxtError
@@ -18,12 +18,14 @@ from .blobs import Blob, Shape
 from .fillers import FILLERS, filled
 
 ANY = range(1, 1_000_000)
-"""As many bottoms or tops as the prototxt names, but one at least."""
+"""As many bottoms or tops as the prototxt names, at least one."""
+
+Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer is made from: its place in a prototxt, and the net's circumstances."""
+    """What a layer is made from: its position in a prototxt, and its net's phase, device and random generators."""
 
     net: Document[NetParameter]
     position: int
@@ -52,12 +54,15 @@ class LayerContext:
         return self.net.error(f"layer {self.param.name!r}: {text}", "layer", self.position, *field)
 
     def misfit(self, text: str) -> NetError:
-        """An error about data that the layer met."""
+        """An error about data that does not fit the layer."""
         return NetError(f"{self.where} ({self.param.type}): {text}")
 
 
-class Layer(nn.Module):
-    """Base of the layer types. `forward` takes the bottoms' tensors and gives those of the tops."""
+class Layer:
+    """Base of the layer types."""
+
+    forward: Callable[..., Tensors]
+    """Takes the bottoms' tensors and returns the tops'."""
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The `..._param` fields of LayerParameter that this type reads; any other is refused."""
@@ -66,17 +71,13 @@ class Layer(nn.Module):
     in_place: ClassVar[bool] = False
     """Whether the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
-    """Whether the first top counts with weight 1 in the objective where no loss_weight is given."""
+    """Whether the first top has weight 1 in the objective if no loss_weight is given."""
 
     def __init__(self, context: LayerContext) -> None:
-        super().__init__()
         self.context = context
-        self.blobs = nn.ParameterList()
-        """The weights, in the order in which the layer's `param { ... }` are meant."""
-
-    @property
-    def param(self) -> LayerParameter:
-        return self.context.param
+        self.param = context.param
+        self.blobs: list[Tensor] = []
+        """The weights, in the order of the layer's `param { ... }`."""
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -86,14 +87,22 @@ class Layer(nn.Module):
             blob.reshape(*shape)
 
     def make_weights(self, *bottom: Shape) -> None:
-        """`add_weights` for each of the layer's weights; most have none."""
+        """Call `add_weights` for each of the layer's weights; most layers have none."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        """The tops' shapes; raises what does not fit. By default one top, shaped as the first bottom."""
-        return [bottom[0]]
+        """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
+        blobs, self.blobs = self.blobs, [blob.detach().to("meta") for blob in self.blobs]
+        try:
+            tops = self.forward(*(torch.empty(shape, device="meta") for shape in bottom))
+        except (RuntimeError, IndexError) as error:
+            reason, _, _ = str(error).partition("\n")
+            raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
+        finally:
+            self.blobs = blobs
+        return [tuple(top.shape) for top in tops]
 
     def add_weights(self, shape: Shape, filler: FillerParameter, *field: str) -> None:
-        """Append weights of `shape`; `field` leads to the filler, for the error that its type is unknown."""
+        """Append weights of `shape`; `field` is the path to the filler, for the error about an unknown type."""
         if filler.type not in FILLERS:
             raise self.context.unsupported(
                 f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
@@ -103,17 +112,17 @@ class Layer(nn.Module):
             )
         weights = filled(shape, filler, self.context.weights_generator).to(self.context.device)
         spec = self.spec(len(self.blobs))
-        # Caffe computes no gradient for what would not be moved by it.
-        self.blobs.append(nn.Parameter(weights, requires_grad=spec is None or spec.lr_mult != 0))
+        # Like Caffe: no gradient for weights that the solver does not update.
+        self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
 
     def spec(self, index: int) -> ParamSpec | None:
-        """The multipliers of weights `index`, where the prototxt gives any."""
+        """The multipliers of weights `index`, if the prototxt gives any."""
         return self.param.param[index] if index < len(self.param.param) else None
 
     def axis(self, axis: int, shape: Shape, *field: str) -> int:
-        """`axis` counted from the front; raises where `shape` has no such axis."""
+        """`axis` counted from the front; raises if `shape` has no such axis."""
         if not -len(shape) <= axis < len(shape):
-            raise self.context.unsupported(f"axis {axis} is none of a bottom of shape {shape}", *field)
+            raise self.context.unsupported(f"a bottom of shape {shape} has no axis {axis}", *field)
         return axis % len(shape)
 
     def need_axes(self, count: int, shape: Shape) -> None:
@@ -122,7 +131,7 @@ class Layer(nn.Module):
 
 
 LAYER_TYPES: dict[str, type[Layer]] = {}
-"""By the name that stands behind `type:`; filled by importing `trainer.layers`."""
+"""By the name in `type:`; filled by importing `trainer.layer_types`."""
 
 
 def layer_type(name: str) -> Callable[[type[Layer]], type[Layer]]:
@@ -133,6 +142,3 @@ def layer_type(name: str) -> Callable[[type[Layer]], type[Layer]]:
         return layer_class
 
     return register
-
-
-Tensors = tuple[Tensor, ...]

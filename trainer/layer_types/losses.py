@@ -1,69 +1,277 @@
-"""What is made small: SoftmaxWithLoss and EuclideanLoss."""
+"""Scores and probabilities against labels or targets: the losses, and Accuracy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import NormalizationMode
+from ..prototxt.blob_proto import read_blob
+from ..prototxt.schema import HingeNorm, LossParameter, NormalizationMode
 from .blobs import Shape
-from .labels import Judged, arrange, check_labels
-from .layer import Layer, Tensors, layer_type
+from .layer import Layer, LayerContext, Tensors, layer_type
+
+_SMALLEST = 1e-20
+"""Caffe raises smaller probabilities to this before it takes their logarithm."""
 
 
-@layer_type("SoftmaxWithLoss")
-class SoftmaxWithLoss(Layer):
-    """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Tops: the loss, and probabilities if wanted."""
-
-    fields = ("loss_param", "softmax_param")
-    bottoms = range(2, 3)
-    tops = range(1, 3)
-    is_loss = True
-
-    def _axis(self, shape: Shape) -> int:
-        return self.axis(self.param.softmax_param.axis, shape, "softmax_param", "axis")
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        check_labels(self, self._axis(bottom[0]), *bottom)
-        return [(), bottom[0]][: len(self.param.top)]
-
-    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
-        options = self.param.loss_param
-        axis = self._axis(tuple(scores.shape))
-        ignored = options.ignore_label if options.HasField("ignore_label") else None
-        judged = arrange(self, scores, labels, axis, ignored)
-        targets = judged.labels if ignored is None else judged.labels.masked_fill(~judged.counts, -1)
-        logarithms = functional.log_softmax(judged.scores, 1)
-        total = functional.nll_loss(logarithms, targets, ignore_index=-1, reduction="sum")
-        loss = total / self._normalizer(judged, math.prod(scores.shape[:axis]))
-        return (loss, torch.softmax(scores, axis)) if len(self.param.top) > 1 else (loss,)
-
-    def _normalizer(self, judged: Judged, batch: int) -> float | Tensor:
-        """What the sum is divided by: never less than 1, so that a batch of ignored labels has the loss 0."""
-        mode = self.param.loss_param.normalization
-        if mode == NormalizationMode.VALID:
-            return judged.counts.sum().clamp(min=1)
-        if mode == NormalizationMode.FULL:
-            return max(len(judged.labels), 1)
-        return max(batch, 1) if mode == NormalizationMode.BATCH_SIZE else 1
+def check_labels(layer: Layer, axis: int, scores: Shape, labels: Shape) -> None:
+    """Raises NetError unless there is one label for each position of `scores`; `axis` is the one of the classes."""
+    positions = math.prod(scores) // max(scores[axis], 1)
+    if math.prod(labels) != positions:
+        raise layer.context.misfit(
+            f"scores of shape {scores} with the classes on axis {axis} need {positions} labels, "
+            f"got labels of shape {labels}"
+        )
 
 
-@layer_type("EuclideanLoss")
-class EuclideanLoss(Layer):
-    """Half the mean over the batch of the squared distance of its two bottoms, which have one shape (batch, ...)."""
+@dataclass(frozen=True)
+class Judged:
+    """`scores`: (outer, classes, inner). `labels`: (outer, inner) int64. `counts`: (outer, inner), False if ignored."""
+
+    scores: Tensor
+    labels: Tensor
+    counts: Tensor
+
+    @property
+    def safe_labels(self) -> Tensor:
+        """The labels, with class 0 for those that are ignored."""
+        return self.labels.masked_fill(~self.counts, 0)
+
+
+def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
+    """Bring both to three axes; raises NetError if a label names no class."""
+    classes = scores.shape[axis]
+    rows = scores.reshape(math.prod(scores.shape[:axis]), classes, -1)
+    flat = labels.reshape(len(rows), -1).long()
+    counts = torch.ones_like(flat, dtype=torch.bool) if ignored is None else flat != ignored
+    wrong = counts & ((flat < 0) | (flat >= classes))
+    if wrong.any():
+        raise layer.context.misfit(
+            f"label {int(flat[wrong][0])} names no class: there are scores for {classes} classes, 0 to {classes - 1}"
+        )
+    return Judged(rows, flat, counts)
+
+
+def ignored_label(options: LossParameter) -> int | None:
+    return options.ignore_label if options.HasField("ignore_label") else None
+
+
+def normalized(
+    total: Tensor, counts: Tensor, options: LossParameter, default: NormalizationMode = NormalizationMode.VALID
+) -> Tensor:
+    """`total` divided as loss_param says, by at least 1: the loss of a batch of ignored labels is 0."""
+    mode = default
+    if options.HasField("normalization"):
+        mode = NormalizationMode(options.normalization)
+    elif options.HasField("normalize"):
+        mode = NormalizationMode.VALID if options.normalize else NormalizationMode.BATCH_SIZE
+    if mode == NormalizationMode.VALID:
+        return total / counts.sum().clamp(min=1)
+    if mode == NormalizationMode.FULL:
+        return total / max(counts.numel(), 1)
+    return total / max(len(counts), 1) if mode == NormalizationMode.BATCH_SIZE else total
+
+
+class _Loss(Layer):
+    """Base: a first bottom of predictions, a second one of labels or targets; the top is a number."""
 
     bottoms = range(2, 3)
     is_loss = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if bottom[0][:1] != bottom[1][:1] or math.prod(bottom[0]) != math.prod(bottom[1]):
-            raise self.context.misfit(f"its bottoms must have one shape, got {bottom[0]} and {bottom[1]}")
+            raise self.context.misfit(f"its bottoms must have the same shape, got {bottom[0]} and {bottom[1]}")
         return [()]
+
+
+@layer_type("SoftmaxWithLoss")
+class SoftmaxWithLoss(_Loss):
+    """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Tops: the loss, and probabilities if wanted."""
+
+    fields = ("loss_param", "softmax_param")
+    tops = range(1, 3)
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        self._axis = self.axis(self.param.softmax_param.axis, bottom[0], "softmax_param", "axis")
+        check_labels(self, self._axis, *bottom[:2])
+        return [(), bottom[0]][: len(self.param.top)]
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
+        options = self.param.loss_param
+        judged = arrange(self, scores, labels, self._axis, ignored_label(options))
+        targets = judged.labels.masked_fill(~judged.counts, -1)
+        total = functional.nll_loss(functional.log_softmax(judged.scores, 1), targets, ignore_index=-1, reduction="sum")
+        loss = normalized(total, judged.counts, options)
+        return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
+
+
+@layer_type("InfogainLoss")
+class InfogainLoss(_Loss):
+    """SoftmaxWithLoss with a matrix (classes, classes): its row for the label weighs the logarithms of all classes.
+
+    The matrix is the third bottom or in the file `source`.
+    """
+
+    fields = ("loss_param", "infogain_loss_param")
+    bottoms = range(2, 4)
+    tops = range(1, 3)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self._matrix: Tensor | None = None
+        if len(self.param.bottom) < 3:
+            path = context.folder / self.param.infogain_loss_param.source
+            try:
+                self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(context.device)
+            except (OSError, ValueError) as error:
+                raise context.unsupported(
+                    f"needs a third bottom, or a matrix in the file `source`; {path}: {error}", "infogain_loss_param"
+                ) from error
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        self._axis = self.axis(self.param.infogain_loss_param.axis, bottom[0], "infogain_loss_param", "axis")
+        check_labels(self, self._axis, *bottom[:2])
+        classes = bottom[0][self._axis]
+        shape = bottom[2] if self._matrix is None else tuple(self._matrix.shape)
+        if math.prod(shape) != classes**2:
+            raise self.context.misfit(f"{classes} classes need a matrix of {classes} x {classes}, got shape {shape}")
+        return [(), bottom[0]][: len(self.param.top)]
+
+    def forward(self, scores: Tensor, labels: Tensor, matrix: Tensor | None = None) -> Tensors:
+        options = self.param.loss_param
+        judged = arrange(self, scores, labels, self._axis, ignored_label(options))
+        matrix = self._matrix if matrix is None else matrix
+        assert matrix is not None, "__init__ has read it if it is not a bottom"
+        gains = matrix.view(judged.scores.shape[1], -1)[judged.safe_labels].movedim(-1, 1)
+        logarithms = functional.log_softmax(judged.scores, 1)
+        limited = logarithms + (logarithms.clamp(min=math.log(_SMALLEST)) - logarithms).detach()
+        total = -(gains * limited * judged.counts.unsqueeze(1)).sum()
+        loss = normalized(total, judged.counts, options)
+        return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
+
+
+@layer_type("MultinomialLogisticLoss")
+class MultinomialLogisticLoss(_Loss):
+    """Minus the mean logarithm of the labels' probabilities (batch, classes)."""
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
+        return [()]
+
+    def forward(self, probabilities: Tensor, labels: Tensor) -> Tensors:
+        judged = arrange(self, probabilities.flatten(1), labels, 1, None)
+        chosen = judged.scores.gather(1, judged.labels.unsqueeze(1))
+        return (-chosen.clamp(min=_SMALLEST).log().sum() / len(judged.labels),)
+
+
+@layer_type("HingeLoss")
+class HingeLoss(_Loss):
+    """The sum over classes of max(0, 1 - x) for the label and max(0, 1 + x) for others, or its square; batch mean."""
+
+    fields = ("hinge_loss_param",)
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
+        return [()]
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
+        judged = arrange(self, scores.flatten(1), labels, 1, None)
+        signs = torch.ones_like(judged.scores).scatter_(1, judged.labels.unsqueeze(1), -1.0)
+        margins = (1 + signs * judged.scores).relu()
+        if self.param.hinge_loss_param.norm == HingeNorm.L2:
+            margins = margins.square()
+        return (margins.sum() / len(scores),)
+
+
+@layer_type("SigmoidCrossEntropyLoss")
+class SigmoidCrossEntropyLoss(_Loss):
+    """The cross entropy of the sigmoid of the first bottom and the probabilities in the second."""
+
+    fields = ("loss_param",)
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensors:
+        options = self.param.loss_param
+        targets, ignored = targets.reshape(scores.shape), ignored_label(options)
+        counts = torch.ones_like(targets) if ignored is None else (targets.trunc() != ignored).to(targets.dtype)
+        total = functional.binary_cross_entropy_with_logits(scores, targets, counts, reduction="sum")
+        return (normalized(total, counts, options, NormalizationMode.BATCH_SIZE),)
+
+
+@layer_type("EuclideanLoss")
+class EuclideanLoss(_Loss):
+    """Half the mean over the batch of the squared distance between its two bottoms, of one shape (batch, ...)."""
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
         difference = first - second.view_as(first)
         return (difference.square().sum() / (2 * len(first)),)
+
+
+@layer_type("ContrastiveLoss")
+class ContrastiveLoss(_Loss):
+    """Half the mean of d² for pairs (third bottom 1) and of max(margin - d, 0)² for others (0); d is their distance."""
+
+    fields = ("contrastive_loss_param",)
+    bottoms = range(3, 4)
+
+    def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
+        options = self.param.contrastive_loss_param
+        squares = (first - second).flatten(1).square().sum(1)
+        if options.legacy_version:
+            apart = (options.margin - squares).relu()
+        else:
+            with torch.no_grad():
+                distance = squares.sqrt()
+                gap = (options.margin - distance).relu()
+                # Caffe's gradient has this divisor, so that equal samples cause no division by zero.
+                slope = gap / (distance + 1e-4)
+            apart = gap.square() - slope * (squares - squares.detach())
+        return (torch.where(similar.reshape(-1) != 0, squares, apart).sum() / (2 * len(first)),)
+
+
+@layer_type("Accuracy")
+class Accuracy(Layer):
+    """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Top: the share of right answers.
+
+    The second top has that share for each class.
+    """
+
+    fields = ("accuracy_param",)
+    bottoms = range(2, 3)
+    tops = range(1, 3)
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        self._axis = self.axis(self.param.accuracy_param.axis, bottom[0], "accuracy_param", "axis")
+        check_labels(self, self._axis, *bottom)
+        classes = bottom[0][self._axis]
+        if not 1 <= self.param.accuracy_param.top_k <= classes:
+            raise self.context.unsupported(
+                f"top_k must lie between 1 and the {classes} classes, got {self.param.accuracy_param.top_k}",
+                "accuracy_param",
+                "top_k",
+            )
+        return [(), (classes,)][: len(self.param.top)]
+
+    @torch.no_grad()
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
+        options = self.param.accuracy_param
+        ignored = options.ignore_label if options.HasField("ignore_label") else None
+        judged = arrange(self, scores, labels, self._axis, ignored)
+        targets = judged.safe_labels
+        own = judged.scores.gather(1, targets.unsqueeze(1))
+        # Classes that score at least as high as the label: a tie is not a right answer, so a net that gives all classes
+        # the same score is right about nothing.
+        better = (judged.scores >= own).sum(1) - 1
+        right = (better < options.top_k) & judged.counts
+        share = right.sum() / judged.counts.sum().clamp(min=1)
+        if len(self.param.top) == 1:
+            return (share,)
+        right_by_class, by_class = (
+            torch.bincount(targets[which], minlength=judged.scores.shape[1]).to(scores.dtype)
+            for which in (right, judged.counts)
+        )
+        return share, right_by_class / by_class.clamp(min=1)

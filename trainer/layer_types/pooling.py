@@ -1,71 +1,165 @@
-"""Pooling as Caffe does it: the output's size is rounded up, and an average counts the padding it covers."""
+"""Pooling as in Caffe: the size of the top is rounded up, and an average counts the padding in its window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import PoolMethod
+from ..prototxt.schema import Phase, PoolMethod, RoundMode
 from .blobs import Shape
 from .layer import Layer, LayerContext, Tensors, layer_type
-from .spatial import Pair, need_positive, read_pair
+from .spatial import read_sizes
 
 _FIELD = "pooling_param"
 
 
-def pooled_size(size: int, kernel: int, stride: int, pad: int) -> int:
-    """Windows along one axis: rounded up, less the last one where it would begin beyond image and left padding."""
-    pooled = -((kernel - 2 * pad - size) // stride) + 1
+def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = True) -> int:
+    """Number of windows along one axis; the last must begin inside the image or the padding before it."""
+    steps = size + 2 * pad - kernel
+    pooled = (-(-steps // stride) if round_up else steps // stride) + 1
     return pooled - 1 if pad and (pooled - 1) * stride >= size + pad else pooled
 
 
 @layer_type("Pooling")
 class Pooling(Layer):
-    """Bottom (batch, channels, height, width); the largest or the average number in each window."""
+    """Bottom (batch, channels, height, width); the maximum or the mean of each window, or a number drawn from it.
+
+    The second top of MAX has the position of each largest number in its channel.
+    """
 
     fields = (_FIELD,)
+    tops = range(1, 3)
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
         options = self.param.pooling_param
         self._global = options.global_pooling
-        self._average = options.pool == PoolMethod.AVE
-        self._kernel = (1, 1) if self._global else read_pair(context, _FIELD, "kernel_size", "kernel", None)
-        self._stride = read_pair(context, _FIELD, "stride", "stride", 1)
-        self._pad = read_pair(context, _FIELD, "pad", "pad", 0)
-        self._check()
+        self._method = options.pool
+        self._round_up = options.round_mode == RoundMode.CEIL
+        self._kernel = (1, 1) if self._global else read_sizes(context, _FIELD, "kernel_size", "kernel", None, least=1)
+        self._stride = read_sizes(context, _FIELD, "stride", "stride", 1, least=1)
+        self._pad = read_sizes(context, _FIELD, "pad", "pad", 0)
+        self._check([field.name for field, _ in options.ListFields()])
 
-    def _check(self) -> None:
-        if self._global and any(
-            name.startswith(("kernel", "stride", "pad"))
-            for name in (field.name for field, _ in self.param.pooling_param.ListFields())
-        ):
-            raise self.context.unsupported("global_pooling leaves no room for kernel, stride or pad", _FIELD)
-        need_positive(self.context, _FIELD, "kernel_size", self._kernel)
-        need_positive(self.context, _FIELD, "stride", self._stride)
-        if any(2 * pad > kernel for pad, kernel in zip(self._pad, self._kernel, strict=True)):
+    def _check(self, given: Sequence[str]) -> None:
+        if self._global and any(name.startswith(("kernel", "stride", "pad")) for name in given):
+            raise self.context.unsupported("global_pooling takes no kernel, stride or pad", _FIELD)
+        if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
             raise self.context.unsupported(
-                f"pad {self._pad} is more than half the kernel {self._kernel}: a window could see nothing else", _FIELD
+                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding",
+                _FIELD,
             )
-        if any(stride > kernel for stride, kernel in zip(self._stride, self._kernel, strict=True)) and not self._global:
-            # With the sizes rounded up, the last window can begin behind the image. Caffe gives -FLT_MAX there.
-            raise self.context.unsupported(
-                f"stride {self._stride} is larger than the kernel {self._kernel}, which is not supported", _FIELD
-            )
+        if self._method == PoolMethod.STOCHASTIC and any(self._pad):
+            raise self.context.unsupported("pool: STOCHASTIC takes no pad", _FIELD)
+        if self._method != PoolMethod.MAX and len(self.param.top) > 1:
+            raise self.context.unsupported("only pool: MAX has a second top", "top", 1)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])
-        kernel = self._window(bottom[0])
-        spatial = [pooled_size(*sizes) for sizes in zip(bottom[0][2:], kernel, self._stride, self._pad, strict=True)]
-        if any(size + 2 * pad < edge for size, pad, edge in zip(bottom[0][2:], self._pad, kernel, strict=True)):
-            raise self.context.misfit(f"the kernel {kernel} (pad {self._pad}) is larger than the bottom {bottom[0]}")
-        return [(*bottom[0][:2], *spatial)]
+        kernel, counts = self._windows(bottom[0])
+        for size, pad, edge, count, stride in zip(bottom[0][2:], self._pad, kernel, counts, self._stride, strict=True):
+            if size + 2 * pad < edge:
+                raise self.context.misfit(
+                    f"the kernel {kernel} (pad {self._pad}) is larger than the bottom {bottom[0]}"
+                )
+            if (count - 1) * stride >= size + pad:
+                raise self.context.misfit(
+                    f"with stride {self._stride}, the last window begins behind the bottom {bottom[0]}, where Caffe's "
+                    "result is undefined; round_mode: FLOOR avoids that"
+                )
+        return [(*bottom[0][:2], *counts)] * len(self.param.top)
 
-    def _window(self, shape: Sequence[int]) -> Pair:
-        return (shape[2], shape[3]) if self._global else self._kernel
+    def _windows(self, shape: Shape) -> tuple[Shape, Shape]:
+        """The kernel and the number of windows, for height and width."""
+        kernel = tuple(shape[2:]) if self._global else self._kernel
+        sizes = zip(shape[2:], kernel, self._stride, self._pad, strict=True)
+        return kernel, tuple(pooled_size(*each, self._round_up) for each in sizes)
 
     def forward(self, bottom: Tensor) -> Tensors:
-        pool = functional.avg_pool2d if self._average else functional.max_pool2d
-        return (pool(bottom, self._window(bottom.shape), self._stride, self._pad, ceil_mode=True),)
+        kernel, counts = self._windows(tuple(bottom.shape))
+        if self._method == PoolMethod.STOCHASTIC:
+            generator = self.context.dropout_generator if self.context.phase == Phase.TRAIN else None
+            return (_draw(bottom, kernel, self._stride, counts, generator),)
+        average, mask = self._method == PoolMethod.AVE, len(self.param.top) > 1
+        return pool(bottom, kernel, self._stride, self._pad, counts, self._round_up, average=average, mask=mask)
+
+
+def pool(
+    bottom: Tensor,
+    kernel: Shape,
+    stride: Shape,
+    pad: Shape,
+    counts: Shape,
+    round_up: bool = True,
+    *,
+    average: bool,
+    mask: bool = False,
+) -> Tensors:
+    """`counts` windows of `bottom`, each reduced to one number; with `mask`, also the positions of the maxima."""
+    if all(2 * before <= edge for before, edge in zip(pad, kernel, strict=True)):
+        if average:
+            return (functional.avg_pool2d(bottom, kernel, stride, pad, round_up),)
+        if mask:
+            tops, positions = functional.max_pool2d(bottom, kernel, stride, pad, 1, round_up, return_indices=True)
+            return tops, positions.to(bottom.dtype)
+        return (functional.max_pool2d(bottom, kernel, stride, pad, 1, round_up),)
+    # torch pads by at most half the kernel, so this pads by itself.
+    sizes = bottom.shape[2:]
+    after = [
+        max((count - 1) * step + edge - size - before, 0)
+        for count, step, edge, size, before in zip(counts, stride, kernel, sizes, pad, strict=True)
+    ]
+    padding = (pad[1], after[1], pad[0], after[0])
+    if not average:
+        return (functional.max_pool2d(functional.pad(bottom, padding, value=float("-inf")), kernel, stride),)
+    sums = functional.avg_pool2d(functional.pad(bottom, padding), kernel, stride, divisor_override=1)
+    divisors = [
+        [min(nth * step + edge, size + 2 * before) - nth * step for nth in range(count)]
+        for count, step, edge, size, before in zip(counts, stride, kernel, sizes, pad, strict=True)
+    ]
+    return (sums / torch.outer(*(torch.tensor(each, dtype=sums.dtype) for each in divisors)).to(sums.device),)
+
+
+def _draw(bottom: Tensor, kernel: Shape, stride: Shape, counts: Shape, generator: torch.Generator | None) -> Tensor:
+    """A number of each window, drawn with itself as the weight; without `generator`, the mean with these weights."""
+    after = [
+        max((count - 1) * step + edge - size, 0)
+        for count, step, edge, size in zip(counts, stride, kernel, bottom.shape[2:], strict=True)
+    ]
+    columns = functional.unfold(functional.pad(bottom, (0, after[1], 0, after[0])), kernel, stride=stride)
+    windows = columns.view(*bottom.shape[:2], -1, *counts)
+    if generator is None:
+        return windows.square().sum(2) / windows.sum(2).clamp(min=torch.finfo(bottom.dtype).tiny)
+    sums = windows.detach().cumsum(2)
+    limits = torch.rand(sums[:, :, -1:].shape, generator=generator, device=bottom.device) * sums[:, :, -1:]
+    return windows.gather(2, (sums < limits).sum(2, keepdim=True)).squeeze(2)
+
+
+@layer_type("SPP")
+class SPP(Layer):
+    """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
+
+    fields = ("spp_param",)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        options = self.param.spp_param
+        if not options.pyramid_height:
+            raise context.unsupported("pyramid_height must be at least 1", "spp_param")
+        if options.pool == PoolMethod.STOCHASTIC:
+            raise context.unsupported("pool: STOCHASTIC is not supported here", "spp_param", "pool")
+
+    def forward(self, bottom: Tensor) -> Tensors:
+        options = self.param.spp_param
+        sizes = bottom.shape[2:]
+        levels = []
+        for level in range(options.pyramid_height):
+            kernel = tuple(-(-size // 2**level) for size in sizes)
+            pad = tuple((edge * 2**level - size + 1) // 2 for edge, size in zip(kernel, sizes, strict=True))
+            counts = tuple(pooled_size(*each) for each in zip(sizes, kernel, kernel, pad, strict=True))
+            (top,) = pool(bottom, kernel, kernel, pad, counts, average=options.pool == PoolMethod.AVE)
+            levels.append(top)
+        return (levels[0],) if len(levels) == 1 else (torch.cat([top.flatten(1) for top in levels], 1),)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from .blobs import Blob, BlobList, Shape
+from .blobs import Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 _FIELD = "python_param"
@@ -25,10 +25,24 @@ class UserLayer(Protocol):
     param_str: str
     phase: int
 
-    def setup(self, bottom: BlobList, top: BlobList) -> None: ...
-    def reshape(self, bottom: BlobList, top: BlobList) -> None: ...
-    def forward(self, bottom: BlobList, top: BlobList) -> None: ...
-    def backward(self, top: BlobList, propagate_down: Sequence[bool], bottom: BlobList) -> None: ...
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
+    def backward(self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]) -> None: ...
+
+
+class WeightBlobs(list[Blob]):
+    """`self.blobs` of a user's layer: its setup may add learnt blobs and fill them; they begin as zeros."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def add_blob(self, *shape: int) -> Blob:
+        blob = Blob(self._device)
+        blob.reshape(*shape)
+        self.append(blob)
+        return blob
 
 
 class StallStatistics(Protocol):
@@ -46,7 +60,7 @@ class HasStatistics(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """A layer that can go on where it was: its state is a mapping of plain values, stored in the snapshot."""
+    """A layer that can resume: its state is a mapping of plain values, stored in the snapshot."""
 
     def state_dict(self) -> Mapping[str, int | str]: ...
     def load_state_dict(self, state: Mapping[str, int | str]) -> None: ...
@@ -59,14 +73,16 @@ class HasClose(Protocol):
 
 @layer_type("Python")
 class PythonLayer(Layer):
-    """`module` and `layer` name a class; an instance of it gets the hooks' calls."""
+    """Calls the hooks of an instance of the class that `module` and `layer` name."""
 
     fields = (_FIELD,)
     bottoms = range(ANY.stop)
     tops = range(ANY.stop)
+    in_place = True
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
+        self._weights = WeightBlobs(context.device)
         self.user_layer = self._make()
         self._bottom: Sequence[Blob] = ()
         self._top: Sequence[Blob] = ()
@@ -77,8 +93,9 @@ class PythonLayer(Layer):
             user_layer = cast(UserLayer, user_class(self.param))
         user_layer.param_str = self.param.python_param.param_str
         user_layer.phase = int(self.context.phase)
-        # Beyond Caffe's contract, for layers that know what to do with them; one with __slots__ does not want them.
-        for name, value in (("base_dir", self.context.folder), ("device", str(self.context.device))):
+        # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
+        beyond = {"base_dir": self.context.folder, "device": str(self.context.device)}
+        for name, value in {"blobs": self._weights, **beyond}.items():
             with contextlib.suppress(AttributeError):
                 setattr(user_layer, name, value)
         return user_layer
@@ -107,9 +124,12 @@ class PythonLayer(Layer):
         return found
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        self._bottom, self._top = bottom, top
+        self._bottom, self._top = tuple(bottom), tuple(top)
         with self._noting("setup"):
-            self.user_layer.setup(BlobList(bottom), BlobList(top))
+            self.user_layer.setup(self._bottom, self._top)
+        for index, blob in enumerate(self._weights):
+            spec = self.spec(index)
+            self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
         self._call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
@@ -118,32 +138,41 @@ class PythonLayer(Layer):
     def forward(self, *bottom: Tensor) -> Tensors:
         for blob in self._top:
             blob.own()
+        for blob, tensor in zip(self._bottom, bottom, strict=True):
+            if blob in self._top:  # in place: not in the bottom's memory, which the backward of others may need
+                blob.reshape(*tensor.shape)
+                blob.tensor.copy_(tensor.detach())
+        for blob, tensor in zip(self._weights, self.blobs, strict=True):
+            blob.adopt(tensor.detach())  # a test net uses those of the train net
         self._call_reshape()
-        if any(tensor.requires_grad for tensor in bottom):
-            return cast(Tensors, _UserFunction.apply(self, *bottom))  # type: ignore[no-untyped-call]
+        if any(tensor.requires_grad for tensor in (*bottom, *self.blobs)):
+            return cast(Tensors, _UserFunction.apply(self, *bottom, *self.blobs))  # type: ignore[no-untyped-call]
         return self.call_forward()
 
     def _call_reshape(self) -> None:
         with self._noting("reshape"):
-            self.user_layer.reshape(BlobList(self._bottom), BlobList(self._top))
+            self.user_layer.reshape(self._bottom, self._top)
 
     def call_forward(self) -> Tensors:
         with self._noting("forward"):
-            self.user_layer.forward(BlobList(self._bottom), BlobList(self._top))
+            self.user_layer.forward(self._bottom, self._top)
         return tuple(blob.tensor for blob in self._top)
 
-    def call_backward(self, top_diffs: Sequence[Tensor], propagate_down: Sequence[bool]) -> list[Tensor | None]:
+    def call_backward(self, top_diffs: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """The gradients of the bottoms and of the weights, each if `wanted`."""
         for blob, diff in zip(self._top, top_diffs, strict=True):
             blob.diff.copy_(diff)
+        for blob in self._weights:
+            blob.diff.zero_()  # Caffe's layers add to these
         with self._noting("backward"):
-            self.user_layer.backward(BlobList(self._top), list(propagate_down), BlobList(self._bottom))
-        # Copies: another layer with the same bottom will write its own gradient into the same diff.
-        wanted = zip(self._bottom, propagate_down, strict=True)
-        return [blob.diff.clone() if wants else None for blob, wants in wanted]
+            self.user_layer.backward(self._top, list(wanted[: len(self._bottom)]), self._bottom)
+        # Copies: another layer with the same bottom writes its own gradient into the same diff.
+        blobs = zip((*self._bottom, *self._weights), wanted, strict=True)
+        return [blob.diff.clone() if wants else None for blob, wants in blobs]
 
     @contextlib.contextmanager
     def _noting(self, hook: str) -> Iterator[None]:
-        """Lets the author's exception through as it is, with a note of the layer that it came from."""
+        """Adds a note to an exception of the author's code: which hook of which layer raised it."""
         try:
             yield
         except Exception as error:
@@ -152,10 +181,9 @@ class PythonLayer(Layer):
 
 
 def _make_importable(folder: Path) -> None:
-    """Have modules beside the prototxt found, and in the working directory, as a script's own folder is.
+    """Let Python find modules beside the prototxt and in the working directory.
 
-    For good, not for one import: a layer may import more when it runs, and its loaders look for its module in what is
-    `sys.path` then.
+    `sys.path` keeps the entries: a layer may import more when it runs, and its loaders look for its module there too.
     """
     for entry in (str(Path.cwd()), str(folder.resolve())):
         if entry not in sys.path:
@@ -163,10 +191,10 @@ def _make_importable(folder: Path) -> None:
 
 
 class _UserFunction(torch.autograd.Function):
-    """Hangs a layer's own backward into torch's graph."""
+    """Puts a layer's own backward into torch's graph."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, layer: PythonLayer, *bottom: Tensor) -> Tensors:
+    def forward(ctx: FunctionCtx, layer: PythonLayer, *inputs: Tensor) -> Tensors:
         ctx.layer = layer  # type: ignore[attr-defined]
         return layer.call_forward()
 

@@ -1,52 +1,39 @@
-"""Sizes given for height and width at once or one by one: `kernel_size`, or `kernel_h` and `kernel_w`."""
+"""Sizes along the spatial axes, given together or one by one: `kernel_size`, or `kernel_h` and `kernel_w`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from .blobs import Shape
 from .layer import LayerContext
 
-Pair = tuple[int, int]
-"""(for height, for width)"""
 
+def read_sizes(
+    context: LayerContext, field: str, both: str, single: str, default: int | None, axes: int = 2, least: int = 0
+) -> Shape:
+    """One size per spatial axis, from `both` or from `single`_h and `single`_w in the layer's message `field`.
 
-def read_pair(context: LayerContext, field: str, both: str, single: str, default: int | None) -> Pair:
-    """The values of `both`, or of `single`_h and `single`_w, in the message `field` of the layer; raises PrototxtError.
-
-    No `default`: one of them is needed.
+    Raises PrototxtError if a size is below `least`, or missing without `default`.
     """
     message: Any = getattr(context.param, field)
-    sizes = _given(message, both)
     singles = [name for name in (f"{single}_h", f"{single}_w") if name in message.DESCRIPTOR.fields_by_name]
     given = [name for name in singles if message.HasField(name)]
-    if given and sizes:
-        raise context.unsupported(f"give {both} or {given[0]}, not both", field, given[0])
+    value = getattr(message, both)
+    sizes = ([value] if message.HasField(both) else []) if isinstance(value, int) else list(value)
     if given:
-        return _from_singles(context, field, message, singles, default)
-    if len(sizes) > 2:
-        raise context.unsupported(f"{both} is given {len(sizes)} times, for two spatial axes", field, both)
-    if not sizes and default is None:
+        if sizes:
+            raise context.unsupported(f"give {both} or {given[0]}, not both", field, given[0])
+        if axes != 2:
+            raise context.unsupported(f"{given[0]} is for two spatial axes; the bottom has {axes}", field, given[0])
+        if default is None and len(given) < 2:
+            (missing,) = set(singles) - set(given)
+            raise context.unsupported(f"{missing} is needed as well", field)
+        sizes = [getattr(message, name) if name in given else default for name in singles]
+    elif len(sizes) not in (0, 1, axes):
+        raise context.unsupported(f"{both} is given {len(sizes)} times for {axes} spatial axes", field, both)
+    elif not sizes and default is None:
         raise context.unsupported(f"{both} is needed", field)
-    height, width = (*sizes, *sizes)[:2] if sizes else (default or 0, default or 0)
-    return height, width
-
-
-def _given(message: Any, name: str) -> Sequence[int]:
-    value = getattr(message, name)
-    if isinstance(value, int):
-        return [value] if message.HasField(name) else []
-    return list(value)
-
-
-def _from_singles(context: LayerContext, field: str, message: Any, names: Sequence[str], default: int | None) -> Pair:
-    for name in names:
-        if default is None and not message.HasField(name):
-            raise context.unsupported(f"{name} is needed as well", field)
-    height, width = (int(getattr(message, name)) if message.HasField(name) else default or 0 for name in names)
-    return height, width
-
-
-def need_positive(context: LayerContext, field: str, name: str, pair: Pair) -> None:
-    if min(pair) < 1:
-        raise context.unsupported(f"{name} must be at least 1, got {pair}", field)
+    result = tuple(sizes * (axes if len(sizes) == 1 else 1)) or (default or 0,) * axes
+    if any(size < least for size in result):
+        raise context.unsupported(f"{both} must be at least {least}, got {result}", field)
+    return result

@@ -1,29 +1,28 @@
-"""A net: the layers of a prototxt that a phase lets in, run in the order in which they are written."""
+"""A net: the layers of a prototxt that its phase includes, run in the order in which they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .. import layer_types
-from ..layer_types.blobs import Blob
-from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
+from .. import layer_types  # noqa: F401  registers the layer types
+from ..layer_types.blobs import Blob, Shape
+from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
 from ..layer_types.python import HasClose, HasState, PythonLayer
 from ..prototxt.errors import SnapshotError
 from ..prototxt.phases import State, included_layers
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import NetParameter
-from .wiring import check_wiring
-
-assert layer_types.__all__, "imported for the layer types that it registers"
+from ..prototxt.schema import NetParameter, Phase
+from .learnt import Learnt, Weights
+from .wiring import check_wiring, without_effect
 
 
 @dataclass(frozen=True)
 class Generators:
-    """Where a net's random numbers come from."""
+    """The sources of a net's random numbers."""
 
     weights: torch.Generator
     dropout: torch.Generator
@@ -33,19 +32,31 @@ class Generators:
         return cls(torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1))
 
 
-@dataclass(frozen=True)
-class Learnt:
-    """Weights that the solver moves, and how fast."""
+class _Step:
+    """One layer's part of a forward, looked up once instead of at every iteration."""
 
-    weights: nn.Parameter
-    lr_mult: float
-    decay_mult: float
+    def __init__(self, layer: Layer, tops: Sequence[Blob]) -> None:
+        self.layer = layer
+        self.bottoms = list(layer.param.bottom)
+        self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
+        self.stopped = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if not goes_on]
+        self.shapes: list[torch.Size] | None = None
+
+    def run(self, values: dict[str, Tensor]) -> Tensors:
+        bottom = [values[name] for name in self.bottoms]
+        shapes = [tensor.shape for tensor in bottom]
+        if shapes != self.shapes:
+            self.layer.top_shapes(*map(tuple, shapes))  # raises if these rows do not fit
+            self.shapes = shapes
+        for nth in self.stopped:
+            bottom[nth] = bottom[nth].detach()
+        return self.layer.forward(*bottom)
 
 
 class Net:
     """`blobs` by name and `layers` in order, on one device.
 
-    `forward` runs all the layers and gives the objective, a tensor without axes; `objective.backward()` is torch's own.
+    `forward` runs all layers and returns the objective, a tensor without axes; `objective.backward()` is torch's own.
     """
 
     def __init__(
@@ -53,17 +64,31 @@ class Net:
     ) -> None:
         positions = included_layers(document, state)
         if not positions:
-            raise document.error(f"no layer is in the net in phase {state.phase.name}")
-        check_wiring(document, positions)
+            raise document.error(f"no layer is included in phase {state.phase.name}")
+        contexts = [
+            LayerContext(
+                document, position, _phase(document, position, state), device, generators.weights, generators.dropout
+            )
+            for position in positions
+        ]
+        check_wiring(contexts)
+        if document.message.debug_info:
+            raise document.error("debug_info is not supported", "debug_info")
+        self.without_effect = without_effect(contexts)
+        """Fields that are set but change nothing here."""
         self.document = document
         self.device = device
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
+        self.values: dict[str, Tensor] = {}
+        """The tensors of the last forward, by blob, with autograd's graph."""
+        self._steps: list[_Step] = []
+        self._weights = Weights()
         try:
-            for position in positions:
-                self._add(LayerContext(document, position, state.phase, device, generators.weights, generators.dropout))
+            for context in contexts:
+                self._add(context)
         except BaseException:
-            self.close()  # layers above the one that failed may hold something already
+            self.close()  # layers above the one that failed may already hold something
             raise
         self.output_names = _outputs(list(self.layers.values()))
 
@@ -72,42 +97,35 @@ class Net:
         self.layers[context.param.name] = layer
         for name in context.param.top:
             self.blobs.setdefault(name, Blob(self.device))
-        layer.setup(self._named(context.param.bottom), self._named(context.param.top))
+        bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
+        layer.setup(bottom, top)
+        self._weights.add(layer)
+        self._steps.append(_Step(layer, top))
         if len(context.param.param) > len(layer.blobs):
             raise context.unsupported(
-                f"has {len(layer.blobs)} kinds of weights, and `param` is given {len(context.param.param)} times",
+                f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
                 "param",
                 len(layer.blobs),
             )
 
-    def _named(self, names: Sequence[str]) -> list[Blob]:
-        return [self.blobs[name] for name in names]
-
     def forward(self) -> Tensor:
-        """Run every layer; the sum of the tops weighed by their loss_weight, on the net's device, without axes."""
-        values: dict[str, Tensor] = {}
+        """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
         objective = torch.zeros((), device=self.device)
-        for layer in self.layers.values():
-            bottom = [values[name] for name in layer.param.bottom]
-            layer.top_shapes(*(tuple(tensor.shape) for tensor in bottom))  # raises where these rows do not fit
-            tops: tuple[Tensor, ...] = layer(*bottom)
-            for name, tensor, weight in zip(layer.param.top, tops, loss_weights(layer), strict=True):
-                values[name] = tensor
-                self.blobs[name].adopt(tensor.detach())
-                objective = objective + weight * tensor.sum() if weight else objective
+        for step in self._steps:
+            for (name, blob, weight), tensor in zip(step.tops, step.run(self.values), strict=True):
+                self.values[name] = tensor
+                blob.adopt(tensor.detach())
+                if weight:
+                    objective = objective + weight * (tensor.sum() if tensor.dim() else tensor)
         return objective
 
     def outputs(self) -> dict[str, Tensor]:
-        """The blobs that no layer took, as the last forward left them."""
+        """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}
 
-    def learnt(self) -> Iterator[Learnt]:
-        """The weights that are to be moved, in the order of the layers."""
-        for layer in self.layers.values():
-            for index, weights in enumerate(layer.blobs):
-                spec = layer.spec(index)
-                if weights.requires_grad:
-                    yield Learnt(weights, spec.lr_mult if spec else 1.0, spec.decay_mult if spec else 1.0)
+    def learnt(self) -> Iterable[Learnt]:
+        """The weights to update, in the order of the layers; shared ones once."""
+        return self._weights.learnt()
 
     @property
     def batch_size(self) -> int:
@@ -119,7 +137,7 @@ class Net:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, PythonLayer)}
 
     def share_weights(self, other: Net) -> None:
-        """Use the very weights of `other` in the layers that have the same name there."""
+        """Use the same weights as `other`, in the layers that have the same name there."""
         for name, layer in self.layers.items():
             if name in other.layers and len(layer.blobs):
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
@@ -133,19 +151,40 @@ class Net:
             if len(layer.blobs)
         }
 
+    def all_weights(self) -> list[Tensor]:
+        """Every weight blob of the net, in the order of the layers; shared ones once."""
+        return self._weights.all()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights, as "layer.number"."""
+        return {
+            f"{name}.{nth}": blob.detach()
+            for name, layer in self.layers.items()
+            for nth, blob in enumerate(layer.blobs)
+        }
+
     @torch.no_grad()
-    def load_weights(self, weights: dict[str, list[Tensor]], source: str) -> None:
-        """Copy `weights`, by layer; raises SnapshotError where a layer has none there, or of other shapes."""
-        for name, layer in self.layers.items():
-            if len(layer.blobs):
-                if name not in weights:
-                    raise SnapshotError(f"{source} has no weights for {layer.context.where}")
-                check_shapes(layer, weights[name], source)
+    def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
+        """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
+
+        `some`: a layer that has none there keeps its own; at least one must have some.
+        """
+        names = [name for name, layer in self.layers.items() if layer.blobs]
+        if some and names and not set(names) & weights.keys():
+            raise SnapshotError(
+                f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
+            )
+        for name in names:
+            layer = self.layers[name]
+            if name in weights:
+                check_shapes(layer, weights[name], source, leading_ones=True)
                 for own, loaded in zip(layer.blobs, weights[name], strict=True):
-                    own.copy_(loaded)
+                    own.copy_(loaded.view(own.shape))
+            elif not some:
+                raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
-        """Where each Python layer that can tell stands in its data."""
+        """The position in its data of each Python layer that has a state."""
         layers = {name: layer.user_layer for name, layer in self.python_layers().items()}
         return {name: dict(layer.state_dict()) for name, layer in layers.items() if isinstance(layer, HasState)}
 
@@ -155,7 +194,7 @@ class Net:
                 layer.user_layer.load_state_dict(states[name])
 
     def close(self) -> None:
-        """End what Python layers have running; all of them, even where one fails."""
+        """Close all Python layers, even if one fails."""
         problems: list[Exception] = []
         for layer in self.python_layers().values():
             if isinstance(layer.user_layer, HasClose):
@@ -168,28 +207,40 @@ class Net:
 
 
 def loss_weights(layer: Layer) -> list[float]:
-    """One for each top: as given, else 1 for the first top of a loss and 0 for all others."""
+    """One for each top: as given, else 1 for the first top of a loss and 0 for the others."""
     if len(layer.param.loss_weight):
         return list(layer.param.loss_weight)
     return [1.0 if layer.is_loss and nth == 0 else 0.0 for nth in range(len(layer.param.top))]
 
 
-def check_shapes(layer: Layer, others: Sequence[Tensor], source: str) -> None:
-    """Raises SnapshotError unless `others` have the shapes of the layer's weights."""
+def check_shapes(layer: Layer, others: Sequence[Tensor], source: str, *, leading_ones: bool = False) -> None:
+    """Raises SnapshotError unless `others` have the shapes of the layer's weights; `leading_ones` may differ."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
-    if own_shapes != other_shapes:
+    significant = _significant if leading_ones else tuple
+    if [*map(significant, own_shapes)] != [*map(significant, other_shapes)]:
         raise SnapshotError(
             f"{layer.context.where}: its weights have the shapes {own_shapes}, those in {source} {other_shapes}: "
             "they belong to another net"
         )
 
 
+def _significant(shape: Shape) -> Shape:
+    """`shape` without leading ones: files of before 2015 have four axes for everything."""
+    first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
+    return shape[first:]
+
+
 def _outputs(layers: Sequence[Layer]) -> list[str]:
-    """Names of the blobs that nobody takes, in the order in which they are made."""
+    """Names of the blobs that no layer takes, in the order in which they are made."""
     open_tops: dict[str, None] = {}
     for layer in layers:
         for name in layer.param.bottom:
             open_tops.pop(name, None)
         open_tops.update(dict.fromkeys(layer.param.top))
     return list(open_tops)
+
+
+def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:
+    layer = document.message.layer[position]
+    return Phase(layer.phase) if layer.HasField("phase") else state.phase

@@ -1,78 +1,92 @@
-"""Whether the layers of a prototxt make a net: types, numbers of bottoms and tops, and who makes which blob."""
+"""Whether the layers of a prototxt make a net: types, numbers of bottoms and tops, and which layer makes which blob."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...workers.base.checks import nearest
-from ..layer_types.layer import LAYER_TYPES, Layer
-from ..prototxt.prototxt import Document
-from ..prototxt.schema import LayerParameter, NetParameter
+from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
+from ..prototxt.prototxt import DATA_LAYER
 
-_EVERY_LAYER_READS = frozenset({"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude"})
+_EVERY_LAYER_READS = frozenset(
+    {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down", "blobs"}
+)
+
+# Fields that choose among Caffe's own implementations of the same formula.
+_WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
+
+_INSTEAD = {
+    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "WindowData"), DATA_LAYER),
+    "MemoryData": "give the net an Input layer, and fill its blobs",
+    "HDF5Output": "write the outputs from Python: net.blobs[name].data",
+}
 
 
-def check_wiring(net: Document[NetParameter], positions: Sequence[int]) -> None:
-    """Check the layers at `positions`; raises PrototxtError with the line of what is wrong."""
-    made: dict[str, int] = {}
+def check_wiring(layers: Sequence[LayerContext]) -> None:
+    """Raises PrototxtError with the line of what is wrong."""
+    makers: dict[str, LayerContext] = {}
     names: set[str] = set()
-    for position in positions:
-        layer = net.message.layer[position]
-        layer_class = _layer_class(net, position)
-        if layer.name in names:
-            raise net.error(f"a second layer is called {layer.name!r}", "layer", position, "name")
-        names.add(layer.name)
-        _check_fields(net, position, layer_class)
-        _check_counts(net, position, layer_class)
-        _check_bottoms(net, position, made)
-        _check_tops(net, position, layer_class, made)
+    for context in layers:
+        layer_class = _layer_class(context)
+        if context.param.name in names:
+            raise context.unsupported("a layer above has the same name", "name")
+        names.add(context.param.name)
+        if layer_class.is_loss and not context.param.top:
+            # As in Caffe, a loss need not name its top. Here that top is an output, so it needs a name.
+            context.param.top.append(context.param.name)  # type: ignore[attr-defined]
+        _check_fields(context, layer_class)
+        _check_counts(context, layer_class)
+        _check_bottoms(context, makers)
+        _check_tops(context, layer_class, makers)
 
 
-def _layer_class(net: Document[NetParameter], position: int) -> type[Layer]:
-    layer = net.message.layer[position]
+def without_effect(layers: Sequence[LayerContext]) -> list[str]:
+    """The fields that these layers set and that change nothing here, such as engine."""
+    found: dict[str, None] = {}
+    for context in layers:
+        for message in (value for _, value in context.param.ListFields() if hasattr(value, "ListFields")):
+            found.update((field.name, None) for field, _ in message.ListFields() if field.name in _WITHOUT_EFFECT)
+    return list(found)
+
+
+def _layer_class(context: LayerContext) -> type[Layer]:
     for field in ("name", "type"):
-        if not layer.HasField(field):
-            raise net.error(f"a layer has no {field!r}", "layer", position)
-    if layer.type not in LAYER_TYPES:
-        raise net.error(
-            f"layer {layer.name!r}: type {layer.type!r} is not supported{nearest(layer.type, LAYER_TYPES)}; "
+        if not context.param.HasField(field):
+            raise context.unsupported(f"needs a {field!r}")
+    kind = context.param.type
+    if kind in _INSTEAD:
+        raise context.unsupported(f"type {kind!r} is not supported; {_INSTEAD[kind]}", "type")
+    if kind not in LAYER_TYPES:
+        raise context.unsupported(
+            f"type {kind!r} is not supported{nearest(kind, LAYER_TYPES)}; "
             f"the known types are {', '.join(sorted(LAYER_TYPES))}",
-            "layer",
-            position,
             "type",
         )
-    return LAYER_TYPES[layer.type]
+    return LAYER_TYPES[kind]
 
 
-def _check_fields(net: Document[NetParameter], position: int, layer_class: type[Layer]) -> None:
-    layer = net.message.layer[position]
-    for field, _ in layer.ListFields():
+def _check_fields(context: LayerContext, layer_class: type[Layer]) -> None:
+    for field, _ in context.param.ListFields():
         if field.name not in _EVERY_LAYER_READS and field.name not in layer_class.fields:
-            raise net.error(
-                f"layer {layer.name!r}: a layer of type {layer.type} does not read {field.name!r}",
-                "layer",
-                position,
-                field.name,
-            )
+            raise context.unsupported(f"a layer of type {context.param.type} does not read {field.name!r}", field.name)
 
 
-def _check_counts(net: Document[NetParameter], position: int, layer_class: type[Layer]) -> None:
-    layer = net.message.layer[position]
-    for field, allowed in (("bottom", layer_class.bottoms), ("top", layer_class.tops)):
-        count = len(layer.bottom if field == "bottom" else layer.top)
+def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
+    param = context.param
+    for field, count, allowed in (
+        ("bottom", len(param.bottom), layer_class.bottoms),
+        ("top", len(param.top), layer_class.tops),
+    ):
         if count not in allowed:
-            raise net.error(
-                f"layer {layer.name!r}: type {layer.type} needs {_range_text(allowed)} {field}, got {count}",
-                "layer",
-                position,
-            )
-    if len(layer.loss_weight) not in (0, len(layer.top)):
-        raise net.error(
-            f"layer {layer.name!r}: needs one loss_weight for each of its {len(layer.top)} tops, "
-            f"got {len(layer.loss_weight)}",
-            "layer",
-            position,
-            "loss_weight",
+            raise context.unsupported(f"type {param.type} needs {_range_text(allowed)} {field}, got {count}")
+    if len(param.loss_weight) not in (0, len(param.top)):
+        raise context.unsupported(
+            f"needs one loss_weight for each of its {len(param.top)} tops, got {len(param.loss_weight)}", "loss_weight"
+        )
+    if len(param.propagate_down) not in (0, len(param.bottom)):
+        raise context.unsupported(
+            f"needs one propagate_down for each of its {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
+            "propagate_down",
         )
 
 
@@ -82,51 +96,32 @@ def _range_text(allowed: range) -> str:
     return f"{allowed.start} or {allowed.stop - 1}" if len(allowed) == 2 else f"at least {allowed.start}"
 
 
-def _check_bottoms(net: Document[NetParameter], position: int, made: dict[str, int]) -> None:
-    layer = net.message.layer[position]
-    for nth, name in enumerate(layer.bottom):
-        if name not in made:
-            raise net.error(
-                f"layer {layer.name!r}: no layer above makes its bottom {name!r}{_maker_hint(net, name, made)}",
-                "layer",
-                position,
-                "bottom",
-                nth,
-            )
+def _check_bottoms(context: LayerContext, makers: dict[str, LayerContext]) -> None:
+    for nth, name in enumerate(context.param.bottom):
+        if name not in makers:
+            hint = _maker_hint(context, name, makers)
+            raise context.unsupported(f"no layer above makes its bottom {name!r}{hint}", "bottom", nth)
 
 
-def _maker_hint(net: Document[NetParameter], name: str, made: dict[str, int]) -> str:
-    makers = [position for position, layer in enumerate(net.message.layer) if name in layer.top]
-    if makers:
-        where = net.where("layer", makers[0])
-        return f"; layer {net.message.layer[makers[0]].name!r} ({where}) does, but stands below or is not in this phase"
-    return nearest(name, made)
+def _maker_hint(context: LayerContext, name: str, makers: dict[str, LayerContext]) -> str:
+    for position, layer in enumerate(context.net.message.layer):
+        if name in layer.top:
+            where = context.net.where("layer", position)
+            return f"; layer {layer.name!r} ({where}) does, but it stands below or is not in this phase"
+    return nearest(name, makers)
 
 
-def _check_tops(net: Document[NetParameter], position: int, layer_class: type[Layer], made: dict[str, int]) -> None:
-    layer = net.message.layer[position]
-    for nth, name in enumerate(layer.top):
-        if is_in_place(layer, nth):
+def _check_tops(context: LayerContext, layer_class: type[Layer], makers: dict[str, LayerContext]) -> None:
+    for nth, name in enumerate(context.param.top):
+        if name in context.param.bottom[nth : nth + 1]:
             if not layer_class.in_place:
-                raise net.error(
-                    f"layer {layer.name!r}: type {layer.type} cannot work in place: give its top {name!r} another name",
-                    "layer",
-                    position,
-                    "top",
-                    nth,
+                raise context.unsupported(
+                    f"type {context.param.type} cannot work in place: give its top {name!r} another name", "top", nth
                 )
-        elif name in made:
-            raise net.error(
-                f"layer {layer.name!r}: its top {name!r} is already made by layer "
-                f"{net.message.layer[made[name]].name!r} ({net.where('layer', made[name])})",
-                "layer",
-                position,
-                "top",
-                nth,
+        elif name in makers:
+            maker = makers[name]
+            where = maker.net.where("layer", maker.position)
+            raise context.unsupported(
+                f"its top {name!r} is already made by layer {maker.param.name!r} ({where})", "top", nth
             )
-        made[name] = position
-
-
-def is_in_place(layer: LayerParameter, nth: int) -> bool:
-    """Whether top `nth` is written over the bottom of the same place."""
-    return nth < len(layer.bottom) and layer.bottom[nth] == layer.top[nth]
+        makers[name] = context

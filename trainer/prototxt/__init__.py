@@ -1,1 +1,1 @@
-"""Prototxt files as messages: schema, phases, and where in a file a value stands. Needs no torch."""
+"""Prototxt files as messages: schema, phases, and the lines of their fields. Needs no torch."""

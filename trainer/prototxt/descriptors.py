@@ -1,4 +1,4 @@
-"""Protobuf messages out of Python classes: no generated code, hence no protobuf version that it would insist on.
+"""Protobuf messages from Python classes: generated code would work with one version of protobuf only.
 
 A class that derives from `Message` declares a message by its annotations: `pad: UInt = optional(4, 0)` is the field
 `optional uint32 pad = 4 [default = 0]`. `message_class` has the protobuf library build the message; what it then
@@ -19,10 +19,12 @@ _PACKAGE = "caffe"
 _Field = descriptor_pb2.FieldDescriptorProto
 
 UInt = Annotated[int, _Field.TYPE_UINT32]
-"""A number that may not be negative: the parser says so, with the line."""
+"""A number that must not be negative: the parser checks that, and names the line."""
+Int64 = Annotated[int, _Field.TYPE_INT64]
 
 _SCALARS: dict[object, _Field.Type.ValueType] = {
     str: _Field.TYPE_STRING,
+    bytes: _Field.TYPE_BYTES,
     int: _Field.TYPE_INT32,
     float: _Field.TYPE_FLOAT,
     bool: _Field.TYPE_BOOL,
@@ -38,7 +40,7 @@ class _Declared:
 
 
 def optional(number: int, default: object = None) -> Any:
-    """Field `number`; `default` is what reading it gives where it is not set (None: the type's zero)."""
+    """Field `number`; an unset field reads as `default` (None: the type's zero)."""
     return _Declared(number, default)
 
 
@@ -47,9 +49,12 @@ def repeated(number: int) -> Any:
 
 
 class Message:
-    """What every parsed message offers beside its fields. The methods are the protobuf library's: see message_class."""
+    """Methods of every parsed message. The protobuf library implements them: see message_class."""
 
     def HasField(self, name: str) -> bool:  # noqa: N802
+        raise NotImplementedError
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
         raise NotImplementedError
 
     def ListFields(self) -> Sequence[tuple[Any, object]]:  # noqa: N802
@@ -59,8 +64,8 @@ class Message:
 def message_class(declared: type[Message]) -> type[Any]:
     """The protobuf class for `declared` and whatever messages its fields refer to.
 
-    They live in a pool of their own: a real Caffe in the same process has messages of the same names in the default
-    one.
+    They live in a pool of their own: in the default pool, a real Caffe in the same process has messages of the same
+    names.
     """
     if declared not in _built:
         _built[declared] = _build(declared)
@@ -106,6 +111,8 @@ class _Builder:
         if typing.get_origin(annotation) is Sequence:
             field.label = _Field.LABEL_REPEATED
             (annotation,) = typing.get_args(annotation)
+            if annotation == Int64:
+                field.options.packed = True  # as in Caffe's BlobShape, the only such field
         if annotation in _SCALARS:
             field.type = _SCALARS[annotation]
         elif typing.get_origin(annotation) is Annotated:
@@ -118,7 +125,7 @@ class _Builder:
             field.default_value = _default_text(declaration.default)
 
     def _add_enum(self, message: descriptor_pb2.DescriptorProto, declared: type[IntEnum]) -> str:
-        # Inside the message that first uses it: enum values are named in the scope around their enum, and two enums
+        # Inside the message that first uses it: the values of an enum are named in the scope around it, and two enums
         # of one file may both have a MAX.
         if declared not in self._names:
             self._names[declared] = f".{_PACKAGE}.{message.name}.{declared.__name__}"

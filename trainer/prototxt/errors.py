@@ -1,4 +1,4 @@
-"""What the trainer raises on purpose, one class per cause."""
+"""The trainer's errors, one class per cause."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ...workers.base.errors import BlobfeedError
 
 
 class PrototxtError(BlobfeedError):
-    """A prototxt is missing, is not well formed, or says what is not supported; the message begins `file:line:column`.
+    """A prototxt is missing, malformed, or uses what is not supported; the message begins with `file:line:column`.
 
-    `line` and `column` count from 1; both are 0 where the file as a whole is meant.
+    `line` and `column` count from 1; both are 0 if the error is about the whole file.
     """
 
     def __init__(self, message: str, *, line: int = 0, column: int = 0) -> None:
@@ -18,15 +18,15 @@ class PrototxtError(BlobfeedError):
 
 
 class BlobError(BlobfeedError, ValueError):
-    """A blob was used in a way that real Caffe answers by ending the process."""
+    """A blob was used in a way that makes real Caffe end the process."""
 
 
 class NetError(BlobfeedError):
-    """A net that is well formed met data that does not fit it: shapes, labels."""
+    """Data does not fit the net: shapes, labels."""
 
 
 class SolverError(BlobfeedError):
-    """Training cannot go on, or cannot start: no CUDA device, no loss, a loss that is not finite."""
+    """Training cannot start or go on: no CUDA device, no loss, a loss that is not finite."""
 
 
 class SnapshotError(BlobfeedError):

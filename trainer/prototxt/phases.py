@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .errors import PrototxtError
 from .prototxt import Document
 from .schema import NetParameter, NetState, NetStateRule, Phase
 
 
 @dataclass(frozen=True)
 class State:
-    """What the rules are held against."""
+    """What include and exclude rules are checked against."""
 
     phase: Phase
     level: int = 0
     stages: Collection[str] = frozenset()
 
     def merged(self, other: NetState) -> State:
-        """This state with whatever `other` sets; stages add up, as merging messages does in Caffe."""
+        """This state with the fields that `other` sets; stages add up, as in Caffe."""
         return State(
             Phase(other.phase) if other.HasField("phase") else self.phase,
             other.level if other.HasField("level") else self.level,
@@ -37,18 +36,15 @@ class State:
 
 
 def included_layers(net: Document[NetParameter], state: State) -> list[int]:
-    """Positions in `net.message.layer` of the layers that `state` lets in; raises PrototxtError."""
+    """Positions in `net.message.layer` of the layers that `state` includes; raises PrototxtError."""
     return [position for position in range(len(net.message.layer)) if _is_included(net, position, state)]
 
 
 def _is_included(net: Document[NetParameter], position: int, state: State) -> bool:
     layer = net.message.layer[position]
     if layer.include and layer.exclude:
-        raise _both(net, position, layer.name)
+        text = f"layer {layer.name!r} has include and exclude rules: give only one kind"
+        raise net.error(text, "layer", position, "exclude")
     if layer.include:
         return any(state.meets(rule) for rule in layer.include)
     return not any(state.meets(rule) for rule in layer.exclude)
-
-
-def _both(net: Document[NetParameter], position: int, name: str) -> PrototxtError:
-    return net.error(f"layer {name!r} has include and exclude rules: give one kind", "layer", position, "exclude")

@@ -1,4 +1,4 @@
-"""A prototxt as a typed message that remembers its file and its lines."""
+"""A prototxt as a typed message with its file and its lines."""
 
 from __future__ import annotations
 
@@ -12,47 +12,44 @@ from google.protobuf import text_format
 from ...workers.base.checks import nearest
 from .descriptors import Message, message_class
 from .errors import PrototxtError
-from .places import Place, read_places
+from .locations import Location, read_locations
+from .upgrade import UpgradeError, upgrade_net
 
 _Declared = TypeVar("_Declared", bound=Message)
 
+DATA_LAYER = 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"'
+
 _INSTEAD = {
-    "layers": "this is the format of Caffe before 2014; convert the file with Caffe's upgrade_net_proto_text",
-    "input": "declare a layer of type Input with input_param { shape { dim: ... } }",
-    "data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
-    "image_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
-    "hdf5_data_param": 'data comes from Python layers: type: "Python", module: "blobfeed.layers"',
+    **dict.fromkeys(("data_param", "image_data_param", "hdf5_data_param", "window_data_param"), DATA_LAYER),
+    "memory_data_param": "give the net an Input layer, and fill its blobs",
+    "hdf5_output_param": "write the outputs from Python: net.blobs[name].data",
     "transform_param": "give `transform` in the param_str of the Python layer that reads the data",
-    "net_param": "name a file with `net`",
-    "train_net_param": "name a file with `train_net`",
-    "test_net_param": "name a file with `test_net`",
-    "solver_type": 'write type: "SGD"',
 }
 
 
 @dataclass(frozen=True)
 class Document(Generic[_Declared]):
-    """One prototxt file: what it says, and where."""
+    """A prototxt file: its message, and the lines of its fields."""
 
     path: Path
     message: _Declared
-    places: Place
+    root: Location
 
     def error(self, text: str, *where: str | int) -> PrototxtError:
-        """An error that begins with file, line and column of the field that `where` leads to."""
-        place = self.places.follow(*where)
-        return PrototxtError(f"{self.where(*where)}: {text}", line=place.line, column=place.column)
+        """An error that begins with the file, line and column of the field at the path `where`."""
+        location = self.root.follow(*where)
+        return PrototxtError(f"{self.where(*where)}: {text}", line=location.line, column=location.column)
 
     def where(self, *where: str | int) -> str:
-        """`file:line:column` of the field that `where` leads to, or the file alone."""
-        place = self.places.follow(*where)
-        return f"{self.path}:{place.line}:{place.column}" if place.line else str(self.path)
+        """`file:line:column` of the field at the path `where`, or only the file."""
+        location = self.root.follow(*where)
+        return f"{self.path}:{location.line}:{location.column}" if location.line else str(self.path)
 
 
 def read_prototxt(path: Path, declared: type[_Declared], *, named_by: str = "") -> Document[_Declared]:
     """Parse the file at `path` as `declared`; raises PrototxtError with line and column.
 
-    `named_by`: where the path was found, for the error that says that there is no such file.
+    `named_by`: where the path was given, for the error about a missing file.
     """
     text = _read_text(path, named_by)
     message: Any = message_class(declared)()
@@ -60,7 +57,18 @@ def read_prototxt(path: Path, declared: type[_Declared], *, named_by: str = "") 
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise _explain(path, error) from None
-    return Document(path, message, read_places(text))
+    return document(path, message, read_locations(text))
+
+
+def document(path: Path, message: _Declared, root: Location) -> Document[_Declared]:
+    """A document of `message`, upgraded if it is a net in an older format; raises PrototxtError."""
+    made = Document(path, message, root)
+    if hasattr(message, "layers"):
+        try:
+            upgrade_net(message, root)
+        except UpgradeError as error:
+            raise made.error(str(error), *error.where) from None
+    return made
 
 
 def _read_text(path: Path, named_by: str) -> str:
@@ -70,14 +78,14 @@ def _read_text(path: Path, named_by: str) -> str:
     except FileNotFoundError:
         raise PrototxtError(f"{path}: no such file{source}") from None
     except UnicodeDecodeError as error:
-        raise PrototxtError(f"{path}: is not a prototxt, which is UTF-8 text{source}: {error}") from None
+        raise PrototxtError(f"{path}: is not a prototxt (UTF-8 text){source}: {error}") from None
     except OSError as error:
         raise PrototxtError(f"{path}: cannot be read{source}: {error.strerror}") from None
 
 
 def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
     line, column = error.GetLine() or 0, error.GetColumn() or 0
-    # What the library says begins with line and column again, and mostly with the whole line of text.
+    # The library's message repeats line and column, and mostly the whole line of text.
     text = re.sub(r"^[\d:]+ : ('.*': )?", "", str(error)).strip()
     unknown = re.search(r'type "(?:\w+\.)*(\w+)" has no field named "(\w+)"', text)
     if unknown:
@@ -88,4 +96,4 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
 def _unknown_field(message: str, name: str) -> str:
     declared = next((known for known in Message.__subclasses__() if known.__name__ == message), Message)
     instead = f": {_INSTEAD[name]}" if name in _INSTEAD else nearest(name, declared.__annotations__)
-    return f"{name!r} is no field of {message} that this trainer supports{instead}"
+    return f"{message} has no field {name!r} that this trainer supports{instead}"

@@ -13,34 +13,21 @@ from ..prototxt.schema import SolverParameter
 _Policy = Callable[[SolverParameter, int], float]
 
 
-def _step(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(solver.gamma, iteration // solver.stepsize)
-
-
-def _multistep(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration))
-
-
-def _inv(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(1 + solver.gamma * iteration, -solver.power)
-
-
-def _poly(solver: SolverParameter, iteration: int) -> float:
-    return math.pow(1 - iteration / solver.max_iter, solver.power)
-
-
-def _sigmoid(solver: SolverParameter, iteration: int) -> float:
-    return 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize)))
-
-
+# By name: the fields that it needs, and the factor of base_lr.
 _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
     "fixed": ((), lambda solver, iteration: 1.0),
-    "step": (("gamma", "stepsize"), _step),
+    "step": (("gamma", "stepsize"), lambda solver, iteration: math.pow(solver.gamma, iteration // solver.stepsize)),
     "exp": (("gamma",), lambda solver, iteration: math.pow(solver.gamma, iteration)),
-    "inv": (("gamma", "power"), _inv),
-    "multistep": (("gamma", "stepvalue"), _multistep),
-    "poly": (("power",), _poly),
-    "sigmoid": (("gamma", "stepsize"), _sigmoid),
+    "inv": (("gamma", "power"), lambda solver, iteration: math.pow(1 + solver.gamma * iteration, -solver.power)),
+    "multistep": (
+        ("gamma", "stepvalue"),
+        lambda solver, iteration: math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
+    ),
+    "poly": (("power",), lambda solver, iteration: math.pow(1 - iteration / solver.max_iter, solver.power)),
+    "sigmoid": (
+        ("gamma", "stepsize"),
+        lambda solver, iteration: 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize))),
+    ),
 }
 
 
@@ -48,6 +35,14 @@ def learning_rate(solver: SolverParameter, iteration: int) -> float:
     """The rate for the update that follows `iteration` updates."""
     _, policy = _POLICIES[solver.lr_policy]
     return solver.base_lr * policy(solver, iteration)
+
+
+def current_step(solver: SolverParameter, iteration: int) -> int:
+    """How often the policy has lowered the rate after `iteration` updates, as Caffe's .solverstate counts it."""
+    last = max(iteration - 1, 0)
+    if solver.lr_policy == "step":
+        return last // solver.stepsize
+    return bisect.bisect_right(solver.stepvalue, last) if solver.lr_policy == "multistep" else 0
 
 
 def check_policy(solver: Document[SolverParameter]) -> None:

@@ -1,11 +1,10 @@
-"""What somebody watching sees: a bar in a terminal, plain lines elsewhere."""
+"""The display of training: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,16 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .solver import Scores, Solver
 
 _REFRESH_S = 0.2
-
-
-class Reporter(Protocol):
-    def stepped(self, solver: Solver) -> None:
-        """An iteration is done."""
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -44,35 +33,38 @@ class Meter:
 class LineReporter:
     """A line every `display` iterations."""
 
-    def __init__(self, solver: Solver) -> None:
-        self._display = solver.param.display
+    def __init__(self) -> None:
         self._samples = 0
         self._meter = Meter(time.monotonic())
 
     def stepped(self, solver: Solver) -> None:
+        """An iteration is done."""
         self._samples += solver.samples_per_step
-        if self._display and solver.iteration % self._display == 0:
-            self.say(self._line(solver))
+        self._show(solver)
 
-    def _line(self, solver: Solver) -> str:
-        stall_s = solver.stall_s()
-        speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
-        return (
-            f"iteration {solver.iteration}/{solver.param.max_iter}: loss {solver.loss():.6g}, rate {solver.rate:.6g}, "
-            f"{speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
-        )
+    def _show(self, solver: Solver) -> None:
+        display = solver.param.display
+        if display and solver.iteration % display == 0:
+            stall_s = solver.stall_s()
+            speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
+            self.say(
+                f"iteration {solver.iteration}/{solver.param.max_iter}: loss {solver.loss():.6g}, "
+                f"rate {solver.rate:.6g}, {speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
+            )
 
     def say(self, text: str) -> None:
+        """Show a line that stays."""
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing: lines are complete when they are written."""
+        """Nothing to do: lines are complete when they are written."""
 
 
-class BarReporter:
+class BarReporter(LineReporter):
     """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
 
     def __init__(self, solver: Solver) -> None:
+        super().__init__()
         self._shares_screen = sys.stdout.isatty()
         self._progress = Progress(
             TextColumn("training"),
@@ -83,22 +75,19 @@ class BarReporter:
             ),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            # Drawn when an iteration is done: a thread that draws would take the interpreter from the one that trains.
+            # Drawn after an iteration: a thread that draws would take the interpreter from the one that trains.
             auto_refresh=False,
             redirect_stdout=self._shares_screen,
         )
         self._task = self._progress.add_task(
             "", total=solver.param.max_iter, completed=solver.iteration, loss="", speed=0.0, stall_s=0.0
         )
-        self._samples = 0
-        self._meter = Meter(time.monotonic())
         self._progress.start()
 
-    def stepped(self, solver: Solver) -> None:
-        self._samples += solver.samples_per_step
+    def _show(self, solver: Solver) -> None:
         self._progress.update(self._task, completed=solver.iteration)
         now = time.monotonic()
-        # Asking for the loss waits for the device, so it is done as often as somebody can read it.
+        # Reading the loss waits for the device, so it is read only as often as a person can follow.
         if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
             stall_s = solver.stall_s()
             speed, _ = self._meter.read(now, self._samples, stall_s)
@@ -109,15 +98,15 @@ class BarReporter:
         if self._shares_screen:
             self._progress.console.print(text, markup=False, highlight=False)
         else:
-            print(text, flush=True)
+            super().say(text)
 
     def close(self) -> None:
         self._progress.stop()
 
 
-def make_reporter(solver: Solver) -> Reporter:
-    """A bar where stderr is a terminal, else lines on stdout."""
-    return BarReporter(solver) if sys.stderr.isatty() else LineReporter(solver)
+def make_reporter(solver: Solver) -> LineReporter:
+    """A bar if stderr is a terminal, else lines on stdout."""
+    return BarReporter(solver) if sys.stderr.isatty() else LineReporter()
 
 
 def scores_text(scores: Scores) -> str:

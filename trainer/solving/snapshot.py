@@ -1,7 +1,7 @@
-"""Snapshots: one file that holds the weights and everything that training goes on from.
+"""Snapshots: one file with the weights and everything else that training needs to resume.
 
-Written to a temporary name and renamed, so that a file which has its final name is whole. Read without executing
-anything that a file could hold (torch's weights_only).
+A snapshot is written under a temporary name and renamed, so a file with the final name is whole. Reading one executes
+nothing that the file may contain (torch's weights_only).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,9 +32,9 @@ class Snapshot:
     iteration: int
     weights: dict[str, list[Tensor]]
     history: list[Tensor]
-    """For each of the weights that are moved, in the order of the net's layers."""
+    """For each updated weight blob, in the order of the net's layers."""
     losses: list[float]
-    """The last ones, which the displayed loss is the mean of."""
+    """The last ones; the displayed loss is their mean."""
     train_data: DataStates
     test_data: list[DataStates]
     dropout: dict[str, Tensor]
@@ -45,7 +46,7 @@ def snapshot_path(prefix: str, iteration: int) -> Path:
 
 
 def check_writable(prefix: str) -> None:
-    """Make the folder of `prefix`; raises SnapshotError now, rather than after a night of training."""
+    """Make the folder of `prefix`; raises SnapshotError now instead of after a night of training."""
     folder = Path(prefix).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,45 +59,71 @@ def check_writable(prefix: str) -> None:
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
-    """Write `path` at once or not at all; raises SnapshotError."""
+    """Write `path` whole or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
+    write_whole(path, lambda temporary: torch.save(content, temporary))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` write a temporary file, then rename it to `path`; raises SnapshotError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
-                torch.save(content, file)
-                file.flush()
+            write(temporary)
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise SnapshotError(f"snapshot {path} cannot be written: {error.strerror}") from error
+        raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def load_weights(path: Path) -> dict[str, list[Tensor]]:
+    """The weights by layer of a snapshot, or of a net's state_dict; raises SnapshotError."""
+    content = _load(path)
+    if content.get("format") == _FORMAT:
+        weights: dict[str, list[Tensor]] = content["weights"]
+        return weights
+    found: dict[str, list[Tensor]] = {}
+    for key, tensor in content.items():
+        name, _, nth = str(key).rpartition(".")
+        if not isinstance(tensor, Tensor) or not name or nth != str(len(found.get(name, ()))):
+            raise _no_snapshot(path, f"and not a state_dict of a net: {key!r} should be a layer, a dot and a number")
+        found.setdefault(name, []).append(tensor)
+    return found
 
 
 def load(path: Path) -> Snapshot:
     """Read a snapshot, its tensors on the CPU; raises SnapshotError."""
+    content = _load(path)
+    if content.get("format") != _FORMAT:
+        raise _no_snapshot(path, f"its format is not {_FORMAT!r}")
+    return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+
+
+def _load(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as file:
             content = _read(file, path)
     except OSError as error:
         raise SnapshotError(f"snapshot {path} cannot be read: {error.strerror}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise _no_snapshot(path, f"expected a file that says {_FORMAT!r}")
-    return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+    if not isinstance(content, dict):
+        raise _no_snapshot(path, f"it holds a {type(content).__name__}")
+    return content
 
 
 def _read(file: BinaryIO, path: Path) -> Any:
     if not zipfile.is_zipfile(file):
-        raise _no_snapshot(path, "it is cut off, or of another kind")
+        raise _no_snapshot(path, "it is cut off, or of another format")
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file makes torch raise whatever comes first
+    except Exception as error:  # a broken file can make torch raise anything
         reason, _, _ = str(error).partition("\n")
         raise _no_snapshot(path, f"{type(error).__name__}: {reason}") from error
 
 
 def _no_snapshot(path: Path, why: str) -> SnapshotError:
-    return SnapshotError(f"{path} is no snapshot that blobfeed wrote: {why}")
+    return SnapshotError(f"{path} is not a snapshot of blobfeed: {why}")

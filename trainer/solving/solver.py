@@ -1,4 +1,4 @@
-"""A net in training: iterations, tests, and snapshots that training goes on from."""
+"""A net in training: iterations, tests, and snapshots to resume from."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from ..layer_types.python import HasStatistics
 from ..net.graph import Generators, Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import SolverParameter
+from ..prototxt.schema import SnapshotFormat, SolverParameter
 from . import snapshot as snapshots
-from .lr_policy import learning_rate
-from .sgd import SGD
+from .caffe_files import CaffeState, is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
-from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .solver_file import beside, choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
 """By output: its mean over the iterations of a test."""
 
 
 class Solver:
-    """Trains the net that a solver prototxt names. Use as a context manager, or call `close()`.
+    """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
-    Making one sets up the train net, then the test nets, which use the train net's weights. It starts nothing.
-    `device`: "cpu" or "cuda"; None lets the solver's solver_mode and the machine decide.
+    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
+    `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide.
     """
 
     def __init__(self, document: Document[SolverParameter], device: str | None = None) -> None:
@@ -53,7 +54,10 @@ class Solver:
         except BaseException:
             self.close()
             raise
-        self._sgd = SGD(list(self.train_net.learnt()), self.param)
+        for paths in self.param.weights:
+            for name in paths.split(","):
+                self.load_weights(beside(document, name.strip()))
+        self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod
     def from_file(cls, path: str | Path, device: str | None = None) -> Self:
@@ -69,19 +73,21 @@ class Solver:
         return self.train_net.batch_size * self.param.iter_size
 
     def step(self) -> Tensor:
-        """One iteration: `iter_size` batches forward and backward, one update. Gives the loss, without axes."""
-        self._sgd.forget_gradients()
+        """One iteration: `iter_size` batches forward and backward, one update. Returns the loss, without axes."""
+        self._updates.forget_gradients()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
             objective = self.train_net.forward()
             if not objective.requires_grad:
-                raise SolverError(f"{self.train_net.document.path}: nothing to train: no loss depends on weights")
-            # On this thread, on CUDA too: a Python layer's backward may hold it to be the one that its forward had.
+                raise SolverError(
+                    f"{self.train_net.document.path}: nothing to train: no loss depends on learnt weights"
+                )
+            # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
             with torch.autograd.set_multithreading_enabled(False):
                 torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
-        self._sgd.update(self.rate)
+        self._updates.update(self.rate, self.iteration)
         self._losses.append(loss)
         self.iteration += 1
         return loss
@@ -91,7 +97,7 @@ class Solver:
         return float(torch.stack(list(self._losses)).mean()) if self._losses else float("nan")
 
     def stall_s(self) -> float:
-        """Seconds that training has waited for data, as far as the layers count them."""
+        """Seconds that training has waited for data, summed over the layers that count them."""
         layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
         return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
 
@@ -105,27 +111,27 @@ class Solver:
         return bool(self.param.snapshot and self.iteration % self.param.snapshot == 0)
 
     def test(self, give_up: Callable[[], bool] = lambda: False) -> list[Scores]:
-        """Each test net's outputs, as means over its test_iter batches; nothing for nets not reached by `give_up`."""
+        """Each test net's outputs, as means over its test_iter batches; stops early when `give_up` returns true."""
         results = []
         for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
-            scores = mean_outputs(net, iterations, give_up)
+            scores = mean_outputs(net, iterations, give_up, with_loss=self.param.test_compute_loss)
             if scores is None:
                 break
             results.append(scores)
         return results
 
     def check_snapshots(self) -> None:
-        """Raises SnapshotError where snapshots could not be written."""
+        """Raises SnapshotError if snapshots could not be written."""
         snapshots.check_writable(self.prefix)
 
     def save(self) -> Path:
-        """Write a snapshot; its path."""
+        """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
                 iteration=self.iteration,
                 weights=self.train_net.weights(),
-                history=[history.to("cpu", copy=True) for history in self._sgd.history],
+                history=[history.to("cpu", copy=True) for history in self._updates.history],
                 losses=[float(loss) for loss in self._losses],
                 train_data=self.train_net.data_states(),
                 test_data=[net.data_states() for net in self.test_nets],
@@ -133,11 +139,42 @@ class Solver:
             ),
             path,
         )
+        if self.param.HasField("snapshot_format"):
+            self._save_for_caffe()
         return path
 
+    def _save_for_caffe(self) -> None:
+        model, net = self.caffe_path("caffemodel"), self.train_net
+        write_caffemodel(model, net.weights(), net, with_diff=self.param.snapshot_diff)
+        step = current_step(self.param, self.iteration)
+        state = CaffeState(self.iteration, str(model), self._history_of_all(), step)
+        write_state(self.caffe_path("solverstate"), state)
+
+    def caffe_path(self, kind: str) -> Path:
+        """The path of Caffe's "caffemodel" or "solverstate" at this iteration."""
+        suffix = ".h5" if self.param.snapshot_format == SnapshotFormat.HDF5 else ""
+        return Path(f"{self.prefix}_iter_{self.iteration}.{kind}{suffix}")
+
+    def load_weights(self, path: str | Path) -> None:
+        """Begin with the weights in a file, for the layers whose names it has."""
+        self.train_net.load_weights(read_weights(Path(path)), str(path), some=True)
+
     def restore(self, path: str | Path) -> None:
-        """Go on from a snapshot, before the first step; raises SnapshotError where it belongs to another net."""
-        snapshot = snapshots.load(Path(path))
+        """Resume from a snapshot or a .solverstate, before the first step; raises SnapshotError.
+
+        A .solverstate does not hold the position in the data: data layers begin at the start.
+        """
+        path = Path(path)
+        if is_caffe_state(path):
+            state = read_state(path)
+            model = Path(state.learned_net)
+            if not model.exists():  # it may be relative to where Caffe ran
+                model = path.parent / model.name
+            self.train_net.load_weights(read_weights(model), str(model))
+            self._restore_history(self._learnt_of_all(state.history, path), path)
+            self.iteration = state.iteration
+            return
+        snapshot = snapshots.load(path)
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
         self.train_net.load_data_states(snapshot.train_data)
@@ -148,18 +185,37 @@ class Solver:
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
         self.iteration = snapshot.iteration
 
-    def _restore_history(self, history: list[Tensor], path: str | Path) -> None:
-        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._sgd.history, history))
+    def _history_of_all(self) -> list[Tensor]:
+        """As Caffe keeps it: zeros for weights that are not learnt."""
+        histories = iter(self._updates.history)
+        every = self.train_net.all_weights() * self._updates.histories
+        return [next(histories) if weights.requires_grad else torch.zeros_like(weights) for weights in every]
+
+    def _learnt_of_all(self, history: list[Tensor], path: Path) -> list[Tensor]:
+        every = self.train_net.all_weights() * self._updates.histories
+        if len(history) != len(every):
+            raise SnapshotError(
+                f"{path} holds {len(history)} blobs of history, but a solver of type {self.param.type} has "
+                f"{len(every)} for the net of {self.train_net.document.path}"
+            )
+        return [
+            stored.view(weights.shape) if stored.numel() == weights.numel() else stored
+            for stored, weights in zip(history, every, strict=True)
+            if weights.requires_grad
+        ]
+
+    def _restore_history(self, history: list[Tensor], path: Path) -> None:
+        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._updates.history, history))
         if own != stored:
             raise SnapshotError(
                 f"{path} was made while weights of the shapes {stored} were trained, and the net of "
                 f"{self.train_net.document.path} trains {own}; lr_mult may have changed"
             )
-        for mine, theirs in zip(self._sgd.history, history, strict=True):
+        for mine, theirs in zip(self._updates.history, history, strict=True):
             mine.copy_(theirs)
 
     def close(self) -> None:
-        """End what the nets' layers have running."""
+        """Close the layers of all nets."""
         try:
             self.train_net.close()
         finally:
@@ -174,22 +230,25 @@ class Solver:
 
 
 @torch.no_grad()
-def mean_outputs(net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False) -> Scores | None:
-    """The means of a net's outputs of one number each, over `iterations` batches or as many as there are.
+def mean_outputs(
+    net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False, *, with_loss: bool = False
+) -> Scores | None:
+    """The means of a net's single-number outputs over `iterations` batches, or fewer if the data ends.
 
-    None where `give_up` became true in between. Raises EndOfData where there is not even one batch.
+    `with_loss`: also the mean of the objective, as "total loss". None if `give_up` became true before the end. Raises
+    EndOfData if there is no batch at all.
     """
     sums: dict[str, Tensor] = {}
     for seen in range(iterations):
         if give_up():
             return None
         try:
-            net.forward()
+            objective = net.forward()
         except EndOfData:
             if not seen:
                 raise
             return _means(sums, seen)
-        for name, output in net.outputs().items():
+        for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
     return _means(sums, iterations)

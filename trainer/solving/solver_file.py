@@ -1,4 +1,4 @@
-"""What a solver prototxt says, checked: which nets, on which device, and whether all of it can be honoured."""
+"""Reads a solver prototxt and checks it: which nets, on which device, and whether every field is supported."""
 
 from __future__ import annotations
 
@@ -7,32 +7,46 @@ from pathlib import Path
 
 import torch
 
+from ...workers.base.checks import nearest
 from ..prototxt.errors import SolverError
 from ..prototxt.phases import State
-from ..prototxt.prototxt import Document, read_prototxt
+from ..prototxt.prototxt import Document, document, read_prototxt
 from ..prototxt.schema import NetParameter, Phase, SolverMode, SolverParameter
 from .lr_policy import check_policy
+from .updates import SOLVER_TYPES
 
 _SolverDocument = Document[SolverParameter]
 
 
 @dataclass(frozen=True)
 class NetSource:
-    """A net's prototxt, and the state that its rules are held against."""
+    """A net's prototxt, and the state that its include and exclude rules are checked against."""
 
     document: Document[NetParameter]
     state: State
 
 
 def read_solver(path: Path) -> _SolverDocument:
-    """Read and check; raises PrototxtError at the line of what is missing, impossible or not supported."""
+    """Read and check; raises PrototxtError with the line of what is missing, impossible or not supported."""
     solver = read_prototxt(path, SolverParameter)
     message = solver.message
     for field in ("base_lr", "lr_policy", "max_iter"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
-    if message.type != "SGD":
-        raise solver.error(f"solver type {message.type!r} is not supported; the known one is SGD", "type")
+    if message.HasField("solver_type"):  # its name before 2015
+        if message.HasField("type"):
+            raise solver.error("give type or solver_type, not both", "solver_type")
+        message.type = list(SOLVER_TYPES)[message.solver_type]
+    if message.type not in SOLVER_TYPES:
+        raise solver.error(
+            f"solver type {message.type!r} is not supported{nearest(message.type, SOLVER_TYPES)}; the known ones are "
+            f"{', '.join(SOLVER_TYPES)}",
+            "type",
+        )
+    if message.momentum and not SOLVER_TYPES[message.type].takes_momentum:
+        raise solver.error(f"a solver of type {message.type} has no momentum", "momentum")
+    if message.debug_info:
+        raise solver.error("debug_info is not supported", "debug_info")
     if message.regularization_type not in ("L1", "L2"):
         raise solver.error(
             f"regularization_type must be L1 or L2, got {message.regularization_type!r}", "regularization_type"
@@ -46,35 +60,38 @@ def read_solver(path: Path) -> _SolverDocument:
 
 def read_train_net(solver: _SolverDocument) -> NetSource:
     """The net to train: `train_net`, or `net` with its layers for TRAIN."""
-    given = [field for field in ("net", "train_net") if solver.message.HasField(field)]
+    fields = ("net", "net_param", "train_net", "train_net_param")
+    given = [field for field in fields if solver.message.HasField(field)]
     if len(given) != 1:
-        raise solver.error("exactly one of net and train_net is needed", *given[-1:])
-    document = _read_net(solver, getattr(solver.message, given[0]), given[0], 0)
-    state = State(Phase.TRAIN).merged(document.message.state).merged(solver.message.train_state)
-    return NetSource(document, state)
+        raise solver.error(f"exactly one of {', '.join(fields)} is needed", *given[-1:])
+    net = _read_net(solver, given[0])
+    state = State(Phase.TRAIN).merged(net.message.state).merged(solver.message.train_state)
+    return NetSource(net, state)
 
 
 def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
-    """The nets to test, in the order of `test_iter`: each `test_net`, then `net` for what is left of test_iter."""
+    """The nets to test, in the order of `test_iter`: each test net, then `net` for what is left of test_iter."""
     message = solver.message
-    paths = [(path, "test_net", nth) for nth, path in enumerate(message.test_net)]
-    if message.HasField("net"):
-        paths += [(message.net, "net", 0)] * (len(message.test_iter) - len(paths))
-    _check_tests(solver, len(paths))
+    fields = [("test_net_param", nth) for nth in range(len(message.test_net_param))]
+    fields += [("test_net", nth) for nth in range(len(message.test_net))]
+    for field in ("net", "net_param"):
+        if message.HasField(field):
+            fields += [(field, 0)] * (len(message.test_iter) - len(fields))
+    _check_tests(solver, len(fields))
     sources = []
-    for position, (path, field, nth) in enumerate(paths):
-        document = _read_net(solver, path, field, nth)
-        state = State(Phase.TEST).merged(document.message.state)
+    for position, (field, nth) in enumerate(fields):
+        net = _read_net(solver, field, nth)
+        state = State(Phase.TEST).merged(net.message.state)
         if message.test_state:
             state = state.merged(message.test_state[position])
-        sources.append(NetSource(document, state))
+        sources.append(NetSource(net, state))
     return sources
 
 
 def _check_tests(solver: _SolverDocument, nets: int) -> None:
     message = solver.message
     if nets != len(message.test_iter):
-        raise solver.error(f"test_iter is given {len(message.test_iter)} times, for {nets} test nets", "test_iter")
+        raise solver.error(f"test_iter is given {len(message.test_iter)} times for {nets} test nets", "test_iter")
     if any(iterations < 1 for iterations in message.test_iter):
         raise solver.error("test_iter must be at least 1", "test_iter")
     if nets and not message.test_interval:
@@ -82,31 +99,41 @@ def _check_tests(solver: _SolverDocument, nets: int) -> None:
     if message.test_interval and not nets:
         raise solver.error("test_interval needs test_iter", "test_interval")
     if message.test_state and len(message.test_state) != nets:
-        raise solver.error(f"test_state is given {len(message.test_state)} times, for {nets} test nets", "test_state")
+        raise solver.error(f"test_state is given {len(message.test_state)} times for {nets} test nets", "test_state")
 
 
-def _read_net(solver: _SolverDocument, name: str, field: str, nth: int) -> Document[NetParameter]:
-    # Caffe knows the working directory alone; a solver that can be run from anywhere needs its own folder first.
-    beside = solver.path.parent / name
-    path = beside if beside.exists() or not Path(name).exists() else Path(name)
-    return read_prototxt(path, NetParameter, named_by=solver.where(field, nth))
+def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[NetParameter]:
+    """The net in `field` of the solver, or in the file that it names."""
+    value = getattr(solver.message, field)
+    value = value if isinstance(value, str) or hasattr(value, "ListFields") else value[nth]
+    if not isinstance(value, str):
+        return document(solver.path, value, solver.root.follow(field, nth))
+    return read_prototxt(beside(solver, value), NetParameter, named_by=solver.where(field, nth))
+
+
+def beside(solver: _SolverDocument, name: str) -> Path:
+    """The file `name` in the solver's own folder, so that it runs from anywhere, or in the working directory."""
+    own = solver.path.parent / name
+    return own if own.exists() or not Path(name).exists() else Path(name)
 
 
 def snapshot_prefix(solver: _SolverDocument) -> str:
-    """What snapshots' names begin with: as given, from the working directory, as in Caffe; else the solver's name."""
+    """What snapshots' names begin with: snapshot_prefix, relative to the working directory, or the solver's name."""
     return solver.message.snapshot_prefix or str(solver.path.with_suffix(""))
 
 
 def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
-    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA where there is a device; raises SolverError."""
+    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA if there is a device; raises SolverError."""
     if asked is None:
         wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
         asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
     elif asked == "cuda" and not torch.cuda.is_available():
-        raise SolverError("device 'cuda' was asked for, and torch finds no CUDA device here; use --device cpu")
+        raise SolverError("device 'cuda' was asked for, but torch finds no CUDA device here; use --device cpu")
     if asked == "cpu":
         return torch.device("cpu")
     index = solver.device_id if solver is not None else 0
     if index >= torch.cuda.device_count():
-        raise SolverError(f"device_id is {index}, and torch finds {torch.cuda.device_count()} CUDA devices, from 0 on")
+        raise SolverError(
+            f"device_id is {index}, but torch finds {torch.cuda.device_count()} CUDA devices, counted from 0"
+        )
     return torch.device("cuda", index)

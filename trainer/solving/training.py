@@ -1,21 +1,33 @@
-"""The loop around a solver: when to test, to save and to stop."""
+"""What the commands run: training with its tests, snapshots and stops; scoring a trained net."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Self
 
+import torch
+
 from ...workers.base.errors import EndOfData
-from .progress import Reporter, scores_text
-from .solver import Solver
+from ..net.graph import Generators, Net
+from ..prototxt.errors import PrototxtError
+from ..prototxt.phases import State
+from ..prototxt.prototxt import read_prototxt
+from ..prototxt.schema import NetParameter, Phase
+from .caffe_files import read_weights
+from .progress import LineReporter, scores_text
+from .solver import Scores, Solver, mean_outputs
+from .solver_file import choose_device
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Within its context the first Ctrl-C (or SIGTERM) is a wish to stop; the second raises KeyboardInterrupt."""
+    """Within its context the first Ctrl-C (or SIGTERM) asks to stop; the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -32,17 +44,22 @@ class StopRequest:
         self.requested = True
         for each in _SIGNALS:
             signal.signal(each, signal.default_int_handler)
-        # After that, so that whoever has read it can rely on it. And not by print: the signal may have come in the
-        # middle of one, and a buffer is not entered twice.
-        os.write(2, b"\nstopping after this iteration; once more (Ctrl-C) stops at once\n")
+        # Written last, so that a reader can rely on it. Not by print: the signal may have interrupted a print, whose
+        # buffer cannot be entered twice.
+        os.write(2, b"\nstopping after this iteration; press Ctrl-C again to stop at once\n")
 
     def __call__(self) -> bool:
         return self.requested
 
 
-def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
-    """Train up to max_iter, until the data ends, or until `stop`; a snapshot is left unless the solver declines it."""
+def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+    """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
     solver.check_snapshots()
+    without_effect = list(solver.train_net.without_effect)
+    if solver.param.HasField("layer_wise_reduce"):
+        without_effect.append("layer_wise_reduce")
+    if without_effect:
+        reporter.say(f"fields without effect here: {', '.join(without_effect)}")
     while solver.iteration < solver.param.max_iter and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():
@@ -58,7 +75,7 @@ def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
     _finish(solver, reporter, stop)
 
 
-def _finish(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
+def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     if stop():
         reporter.say(f"stopped after iteration {solver.iteration}, as asked")
     wanted = stop() or solver.param.snapshot_after_train
@@ -68,11 +85,46 @@ def _finish(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
         _test_if_due(solver, reporter, stop)
 
 
-def _test_if_due(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
+def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     if solver.test_is_due:
         for number, scores in enumerate(solver.test(stop)):
             reporter.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
 
 
-def _save(solver: Solver, reporter: Reporter) -> None:
-    reporter.say(f"snapshot: {solver.save()}")
+def _save(solver: Solver, reporter: LineReporter) -> None:
+    path = solver.save()
+    written = path if not solver.param.HasField("snapshot_format") else f"{path} and {solver.caffe_path('solverstate')}"
+    reporter.say(f"snapshot: {written}")
+
+
+def score_net(model: Path, weights: Path, iterations: int, device: str | None = None) -> Scores:
+    """The means of the outputs of the net of prototxt `model` in phase TEST, with the weights of a file."""
+    document = read_prototxt(model, NetParameter)
+    where = choose_device(device)
+    state = State(Phase.TEST).merged(document.message.state)
+    loaded = read_weights(weights)
+    with contextlib.closing(Net(document, state, where, Generators.seeded(0, where))) as net:
+        net.load_weights(loaded, str(weights))
+        scores = mean_outputs(net, iterations)
+        if not scores:
+            raise PrototxtError(f"{model}: in phase TEST the net has no output of one number, such as an accuracy")
+        return scores
+
+
+def choose_threads(asked: int | None, cores: int, environment: Mapping[str, str]) -> int | None:
+    """How many threads torch computes with: the last bits of a sum depend on it. None: as OMP_NUM_THREADS says.
+
+    By default all `cores` but one, which is left to the processes that make the data: torch's threads wait for each
+    other at every operation, so one that shares its core slows down all. On two busy cores a small net was 3 times
+    faster with one thread.
+    """
+    if asked is not None:
+        return asked
+    return None if environment.get("OMP_NUM_THREADS") else max(1, cores - 1)
+
+
+def fix_threads(asked: int | None) -> None:
+    """Set torch's number of threads in this process."""
+    threads = choose_threads(asked, len(os.sched_getaffinity(0)), os.environ)
+    if threads is not None:
+        torch.set_num_threads(threads)

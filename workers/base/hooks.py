@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .specs import AnyArray
+from .specs import AnyArray, IndexArray
 
 
 class Sample(Mapping[str, AnyArray]):
@@ -34,8 +35,23 @@ class Sample(Mapping[str, AnyArray]):
         return len(self._arrays)
 
 
+class HookBatch(dict[str, NDArray[Any]]):
+    """A whole batch as a postprocess hook gets it: arrays of shape (rows, ...) by name.
+
+    `indices`: the sample of each row, shape (rows,) int64.  `epoch`: of the first row.
+    """
+
+    def __init__(self, arrays: Mapping[str, AnyArray], indices: IndexArray, epoch: int) -> None:
+        super().__init__(arrays)
+        self.indices = indices
+        self.epoch = epoch
+
+
 DecodeHook = Callable[[Sample, np.random.Generator], object]
-PostprocessHook = Callable[[dict[str, AnyArray]], Mapping[str, AnyArray] | None]
+PostprocessHook = (
+    Callable[[HookBatch], Mapping[str, AnyArray] | None]
+    | Callable[[HookBatch, np.random.Generator], Mapping[str, AnyArray] | None]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +59,9 @@ class Hooks:
     """User code that runs in loaders.
 
     `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array if
-    there is one top. `postprocess(batch)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in
-    place or returns what replaces it; shapes and types stay.
+    there is one top: any names, shapes and types, the same ones for every sample. `postprocess(batch)` or
+    `postprocess(batch, rng)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in place or
+    returns what replaces it or comes beside it.
     """
 
     decode: DecodeHook | None = None

@@ -50,13 +50,15 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     source: dict[str, Any] | None = None
     mix: tuple[dict[str, Any], ...] = ()
+    fields: tuple[str, ...] | None = None
     tops: tuple[str, ...] | None = None
     batch_size: Positive
     num_loaders: Positive | Literal["auto"] = "auto"
-    prefetch_batches: Positive = 4
+    prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
     seed: NotNegative = 0
+    seed_globals: bool = True
     rand_skip: NotNegative = 0
     epochs: Positive | None = None
     last_batch: Literal["wrap", "drop", "partial"] = "wrap"
@@ -85,13 +87,15 @@ class ReaderParameters(TypedDict, total=False):
     """What a reader takes beside its source; docs/layer.md says what each does."""
 
     mix: Sequence[Mapping[str, Any] | Source]
+    fields: str | Sequence[str] | None
     tops: str | Sequence[str] | None
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
-    prefetch_batches: int
+    prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int
     seed: int
+    seed_globals: bool
     rand_skip: int
     epochs: int | None
     last_batch: Literal["wrap", "drop", "partial"]
@@ -128,7 +132,7 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
 
 
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One top, or one mean for all channels, may be written without the list around it.
+    """One field, one top, or one mean for all channels, may be written without the list around it.
 
     A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it. Source
     objects stand for what a mapping declares.
@@ -142,8 +146,9 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
         changed["source"] = {source.kind: source}
     if isinstance(mix := changed.get("mix"), list | tuple):
         changed["mix"] = [{part.kind: part} if isinstance(part, Source) else part for part in mix]
-    if isinstance(changed.get("tops"), str):
-        changed["tops"] = [changed["tops"]]
+    for name in ("fields", "tops", "concatenate"):
+        if isinstance(changed.get(name), str):
+            changed[name] = [changed[name]]
     transform = changed.get("transform")
     if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float):
         changed["transform"] = {**transform, "mean_value": [transform["mean_value"]]}

@@ -23,8 +23,9 @@ from ..order.batches import Groups, Segment
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
 from ..transport.error_channel import summary_of
-from ..transport.messages import BadRow, Fill
+from ..transport.messages import BadRow, Fill, Postprocess
 from ..transport.status_board import Activity, LoaderStatus
+from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, cut_rows, location_of
 
@@ -42,9 +43,10 @@ _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 class DecodedSource:
     """`source` seen through the hooks, its samples as `rows` makes them. Run on trial in setup, and by each loader."""
 
-    def __init__(self, source: Source, rows: RowMaker) -> None:
+    def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
         self.source = source
         self.rows = rows
+        self.postprocessor = postprocessor
         self._scratch: dict[str, Rows] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -110,7 +112,7 @@ class IndexedWorker(Worker):
         status: LoaderStatus,
         channel: socket.socket,
     ) -> None:
-        super().__init__(parameters, decoded.rows.hooks.postprocess, slots, status, channel)
+        super().__init__(parameters, decoded.postprocessor, slots, status, channel)
         self._decoded = decoded
         self._order = order
         self._groups = groups
@@ -136,6 +138,11 @@ class IndexedWorker(Worker):
             if bad and bad[-1].replacement < 0:
                 break  # the run ends with this one, so the rows behind it are not needed
         return WorkDone(bad)
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
+        indices = self._order.indices(where.start, where.rows)
+        return BatchSamples(indices, where.start // self._order.samples, (where.start,))
 
     def _samples(self, segment: Segment) -> tuple[IndexArray, IndexArray]:
         positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.hooks import Hooks, Sample, by_name
+from ..base.hooks import DecodeHook, Hooks, Sample, by_name
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
-from ..order.sample_rng import SampleRng
+from ..order.sample_rng import SampleRng, seed_globals
 from .transform import CROPS, NOTE_SPEC, CropMirror
 
 
 class RowMaker:
-    """`specs`: what the tops' rows are, by name and in order. `slot_specs`: with what a slot has beside them.
+    """`specs`: what the rows are, by name and in order. `slot_specs`: with what a slot has beside them.
 
     They are those of the raw samples or, with a decode hook, learnt from what it makes of the sample `trial()`.
+    `tops`: the names wanted; with a postprocess hook they are what that makes, and say nothing of the rows.
     Raises ParameterError, and whatever the hook raises.
     """
 
@@ -28,15 +30,30 @@ class RowMaker:
         *,
         tops: tuple[str, ...] | None,
         seed: int,
+        seed_globals: bool = True,
         transform: CropMirror | None,
         max_shapes: Mapping[str, tuple[int, ...]],
+        concatenate: Sequence[str] = (),
+        max_rows: int | None = None,
     ) -> None:
         self.hooks = hooks
         self._rng = SampleRng(seed)
+        self._seed = seed if seed_globals and hooks.decode is not None else None
         self._transform = transform
-        self._names = tops or tuple(raw_specs)
-        specs = self._raw_tops(raw_specs) if hooks.decode is None else self._tried(trial())
+        wanted = tops if hooks.postprocess is None else None
+        if hooks.decode is None:
+            self._names = wanted or tuple(raw_specs)
+            specs = self._raw_tops(raw_specs)
+        else:
+            made = self._run(hooks.decode, trial())
+            self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
+            specs = {
+                name: ArraySpec(value.shape, value.dtype)
+                for name, value in by_name(made, self._names, "decode returned").items()
+            }
         specs.update(self._varying(specs, max_shapes))
+        if max_rows is not None:
+            specs.update(_of_rows(specs, [name for name in concatenate if name not in max_shapes], max_rows))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
@@ -47,16 +64,21 @@ class RowMaker:
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
         """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
         rng = self._rng.generator(sample.epoch, sample.index)
-        for name, value in self._decode(sample, rng).items():
+        for name, value in self._decode(sample).items():
             if self._transform is not None and name == self._names[0]:
                 self._store_image(name, value, out, row, rng, self._transform)
             else:
                 self._store(name, value, out[name], row)
 
-    def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
+    def _decode(self, sample: Sample) -> Mapping[str, AnyArray]:
         if self.hooks.decode is None:
             return {name: sample[name] for name in self._names}
-        return by_name(self.hooks.decode(sample, rng), self._names, "decode returned")
+        return by_name(self._run(self.hooks.decode, sample), self._names, "decode returned")
+
+    def _run(self, decode: DecodeHook, sample: Sample) -> object:
+        if self._seed is not None:
+            seed_globals(self._seed, sample.epoch, sample.index)
+        return decode(sample, self._rng.generator(sample.epoch, sample.index))
 
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
@@ -93,13 +115,29 @@ class RowMaker:
             raise ParameterError(f"tops: the source has {', '.join(raw_specs)}, but not {', '.join(missing)}")
         return {name: raw_specs[name] for name in self._names}
 
-    def _tried(self, sample: Sample) -> dict[str, ArraySpec]:
-        made = self._decode(sample, self._rng.generator(sample.epoch, sample.index))
-        return {name: ArraySpec(made[name].shape, made[name].dtype) for name in self._names}
-
     def _varying(
         self, specs: Mapping[str, ArraySpec], max_shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, ArraySpec]:
         if unknown := [name for name in max_shapes if name not in specs]:
             raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
         return {name: ArraySpec(tuple(shape), specs[name].dtype, varies=True) for name, shape in max_shapes.items()}
+
+
+def _of_rows(specs: Mapping[str, ArraySpec], names: Sequence[str], most: int) -> dict[str, ArraySpec]:
+    """Those whose samples have up to `most` rows."""
+    of_rows = {name: specs[name] for name in names if name in specs and specs[name].shape}
+    return {name: replace(spec, shape=(most, *spec.shape[1:]), varies=True) for name, spec in of_rows.items()}
+
+
+def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of what decode made if nobody has said what it makes."""
+    if isinstance(made, Mapping):
+        return tuple(map(str, made))
+    count = len(made) if isinstance(made, tuple | list) else 1
+    for names in (tops, fields):
+        if len(names) == count:
+            return names
+    raise ParameterError(
+        f"decode returned {count} arrays without names, and {len(fields)} are read ({', '.join(fields)}): return a "
+        "mapping of names to arrays, or give 'tops', a name for each"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from ..base.errors import SourceError
 from ..base.hooks import Sample
@@ -17,8 +18,9 @@ from ..base.specs import NamedRows, RaggedRows
 from ..sources.shuffle_buffer import ShuffleBuffer, shuffled
 from ..sources.stream import EMPTY_EPOCH, StreamSource
 from ..transport.error_channel import summary_of
-from ..transport.messages import BadRow, Fill, StreamBatch
+from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity, LoaderStatus
+from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, location_of
 
@@ -35,9 +37,12 @@ class Item:
 class DecodedStream:
     """`source`'s samples as `rows` makes them. `num_shards`: over all ranks together."""
 
-    def __init__(self, source: StreamSource, rows: RowMaker, num_shards: int) -> None:
+    def __init__(
+        self, source: StreamSource, rows: RowMaker, num_shards: int, postprocessor: Postprocessor | None = None
+    ) -> None:
         self.source = source
         self.rows = rows
+        self.postprocessor = postprocessor
         self.num_shards = num_shards
 
     def sample(self, item: Item) -> Sample:
@@ -102,7 +107,7 @@ class StreamWorker(Worker):
         status: LoaderStatus,
         channel: socket.socket,
     ) -> None:
-        super().__init__(parameters, decoded.rows.hooks.postprocess, slots, status, channel)
+        super().__init__(parameters, decoded.postprocessor, slots, status, channel)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
 
@@ -130,6 +135,14 @@ class StreamWorker(Worker):
             return WorkDone([self._fatal(count, wanted, error)], count)
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
         return WorkDone([self._report(wanted.shard, rows, good, *each) for each in bad], count)
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        batch = task.stream
+        if batch is None:
+            raise TypeError(f"a stream's loader got a batch without a shard: {task!r}")
+        first = batch.sequence * self.parameters.batch_size
+        indices = np.arange(first, first + task.batches[number], dtype=np.int64)
+        return BatchSamples(indices, batch.epoch, (batch.epoch, batch.shard, batch.sequence))
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
-from ..base.hooks import PostprocessHook
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import AnyArray, NamedRows, RaggedRows, Rows
+from ..base.specs import NamedRows, Rows
 from ..sources.stream import StreamSource
 from ..transport.error_channel import describe, send_exception, sendable, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
 from ..transport.status_board import Activity, LoaderStatus
-from .transform import CROPS
+from .postprocessing import BatchSamples, Postprocessor
 
 _MOST_CHARACTERS = 300
 
@@ -32,20 +30,21 @@ class WorkDone:
 
 
 class Worker(ABC):
-    """Makes rows in the slots, and says which could not be made. `slots`: each slot's rows by top name."""
+    """Makes rows in the slots, and says which could not be made. `slots`: each slot's rows by name."""
 
     def __init__(
         self,
         parameters: Parameters,
-        postprocess: PostprocessHook | None,
+        postprocessor: Postprocessor | None,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
         channel: socket.socket,
     ) -> None:
         self.parameters = parameters
-        self.slots = slots
+        self.slots = [postprocessor.decoded_rows(slot) for slot in slots] if postprocessor else slots
         self.status = status
-        self._postprocess = postprocess
+        self._postprocessor = postprocessor
+        self._whole_slots = slots
         self._channel = channel
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
@@ -59,15 +58,23 @@ class Worker(ABC):
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows."""
 
+    @abstractmethod
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        """Of the group's batch `number`, counted from 0."""
+
     def _postprocess_batches(self, task: Postprocess) -> list[BadRow]:
         """Run the hook on each batch; what it raises counts against the batch's first row."""
-        if self._postprocess is None:
+        if self._postprocessor is None:
             raise RuntimeError(f"slot {task.slot} is to be postprocessed, but there is no such hook")
+        replaced = dict(task.replaced)
         for number, rows in enumerate(task.batches):
             first = number * self.parameters.batch_size
+            samples = self.samples_of(task, number)
+            for row in range(rows):
+                samples.indices[row] = replaced.get(first + row, samples.indices[row])
             self.status.write(Activity.POSTPROCESSING)
             try:
-                postprocess_rows(self._postprocess, cut_rows(self.slots[task.slot], first, rows))
+                self._postprocessor.run(self._whole_slots[task.slot], first, samples)
             except Exception as error:
                 text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
                 return [self.with_cause(BadRow(first, -1, -1, -1, "", text), error)]
@@ -84,33 +91,6 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return sendable(source.where(index), _MOST_CHARACTERS)
     except Exception as error:
         return f"at a location that its source cannot name: {summary_of(error)}"
-
-
-def postprocess_rows(hook: PostprocessHook, rows: NamedRows) -> None:
-    """Call `hook` with the batch by name; it may change it in place or return what replaces it.
-
-    Raises what the hook raises, ValueError if what it returned has another shape or name.
-    """
-    batch = {name: _array(name, top) for name, top in rows.items() if name != CROPS}
-    result = hook(dict(batch))
-    if result is None:
-        return
-    if unknown := [name for name in result if name not in batch]:
-        raise ValueError(f"postprocess returned {', '.join(map(str, unknown))}, but the tops are {', '.join(batch)}")
-    for name, value in result.items():
-        if value is batch[name]:
-            continue
-        if np.shape(value) != batch[name].shape:
-            raise ValueError(
-                f"postprocess returned shape {np.shape(value)} for top {name!r}, expected {batch[name].shape}"
-            )
-        batch[name][...] = value
-
-
-def _array(name: str, top: Rows) -> AnyArray:
-    if isinstance(top, RaggedRows):
-        raise ValueError(f"postprocess needs samples of one shape, but top {name!r} has {top.spec}")
-    return top
 
 
 def cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:

@@ -155,11 +155,14 @@ def _check(
 # ---- groups
 
 
-def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float) -> int:
-    """How many batches share a slot: more than one only if they are small and quickly made."""
+def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
+    """How many batches share a slot: more than one only if they are small and quickly made.
+
+    `ahead`: batches that may be made ahead of the trainer, if that has a bound: two slots at least shall share them.
+    """
     by_size = _GROUP_BYTES // max(1, batch_bytes)
     by_time = int(_GROUP_S / max(1e-9, seconds_per_row * batch_size))
-    return max(1, min(by_size, by_time, _MOST_BATCHES))
+    return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ again because the first one died.
 
 from __future__ import annotations
 
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -45,6 +49,33 @@ class SampleRng:
         self._counter[3] = epoch
         self._bits.state = self._state
         return self._generator
+
+
+def seed_globals(seed: int, *numbers: int) -> None:
+    """Seed NumPy's, Python's and, if it is loaded, torch's global generators, for code that knows no other.
+
+    NumPy's takes 32 bits. It costs about 15 µs a call, most of it for the two Mersenne Twisters' 624 words.
+    """
+    key = derive_key(seed, "globals", *numbers)
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - the one that other people's code uses
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(key)
+
+
+@contextmanager
+def globals_kept() -> Iterator[None]:
+    """For trials in the trainer: its global generators go on as if nobody had used them."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    of_torch = torch.get_rng_state() if torch else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        if torch and of_torch is not None:
+            torch.set_rng_state(of_torch)
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:

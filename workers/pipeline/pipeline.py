@@ -26,6 +26,17 @@ from ..transport.messages import Announce
 from ..transport.status_board import Count, LoaderState
 from .feed import Feed
 
+_process = os.getpid()
+"""Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603 - there is one process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 class _At(NamedTuple):
     """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
@@ -54,7 +65,7 @@ class Pipeline(Closing):
     ) -> None:
         self.parameters = parameters
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
-        self._owner = os.getpid()
+        self._owner = _process
         self._feed: Feed | None = None
         self._open: dict[int, set[Batch]] = {}
         self._at = _At(self._plan.begin())
@@ -215,7 +226,7 @@ class Pipeline(Closing):
 
     def close(self) -> None:
         """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
-        if os.getpid() != self._owner:
+        if _process != self._owner:
             return  # a fork of the trainer: what it inherited is the trainer's to close
         self._finished = self.statistics()
         self._closed = True
@@ -229,8 +240,8 @@ class Pipeline(Closing):
     def _check_usable(self) -> None:
         if self._closed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if os.getpid() != self._owner:
+        if _process != self._owner:
             raise PipelineClosed(
-                f"the pipeline belongs to process {self._owner}, and this is process {os.getpid()}, a fork of it: "
+                f"the pipeline belongs to process {self._owner}, and this is process {_process}, a fork of it: "
                 "make a pipeline in the process that reads from it"
             )

@@ -56,7 +56,7 @@ class IndexedPlan(Plan):
             if 0 <= announce.rows < first + size:
                 break
             epoch, position = divmod(where.start, self.order.samples)
-            tops = {name: top[first : first + where.rows] for name, top in rows.items()}
+            tops = {name: rows[name][first : first + where.rows] for name in self.delivered}
             mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
             number = self.first_number + k
             batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.errors import ParameterError
-from ..base.hooks import Hooks, Sample
+from ..base.errors import ParameterError, SourceError
+from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import Source
-from ..base.specs import allocate_rows
+from ..base.specs import NamedRows, allocate_rows
 from ..loading.indexed_worker import DecodedSource, read_one
+from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.transform import CropMirror
@@ -22,6 +23,7 @@ from ..order.batches import Groups, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
+from ..order.sample_rng import globals_kept
 from ..order.shard_turns import StreamPosition
 from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
@@ -30,6 +32,9 @@ from .indexed_plan import IndexedPlan, make_batches
 from .packed import Packed
 from .plan import Plan, max_loaders, usable_cores
 from .stream_plan import StreamPlan
+
+_TRIAL_BATCH = 2
+"""Rows of the batch on which a postprocess hook is tried: enough to tell the axis of rows from others."""
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
@@ -41,23 +46,37 @@ _TRIAL_BYTES = 1 << 20
 def make_plan(
     parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
 ) -> Plan:
-    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what decode raises."""
-    source = source or open_declared(parameters, base_dir)
+    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what hooks raise."""
+    source = source or open_declared(parameters, hooks, base_dir)
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
-    if isinstance(source, StreamSource):
-        return _stream_plan(parameters, hooks, source, transform)
-    return _indexed_plan(parameters, hooks, source, transform, base_dir)
+    with globals_kept():
+        if isinstance(source, StreamSource):
+            return _stream_plan(parameters, hooks, source, transform)
+        return _indexed_plan(parameters, hooks, source, transform, base_dir)
 
 
-def open_declared(parameters: Parameters, base_dir: Path) -> Source | StreamSource:
-    """What `source` or `mix` declare; raises ParameterError, SourceError."""
+def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
+    """What `source` or `mix` declare, with the fields that are to be read; raises ParameterError, SourceError.
+
+    Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
+    it is read as it is by default.
+    """
+    if parameters.fields is not None or parameters.tops is None or hooks == Hooks():
+        return _open(parameters, parameters.fields or parameters.tops, base_dir)
+    try:
+        return _open(parameters, parameters.tops, base_dir)
+    except (ParameterError, SourceError):
+        return _open(parameters, None, base_dir)
+
+
+def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path) -> Source | StreamSource:
     declared = parameters.source
     if declared is None:
-        return open_mix(parameters.mix, tops=parameters.tops, base_dir=base_dir)
+        return open_mix(parameters.mix, tops=fields, base_dir=base_dir)
     if set(declared) == {StreamSource.kind}:
-        return StreamSource.from_options(declared[StreamSource.kind], tops=parameters.tops, base_dir=base_dir)
-    return open_source(declared, tops=parameters.tops, base_dir=base_dir)
+        return StreamSource.from_options(declared[StreamSource.kind], tops=fields, base_dir=base_dir)
+    return open_source(declared, tops=fields, base_dir=base_dir)
 
 
 # ---- by index
@@ -82,23 +101,33 @@ def _indexed_plan(
             lambda: read_one(source, trial_index),
             tops=parameters.tops,
             seed=parameters.seed,
+            seed_globals=parameters.seed_globals,
             transform=transform,
             max_shapes=parameters.max_shapes,
+            concatenate=parameters.concatenate,
+            max_rows=parameters.max_rows,
         )
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
         seconds = _seconds_per_row(timed, order, batches.start)
-    batch_bytes = sum(spec.nbytes for spec in rows.specs.values()) * parameters.batch_size
+        postprocessor = None
+        if hooks.postprocess is not None:
+            trial_rows = _made(timed, order, batches.start, min(parameters.batch_size, _TRIAL_BATCH))
+            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, trial_rows, trial_index)
+            seconds += per_row
+    made = postprocessor or rows
+    ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
+    batch_bytes = sum(spec.nbytes for spec in made.slot_specs.values()) * parameters.batch_size
     return IndexedPlan(
         parameters=parameters,
-        decoded=Packed(DecodedSource(source, rows), source.modules),
-        specs=rows.specs,
-        slot_specs=rows.slot_specs,
+        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules),
+        specs=made.specs,
+        slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
         max_loaders=max_loaders(parameters),
         seconds_per_row=seconds,
         order=order,
-        groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds)),
+        groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead)),
     )
 
 
@@ -138,13 +167,37 @@ def _seconds_per_row(decoded: DecodedSource, order: EpochOrder, position: int) -
 
 
 def _seconds_for(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -> float:
+    begun = time.perf_counter()
+    _made(decoded, order, position, rows)
+    return time.perf_counter() - begun
+
+
+def _made(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -> NamedRows:
     # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
     indices = np.repeat(order.indices(position, 1), rows)
     epochs = np.full(rows, position // order.samples, np.int64)
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    begun = time.perf_counter()
     decoded.make(indices, epochs, out, lambda _: None)
-    return time.perf_counter() - begun
+    return out
+
+
+def _postprocessor(
+    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, trial: NamedRows, index: int
+) -> tuple[Postprocessor, float]:
+    """The hook, tried on the rows `trial`, all of sample `index`; and the seconds that it took per row."""
+    count = len(next(iter(trial.values())))
+    samples = BatchSamples(np.full(count, index, np.int64), 0, ())
+    begun = time.perf_counter()
+    postprocessor = Postprocessor(
+        hook,
+        rows.slot_specs,
+        trial,
+        samples,
+        tops=parameters.tops,
+        seed=parameters.seed,
+        seed_globals=parameters.seed_globals,
+    )
+    return postprocessor, (time.perf_counter() - begun) / count
 
 
 # ---- as a stream
@@ -169,16 +222,26 @@ def _stream_plan(
         hooks,
         source.specs,
         lambda: _first_sample(source, num_shards, parameters.seed),
-        tops=parameters.tops if hooks.decode else None,
+        tops=parameters.tops if hooks != Hooks() else None,
         seed=parameters.seed,
+        seed_globals=parameters.seed_globals,
         transform=transform,
         max_shapes=parameters.max_shapes,
+        concatenate=parameters.concatenate,
+        max_rows=parameters.max_rows,
     )
+    postprocessor = None
+    if hooks.postprocess is not None:
+        trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))
+        for row in range(len(next(iter(trial.values())))):
+            rows.put(_first_sample(source, num_shards, parameters.seed), trial, row)
+        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, trial, 0)
+    made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,
-        decoded=Packed(DecodedStream(source, rows, num_shards), source.modules),
-        specs=rows.specs,
-        slot_specs=rows.slot_specs,
+        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules),
+        specs=made.specs,
+        slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
         max_loaders=max_loaders(parameters),
         shards=shards,

@@ -15,6 +15,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 from ..base.errors import ParameterError
@@ -23,6 +24,7 @@ from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, Rows
 from ..loading.indexed_worker import DecodedSource
 from ..loading.stream_worker import DecodedStream
+from ..loading.transform import CROPS
 from ..loading.worker import Worker
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce, StreamBatch
@@ -35,6 +37,9 @@ State = dict[str, int | str]
 
 _FEWEST_SLOTS = 3
 """One that the trainer reads, one that lies ready, one that is being filled."""
+
+_AHEAD = 4
+"""Batches made ahead of the trainer by `prefetch_batches: auto`; more of them if they are tiny and share slots."""
 
 
 class Progress(Protocol):
@@ -156,15 +161,22 @@ class Plan(ABC):
         decoded: DecodedSource | DecodedStream = self.decoded.value
         return decoded.source
 
+    @cached_property
+    def delivered(self) -> tuple[str, ...]:
+        """What of a slot's rows the trainer gets."""
+        return (*self.specs, *(name for name in self.slot_specs if name == CROPS))
+
     @property
     def layout(self) -> SlotLayout:
         return SlotLayout(self.slot_specs, self.batches_per_slot * self.parameters.batch_size)
 
     @property
     def slots(self) -> int:
-        """Slots in the ring: those to prefetch, and the one that the trainer holds."""
-        prefetched = -(-self.parameters.prefetch_batches // self.batches_per_slot)
-        return max(_FEWEST_SLOTS, prefetched + 1)
+        """Slots in the ring: for the batches made ahead, at most a number given, and one that is lent by view."""
+        ahead = self.parameters.prefetch_batches
+        if ahead == "auto":
+            return max(_FEWEST_SLOTS, -(-_AHEAD // self.batches_per_slot) + 1)
+        return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
 
 
 def usable_cores() -> int:

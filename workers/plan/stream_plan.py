@@ -48,7 +48,7 @@ class StreamPlan(Plan):
         stream = announce.stream
         if stream is None:
             raise TypeError(f"group {announce.group} of a stream was announced without saying which batch it is")
-        tops = {name: top[: stream.rows] for name, top in rows.items()}
+        tops = {name: rows[name][: stream.rows] for name in self.delivered}
         position = stream.sequence * self.parameters.batch_size
         number = self.first_number + announce.group
         return [Batch(number, stream.epoch, position, stream.rows, tops, announce.group, None, {}, stream.shard)]

@@ -9,48 +9,54 @@ import numpy as np
 
 from ..base.specs import AnyArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..loading.indexed_worker import DecodedSource
+from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
-from ..loading.worker import postprocess_rows
 from .plan import Plan
 
 
 def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
-    """Sample `index` by the names of the tops, after decode, crop and mirror, before mean and scale.
+    """Sample `index` by name, after decode, crop and mirror, before postprocess, mean and scale.
 
     Of a stream: the sample of that number in its first shard. Raises IndexError for a sample that is not there, and
     whatever reading and decode raise.
     """
-    rows = _decoded_rows(plan, [index], epoch)
-    return {name: top.get(0) if isinstance(top, RaggedRows) else top[0] for name, top in _tops(plan, rows).items()}
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    rows = allocate_rows(decoded.rows.slot_specs, 1)
+    _decode(plan, [index], epoch, rows)
+    return {name: _first(rows[name]) for name in decoded.rows.specs}
 
 
 def postprocessed_batch(plan: Plan, indices: Sequence[int], epoch: int) -> dict[str, Rows]:
-    """The batch of these samples after postprocess, if there is such a hook; raises what that raises too."""
-    rows = _decoded_rows(plan, indices, epoch)
+    """The batch of these samples by the names of the tops, after postprocess if there is such a hook.
+
+    Its random numbers are those of the batch that begins the epoch. Raises what reading and the hooks raise.
+    """
     decoded: DecodedSource | DecodedStream = plan.decoded.value
-    if decoded.rows.hooks.postprocess is not None:
-        postprocess_rows(decoded.rows.hooks.postprocess, rows)
-    return _tops(plan, rows)
+    slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
+    _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
+    if hook is not None:
+        number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
+        hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
+    return {name: slot[name] for name in plan.specs}
 
 
-def _tops(plan: Plan, rows: NamedRows) -> dict[str, Rows]:
-    return {name: rows[name] for name in plan.specs}
+def _first(rows: Rows) -> AnyArray:
+    first: AnyArray = rows.get(0) if isinstance(rows, RaggedRows) else rows[0]
+    return first
 
 
-def _decoded_rows(plan: Plan, indices: Sequence[int], epoch: int) -> NamedRows:
+def _decode(plan: Plan, indices: Sequence[int], epoch: int, rows: NamedRows) -> None:
     decoded: DecodedSource | DecodedStream = plan.decoded.value
-    rows = allocate_rows(plan.slot_specs, len(indices))
     if isinstance(decoded, DecodedSource):
+        samples = len(decoded.source)
         for index in indices:
-            if not 0 <= index < len(decoded.source):
-                raise IndexError(f"sample {index} of a source of {len(decoded.source)} samples")
+            if not 0 <= index < samples:
+                raise IndexError(f"sample {index} of a source of {samples} samples")
         decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda _: None)
-        return rows
+        return
     for row, index in enumerate(indices):
-        item = next(
-            islice(shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed), index, None), None
-        )
+        items = shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed)
+        item = next(islice(items, index, None), None)
         if item is None:
             raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
         decoded.rows.put(decoded.sample(item), rows, row)
-    return rows

@@ -10,9 +10,9 @@
         │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have cost a message: all
         │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
-It is started as an interpreter of its own (`python -m blobfeed.workers.processes.assembler DESCRIPTOR`), forks the
-nursery before it makes its ZeroMQ context, and waits in one place for all there is: releases, results, deaths of
-loaders (through the nursery), the death of the trainer (through its pidfd), and the next deadline.
+It is started as an interpreter of its own (assembler_main.py), forks the nursery before it makes its ZeroMQ context,
+and waits in one place for all there is: releases, results, deaths of loaders (through the nursery), the death of the
+trainer (through its pidfd), and the next deadline.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zmq
@@ -245,14 +245,18 @@ def _use_huge_pages(config: Config) -> Iterator[int]:
     yield from ring.use_huge_pages()
 
 
-def main() -> None:
-    """`python -m blobfeed.workers.processes.assembler DESCRIPTOR`, the descriptor holding the Config."""
+def run(descriptor: int, unguard: Callable[[], None]) -> None:
+    """The whole life of the assembler.
+
+    `descriptor` holds the Config. `unguard`: called when this process is about to watch the trainer itself.
+    """
     leave_signals_to_trainer()
     raise_descriptor_limit()
     _print_at_once()
-    config = Config.read(int(sys.argv[1]))
+    config = Config.read(descriptor)
     log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
     sys.path[:] = config.sys_path
+    unguard()
     nursery = Nursery(
         lambda loader, line: run_loader(config, loader, line),
         config.plan.decoded.modules,
@@ -295,7 +299,3 @@ def _end_group() -> None:
     """End this process and whatever programs user code has started in loaders and left behind."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

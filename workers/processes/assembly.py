@@ -70,11 +70,12 @@ class Assembly:
             yield Order(loader, number, self._message_for(task))
 
     def _message_for(self, task: Task) -> Fill | Postprocess:
+        stream = self._schedule.stream_batch(task.group)
         if not task.is_postprocess:
-            stream = self._schedule.stream_batch(task.group)
             return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
-        good_rows = min(self._failures.get(task.group, (_ALL_ROWS,)))
-        return Postprocess(task.id, task.slot, self._schedule.batch_rows(task.group, good_rows))
+        batches = self._schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
+        replaced = tuple(self._replaced.get(task.group, {}).items())
+        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream)
 
     # ---- from the loaders
 

@@ -22,7 +22,7 @@ from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
 
-_MODULE = f"{__package__}.assembler"
+_MODULE = f"{__package__}.assembler_main"
 
 
 class Shared:
@@ -66,7 +66,7 @@ class AssemblerProcess:
     def __init__(self, config: Config) -> None:
         descriptor = config.write()
         try:
-            self._process = _start(descriptor, config.descriptors)
+            self._process = _start(descriptor, config)
         finally:
             os.close(descriptor)
         try:
@@ -92,16 +92,16 @@ class AssemblerProcess:
         os.close(self.handle)
 
 
-def _start(configuration: int, inherited: Descriptors) -> subprocess.Popen[bytes]:
+def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
     """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
     the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
     to the trainer's standard error.
     """
     return subprocess.Popen(
-        [find_interpreter(), "-P", "-m", _MODULE, str(configuration)],
+        [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(config.descriptors.errors), config.sockets],
         stdin=subprocess.DEVNULL,
         stdout=2,
-        pass_fds=(configuration, *inherited.all()),
+        pass_fds=(descriptor, *config.descriptors.all()),
         env=child_environment(),
         start_new_session=True,
     )

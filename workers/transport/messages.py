@@ -108,11 +108,17 @@ class Fill(_Message, frozen=True, tag="fill"):
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on batches in `slot`; `batches`: the rows of each, in their order."""
+    """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
+
+    `replaced`, `stream`: as for Announce.
+    """
 
     task: int
+    group: int
     slot: int
     batches: tuple[int, ...]
+    replaced: tuple[tuple[int, int], ...] = ()
+    stream: StreamBatch | None = None
 
 
 class Order(_Message, frozen=True, tag="order"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.blobs import Blob, BlobList
+from blobfeed.trainer.layer_types.blobs import Blob
 from blobfeed.trainer.prototxt.errors import BlobError
 from numpy.typing import NDArray
 
@@ -52,7 +52,7 @@ def test_memory_stays_when_a_blob_shrinks_and_moves_when_it_grows() -> None:
 
 
 @pytest.mark.parametrize("shape", [((2, 3),), ([2],), (2.0,), (np.int64(2),), (torch.tensor(2),)])
-def test_reshape_takes_plain_integers_alone(shape: tuple[object, ...]) -> None:
+def test_reshape_takes_only_plain_integers(shape: tuple[object, ...]) -> None:
     with pytest.raises(TypeError, match="plain Python integers"):
         Blob(CPU).reshape(*shape)  # type: ignore[arg-type]
 
@@ -110,13 +110,3 @@ def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
     assert (blob.shape, blob.data.tolist()) == ((3, 1), [[2.0]] * 3)
     blob.reshape(2)
     assert blob.data.tolist() == [1.0, 1.0]
-
-
-def test_a_blob_list_is_no_list() -> None:
-    blobs = [shaped(1), shaped(2)]
-    listed = BlobList(blobs)
-    assert (len(listed), listed[1], listed[-1]) == (2, blobs[1], blobs[1])
-    with pytest.raises(IndexError):
-        listed[2]
-    with pytest.raises(TypeError):
-        listed[0:1]  # type: ignore[index]

@@ -10,8 +10,10 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types.pooling import pooled_size
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import NetError
-from blobfeed.trainer.prototxt.schema import Phase
+from blobfeed.trainer.prototxt.blob_proto import fill_blob
+from blobfeed.trainer.prototxt.descriptors import message_class
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
+from blobfeed.trainer.prototxt.schema import BlobProto, Phase
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -26,6 +28,11 @@ DRAW = np.random.default_rng(0)
 
 def numbers(*shape: int) -> Floats:
     return DRAW.normal(size=shape).astype(np.float32)
+
+
+def weights_of(blob: torch.Tensor) -> Floats:
+    array: Floats = blob.detach().clone().numpy()
+    return array
 
 
 def run(net: Net, **inputs: Floats) -> Floats:
@@ -82,6 +89,18 @@ def test_convolution_takes_height_and_width_one_by_one(tmp_path: Path) -> None:
     net = layer_net(tmp_path, f'type: "Convolution" convolution_param {{ {options} }}', x=numbers(1, 1, 5, 5))
     assert net.blobs["y"].shape == (1, 2, 3, 5)
     assert len(net.layers["y"].blobs) == 1
+
+
+def test_convolution_begins_at_its_axis_and_takes_what_stands_before_as_a_batch(tmp_path: Path) -> None:
+    x = numbers(2, 3, 4, 7)
+    options = 'num_output: 5 kernel_size: 3 axis: 2 weight_filler { type: "xavier" }'
+    net = layer_net(tmp_path, f'type: "Convolution" convolution_param {{ {options} }}', x=x)
+    weights = weights_of(net.layers["y"].blobs[0])
+    assert weights.shape == (5, 4, 3)
+    y = run(net, x=x)
+    assert y.shape == (2, 3, 5, 5)
+    windows = np.lib.stride_tricks.sliding_window_view(x, 3, axis=3)
+    np.testing.assert_allclose(y, np.einsum("bncik,ock->bnoi", windows, weights), atol=1e-5)
 
 
 def pooled(x: Floats, kernel: int, stride: int, pad: int, average: bool) -> Floats:
@@ -157,7 +176,7 @@ def test_inner_product_flattens_from_its_axis_on(tmp_path: Path) -> None:
 
 def test_inner_product_refuses_another_number_of_inputs_than_it_has_weights_for(tmp_path: Path) -> None:
     net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
-    with pytest.raises(NetError, match=r"has 4 inputs, and the weights are for 3"):
+    with pytest.raises(NetError, match=r"has 4 inputs, but the weights are for 3"):
         run(net, x=numbers(2, 4))
 
 
@@ -251,13 +270,13 @@ def test_batch_norm_uses_the_batch_in_training_and_what_it_remembers_in_testing(
     np.testing.assert_allclose(run(net, x=x), normal(x, x.mean(axes), x.var(axes)), atol=1e-4)
     run(net, x=z)
     # Older batches count half as much with each newer one; the third number is what the sums are divided by.
-    mean, variance, weight = (blob.detach().numpy() for blob in net.layers["y"].blobs)
+    mean, variance, weight = (weights_of(blob) for blob in net.layers["y"].blobs)
     np.testing.assert_allclose(weight, [1.5])
     np.testing.assert_allclose(mean, x.mean(axes) / 2 + z.mean(axes), atol=1e-5)
     np.testing.assert_allclose(variance, x.var(axes, ddof=1) / 2 + z.var(axes, ddof=1), rtol=1e-5)
     test = layer_net(tmp_path, 'type: "BatchNorm"', Phase.TEST, x=x)
     test.share_weights(net)
-    np.testing.assert_allclose(run(test, x=x), normal(x, mean / 1.5, variance / 1.5), atol=1e-4)
+    np.testing.assert_allclose(run(test, x=x), normal(x, mean / np.float32(1.5), variance / np.float32(1.5)), atol=1e-4)
     assert not list(net.learnt())
 
 
@@ -280,7 +299,7 @@ def test_lrn_within_a_channel(tmp_path: Path) -> None:
 
 
 def softmax_loss(x: Floats, labels: Floats) -> Floats:
-    """For each place: minus the logarithm of the probability of its label; x: (places, classes)."""
+    """For each position: minus the logarithm of the probability of its label; x: (positions, classes)."""
     logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
     losses: Floats = -logarithms[np.arange(len(x)), labels.astype(int)]
     return losses
@@ -320,9 +339,9 @@ def test_softmax_with_loss_gives_the_probabilities_as_second_top(tmp_path: Path)
 
 @pytest.mark.parametrize("label", [-1, 3])
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
-def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, label: int) -> None:
+def test_a_label_that_names_no_class_is_refused(tmp_path: Path, kind: str, label: int) -> None:
     net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=numbers(2, 3), z=numbers(2))
-    with pytest.raises(NetError, match=f"label {label} is no class: there are scores for 3 classes, 0 to 2"):
+    with pytest.raises(NetError, match=f"label {label} names no class: there are scores for 3 classes, 0 to 2"):
         run(net, x=numbers(2, 3), z=np.array([0, label], np.float32))
 
 
@@ -417,3 +436,139 @@ def test_a_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -
 def test_weights_begin_as_zeros_where_no_filler_is_given(tmp_path: Path) -> None:
     net = layer_net(tmp_path, 'type: "InnerProduct" inner_product_param { num_output: 5 }', x=numbers(2, 3))
     assert all((blob == 0).all() for blob in net.layers["y"].blobs)
+
+
+def test_embed_adds_up_the_gradients_of_rows_that_occur_twice(tmp_path: Path) -> None:
+    x = np.array([[0, 2, 2], [1, 0, 2]], np.float32)
+    net = layer_net(tmp_path, 'type: "Embed" embed_param { input_dim: 4 num_output: 2 }', x=x)
+    run(net, x=x)
+    weights, bias = net.layers["y"].blobs
+    gradients = torch.autograd.grad(net.values["y"].sum(), [weights, bias])
+    assert gradients[0].tolist() == [[2, 2], [1, 1], [3, 3], [0, 0]]
+    assert gradients[1].tolist() == [6, 6]
+    with pytest.raises(NetError, match="input 4 is not within input_dim: 0 to 3"):
+        run(net, x=x + 2)
+
+
+def test_stochastic_pooling_draws_from_each_window_and_tests_with_the_weighted_mean(tmp_path: Path) -> None:
+    x = np.abs(numbers(2, 3, 5, 5))
+    options = 'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }'
+    drawn = run(layer_net(tmp_path, options, x=x), x=x)
+    tested = run(layer_net(tmp_path, options, Phase.TEST, x=x), x=x)
+    for n, c, i, j in np.ndindex(*drawn.shape):
+        window = x[n, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
+        assert drawn[n, c, i, j] in window
+        assert tested[n, c, i, j] == pytest.approx((window**2).sum() / window.sum(), rel=1e-5)
+
+
+def test_accuracy_by_class_is_the_second_top(tmp_path: Path) -> None:
+    scores, labels = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]], np.array([0, 0, 1, 1], np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" top: "by_class" type: "Accuracy"', x=scores, z=labels)
+    assert run(net, x=scores, z=labels) == 0.5
+    assert net.blobs["by_class"].data.tolist() == [0.5, 0.5, 0.0]
+
+
+def test_dummy_data_draws_anew_unless_it_is_constant(tmp_path: Path) -> None:
+    text = """
+        layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+          num: 2 channels: 3 height: 1 width: 1 data_filler { value: 4 } data_filler { type: "uniform" } } }"""
+    net = make_net(tmp_path, text)
+    seen = []
+    for _ in range(2):
+        net.forward()
+        assert net.blobs["x"].data.flatten().tolist() == [4.0] * 6
+        seen.append(net.blobs["y"].data.clone())
+    assert seen[0].shape == (2, 3, 1, 1)
+    assert not torch.equal(*seen)
+
+
+def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Path) -> None:
+    x, cont, zero = numbers(6, 2, 3), np.ones((6, 2), np.float32), np.zeros((1, 2, 4), np.float32)
+    options = 'recurrent_param { num_output: 4 expose_hidden: true weight_filler { type: "uniform" min: -0.5 } }'
+    for kind, states in (("RNN", "h"), ("LSTM", "hc")):
+        bottoms = "".join(f' bottom: "{name}0"' for name in states)
+        tops = "".join(f' top: "{name}1"' for name in states)
+        inputs = {f"{name}0": zero for name in states}
+        text = f'bottom: "cont"{bottoms}{tops} type: "{kind}" {options}'
+        net = layer_net(tmp_path, text, Phase.TRAIN, **{"x": x, "cont": cont, **inputs})
+        whole = run(net, x=x, cont=cont, **inputs)
+        first = run(net, x=x[:4], cont=cont[:4], **inputs)
+        handed_on = {f"{name}0": np.array(net.blobs[f"{name}1"].data) for name in states}
+        second = run(net, x=x[4:], cont=cont[4:], **handed_on)
+        np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("filler", "holds"),
+    [
+        ('type: "positive_unitball"', lambda w: np.allclose(w.sum(1), 1) and (w >= 0).all()),
+        ('type: "gaussian" sparse: 2', lambda w: 0.05 < (w != 0).mean() < 0.16),
+        ('type: "msra" variance_norm: AVERAGE', lambda w: abs(w.std() / np.sqrt(2 / 60) - 1) < 0.05),
+    ],
+)
+def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
+    options = f'type: "InnerProduct" inner_product_param {{ num_output: 20 weight_filler {{ {filler} }} }}'
+    net = layer_net(tmp_path, options, x=numbers(1, 100))
+    assert callable(holds)
+    assert holds(net.layers["y"].blobs[0].detach().numpy())
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ('type: "Slice" top: "b" slice_param { slice_point: [1, 2] }', "needs one slice_point less"),
+        ('type: "Slice" top: "b" slice_param { slice_point: 9 }', "must rise from 1 to 3"),
+        ('type: "Slice" top: "b" top: "c"', "cannot be cut into 3 equal parts"),
+        ('type: "Reshape" reshape_param { shape { dim: 3 dim: -1 } }', "cannot be given the shape"),
+        ('type: "Reshape" reshape_param { shape { dim: -1 dim: -1 } }', "once -1"),
+        ('type: "Tile"', "tiles must be at least 1"),
+        ('type: "ArgMax" argmax_param { top_k: 200 }', "top_k must lie between 1 and 100"),
+        ('type: "Crop" bottom: "z" crop_param { offset: 3 }', "offset 3 and size 3 exceed an axis"),
+        ('type: "Embed" embed_param { num_output: 2 }', "input_dim must be at least 1"),
+        ('type: "LSTM" bottom: "z" recurrent_param { }', "num_output must be at least 1"),
+        ('type: "InfogainLoss" bottom: "z"', "needs a third bottom"),
+        ('type: "Clip" clip_param { min: 0 }', "needs 'max'"),
+        ('type: "Log" log_param { base: 1 }', "base must be"),
+        ('type: "Filter" bottom: "z" top: "b"', "one top for each bottom but the last"),
+        ('type: "Scale" bottom: "z"', "does not fit a bottom"),
+        ('type: "PReLU" propagate_down: [true, false]', "one propagate_down for each"),
+    ],
+)
+def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: str) -> None:
+    with pytest.raises((NetError, PrototxtError), match=what):
+        layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
+
+
+def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path) -> None:
+    blob = message_class(BlobProto)()
+    fill_blob(blob, np.diag([1, 2, 3]).astype(np.float32).reshape(1, 1, 3, 3))
+    (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
+    options = 'bottom: "z" type: "InfogainLoss" infogain_loss_param { source: "matrix.binaryproto" }'
+    x, labels = numbers(4, 3), np.array([0, 1, 2, 1], np.float32)
+    net = layer_net(tmp_path, options, x=x, z=labels)
+    expected = (softmax_loss(x, labels) * np.array([1, 2, 3, 2])).mean()
+    np.testing.assert_allclose(run(net, x=x, z=labels), expected, rtol=1e-5)
+
+
+def test_batch_norm_takes_the_three_params_of_old_files(tmp_path: Path) -> None:
+    net = layer_net(tmp_path, 'type: "BatchNorm" param { lr_mult: 1 } param {} param {}', x=numbers(2, 3))
+    assert not list(net.learnt())
+
+
+def test_mean_variance_normalization_of_vectors_leaves_nothing_unless_it_is_across_channels(tmp_path: Path) -> None:
+    x = numbers(3, 8)
+    assert not run(layer_net(tmp_path, 'type: "MVN"', x=x), x=x).any()
+    y = run(layer_net(tmp_path, 'type: "MVN" mvn_param { across_channels: true }', x=x), x=x)
+    np.testing.assert_allclose(y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_a_parameter_learns_as_any_other_weights(tmp_path: Path) -> None:
+    text = 'layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 2 } } }'
+    net = make_net(
+        tmp_path, with_inputs(text + 'layer { name: "l" type: "EuclideanLoss" bottom: "p" bottom: "x" }', x=(2,))
+    )
+    net.blobs["x"].data[...] = 3
+    torch.autograd.backward(net.forward())
+    (parameter,) = net.learnt()
+    assert parameter.weights.grad is not None
+    assert parameter.weights.grad.tolist() == [-1.5, -1.5]

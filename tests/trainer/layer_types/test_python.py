@@ -72,7 +72,7 @@ def test_param_str_is_empty_where_none_is_given(tmp_path: Path) -> None:
     assert user_layer(make_net(tmp_path, python_layer("Recorder"))).param_str == ""  # type: ignore[attr-defined]
 
 
-def test_a_layer_with_slots_gets_what_it_has_room_for(tmp_path: Path) -> None:
+def test_a_layer_with_slots_gets_what_its_slots_hold(tmp_path: Path) -> None:
     hooks = "setup = reshape = forward = backward = lambda self, *blobs: None"
     (tmp_path / "mine.py").write_text(
         "class Slim:\n    __slots__ = ('param_str', 'phase')\n    def __init__(self, layer_param): pass\n    " + hooks
@@ -257,3 +257,54 @@ def test_what_is_already_running_is_closed_when_a_later_layer_cannot_be_made(tmp
     import mine  # type: ignore[import-not-found]
 
     assert len(mine.closed) == 1
+
+
+# A factor for each number, learnt; its gradient is added to what is there, as Caffe's own layers do.
+FACTOR = """
+class Factor:
+    def __init__(self, layer_param): pass
+
+    def setup(self, bottom, top):
+        self.blobs.add_blob(*bottom[0].shape[1:])
+        self.blobs[0].data[...] = 1.5
+
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        self.kept = bottom[0].data.clone()
+        top[0].data[...] = bottom[0].data * self.blobs[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        self.blobs[0].diff[...] += (top[0].diff * self.kept).sum(0)
+        bottom[0].diff[...] = top[0].diff * self.blobs[0].data
+"""
+
+
+@pytest.mark.parametrize("top", ["y", "a"])
+def test_a_layer_with_learnt_blobs_trains_as_scale_does_in_place_or_not(tmp_path: Path, top: str) -> None:
+    (tmp_path / "mine.py").write_text(FACTOR)
+    wiring = f'bottom: "a" top: "{top}" param {{ lr_mult: 1 }}'
+    tail = f'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{top}" bottom: "b" top: "loss" }}'
+    own = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring=wiring) + tail)
+    scale = f'layer {{ name: "p" type: "Scale" {wiring} scale_param {{ filler {{ value: 1.5 }} }} }}'
+    built_in = make_net(tmp_path, TWO_LINEAR + scale + tail)
+    for _ in range(2):
+        expected, found = gradients(built_in), gradients(own)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+        factors = [net.layers["p"].blobs[0].grad for net in (own, built_in)]
+        assert factors[0] is not None
+        torch.testing.assert_close(*factors)
+    assert len(list(own.learnt())) == 5
+
+
+def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FACTOR)
+    text = TWO_LINEAR + python_layer("Factor", wiring='bottom: "a" top: "y"')
+    train, test = make_net(tmp_path, text), make_net(tmp_path, text, Phase.TEST)
+    test.share_weights(train)
+    with torch.no_grad():
+        train.layers["p"].blobs[0].fill_(0)
+    test.blobs["x"].data[...] = 1
+    test.forward()
+    assert not test.blobs["y"].data.any()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import BlobError, NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter, NetStateRule, Phase
+from blobfeed.trainer.prototxt.schema import NetStateRule, Phase
 
 from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
 
@@ -67,7 +68,7 @@ def test_include_and_exclude_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrototxtError, match="no layer is in the net in phase TRAIN"):
+    with pytest.raises(PrototxtError, match="no layer is included in phase TRAIN"):
         make_net(tmp_path, 'layer { name: "a" type: "Input" include { phase: TEST } }')
 
 
@@ -80,7 +81,19 @@ def test_an_unknown_layer_type_is_named_with_its_line_and_the_nearest(tmp_path: 
 
 
 def test_a_layer_type_that_only_caffe_has_is_refused(tmp_path: Path) -> None:
-    assert "type 'Data' is not supported" in str(refusal(tmp_path, 'layer { name: "d" type: "Data" top: "x" }'))
+    for kind, instead in (
+        ("Data", "with a Python layer"),
+        ("MemoryData", "Input layer"),
+        ("HDF5Output", "from Python"),
+    ):
+        error = refusal(tmp_path, f'layer {{ name: "d"\n type: "{kind}" top: "x" }}')
+        assert f"type {kind!r} is not supported" in str(error)
+        assert instead in str(error)
+        assert error.line == 2
+
+
+def test_debug_info_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path, with_inputs("\ndebug_info: true", x=(1,))).line == 3
 
 
 def test_options_of_another_layer_type_are_refused_and_not_ignored(tmp_path: Path) -> None:
@@ -116,12 +129,12 @@ def test_a_bottom_that_is_made_in_another_phase_says_so(tmp_path: Path) -> None:
 
 def test_two_layers_of_one_name_are_refused(tmp_path: Path) -> None:
     text = with_inputs('layer { name: "x" type: "ReLU" bottom: "x" top: "y" }', x=(1,))
-    assert "a second layer is called 'x'" in str(refusal(tmp_path, text))
+    assert "layer 'x': a layer above has the same name" in str(refusal(tmp_path, text))
 
 
 def test_a_layer_without_name_or_type_is_refused(tmp_path: Path) -> None:
-    assert "has no 'type'" in str(refusal(tmp_path, 'layer { name: "x" }'))
-    assert "has no 'name'" in str(refusal(tmp_path, 'layer { type: "ReLU" }'))
+    assert "needs a 'type'" in str(refusal(tmp_path, 'layer { name: "x" }'))
+    assert "needs a 'name'" in str(refusal(tmp_path, 'layer { type: "ReLU" }'))
 
 
 def test_the_wrong_number_of_bottoms_or_tops_is_refused(tmp_path: Path) -> None:
@@ -149,7 +162,7 @@ def test_more_param_than_weights_is_refused(tmp_path: Path) -> None:
     text = with_inputs('layer { name: "r" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }', x=(1,))
     error = refusal(tmp_path, text)
     assert error.line == 3
-    assert "has 0 kinds of weights, and `param` is given 1 times" in str(error)
+    assert "has 0 weight blobs, but `param` is given 1 times" in str(error)
 
 
 def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -166,7 +179,7 @@ def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output is needed"),
+        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output must be at least 1"),
         ('type: "Convolution" convolution_param { num_output: 1 }', "kernel_size is needed"),
         ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 }', "kernel_w is needed as well"),
         ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 kernel_h: 1 kernel_w: 1 }', "not both"),
@@ -175,21 +188,26 @@ def test_an_unknown_filler_is_refused_with_its_line(tmp_path: Path) -> None:
             'type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 stride: 0 }',
             "stride must be at least 1",
         ),
-        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "divides not both"),
+        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "does not divide both"),
         ('type: "Pooling" pooling_param { }', "kernel_size is needed"),
-        ('type: "Pooling" pooling_param { kernel_size: 2 stride: 3 }', "larger than the kernel"),
-        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 2 }', "more than half the kernel"),
-        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "no room for"),
-        ('type: "InnerProduct" inner_product_param { }', "num_output is needed"),
-        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "axis 4 is none of a bottom"),
+        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 3 }', "must be smaller than the kernel"),
+        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 1 pool: STOCHASTIC }', "STOCHASTIC takes no pad"),
+        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "takes no kernel"),
+        ('type: "InnerProduct" inner_product_param { }', "num_output must be at least 1"),
+        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "has no axis 4"),
         ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "between 0 and 1"),
         ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
-        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no k for WITHIN_CHANNEL"),
+        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
         ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
+        (
+            'type: "Convolution" bottom: "x" convolution_param { num_output: 1 kernel_size: 1 }',
+            "as many tops as bottoms",
+        ),
+        ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 kernel_w: 1 axis: 0 }', "two spatial axes"),
         ('type: "Scale" scale_param { axis: 2 num_axes: 3 }', "num_axes 3 does not fit"),
-        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "lies behind"),
+        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "comes after"),
         ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "one coeff for each"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "SUM alone"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "only with operation: SUM"),
         ('type: "Python"', "python_param needs 'module'"),
     ],
 )
@@ -204,9 +222,10 @@ def test_options_that_cannot_be_honoured_are_refused_with_their_line(tmp_path: P
     [
         ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 9 }', "is larger than the bottom"),
         ('type: "Pooling" pooling_param { kernel_size: 9 }', "is larger than the bottom"),
-        ('type: "Concat" bottom: "z"', "may differ in axis 1 alone"),
-        ('type: "Eltwise" bottom: "z"', "must have one shape"),
-        ('type: "EuclideanLoss" bottom: "z"', "must have one shape"),
+        ('type: "Pooling" pooling_param { kernel_size: 1 stride: 5 }', "begins behind the bottom"),
+        ('type: "Concat" bottom: "z"', "may differ only in axis 1"),
+        ('type: "Eltwise" bottom: "z"', "the same shape"),
+        ('type: "EuclideanLoss" bottom: "z"', "must have the same shape"),
         ('type: "SoftmaxWithLoss" bottom: "z"', "need 25 labels"),
     ],
 )
@@ -225,10 +244,8 @@ def test_an_input_needs_one_shape_or_one_for_each_top(tmp_path: Path) -> None:
 
 
 def test_a_shape_below_zero_is_refused_where_it_stands(tmp_path: Path) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text('layer { name: "x" type: "Input" top: "a" input_param { shape { dim: -1 } } }')
-    with pytest.raises(PrototxtError, match="1:69"):
-        read_prototxt(path, NetParameter)
+    text = 'layer { name: "x" type: "Input" top: "a"\n input_param { shape {\n dim: -1 } } }'
+    assert refusal(tmp_path, text).line == 3
 
 
 def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
@@ -244,3 +261,100 @@ def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
     assert net.output_names == ["c", "a"]
     with pytest.raises(BlobError):
         net.blobs["a"].reshape(-1)
+
+
+SHARED = """
+layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" param { name: "w" lr_mult: 2 } param { name: "b" }
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "c" type: "InnerProduct" bottom: "z" top: "c" param { name: "w" MORE } param { name: "b" decay_mult: 0 }
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "c" top: "loss" }
+"""
+
+
+def test_weights_of_one_name_are_shared_and_learnt_once(tmp_path: Path) -> None:
+    net = make_net(tmp_path, with_inputs(SHARED.replace("MORE", ""), x=(4, 2), z=(4, 2)))
+    assert net.layers["a"].blobs[0] is net.layers["c"].blobs[0]
+    weights, bias = net.learnt()
+    assert (weights.lr_mult, weights.decay_mult) == (2.0, 1.0)
+    assert (bias.lr_mult, bias.decay_mult) == (1.0, 0.0)
+    for name in "xz":
+        net.blobs[name].data[...] = np.random.default_rng(0).normal(size=(4, 2))
+    torch.autograd.backward(net.forward())
+    assert weights.weights.grad is not None
+    # The same input through the same weights: the loss is 0 whatever they are.
+    assert not weights.weights.grad.any()
+
+
+def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> None:
+    text = (
+        SHARED.replace("MORE", "share_mode: PERMISSIVE")
+        .replace(' param { name: "b" }', "")
+        .replace(' param { name: "b" decay_mult: 0 }', "")
+    )
+    text = text.replace('"z" top: "c"', '"z" top: "c6"').replace(
+        'layer { name: "loss"', 'layer { name: "sum" type: "Reduction" bottom: "c6" top: "sum" loss_weight: 1 }\n#'
+    )
+    text = text.replace("num_output: 3", "num_output: 6", 1)
+    net = make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)))
+    own, shared = net.layers["a"].blobs[0], net.layers["c"].blobs[0]
+    assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
+    for _ in range(2):
+        net.blobs["z"].data[...] = 1
+        own.grad = None
+        torch.autograd.backward(net.forward())
+        assert own.grad is not None
+        assert own.grad.unique().tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("more", "z", "what"),
+    [
+        ("", (4, 3), r"'w' have the shape \(3, 3\), and those of layer 'a' \(3, 2\)"),
+        ("share_mode: PERMISSIVE", (4, 3), "only their counts must agree"),
+        ("lr_mult: 1", (4, 2), "lr_mult of the weights 'w' is 1, and 2 in layer 'a'"),
+    ],
+)
+def test_weights_that_cannot_be_shared_are_named(tmp_path: Path, more: str, z: tuple[int, ...], what: str) -> None:
+    with pytest.raises(PrototxtError, match=what):
+        make_net(tmp_path, with_inputs(SHARED.replace("MORE", more), x=(4, 2), z=z))
+
+
+def test_no_gradient_goes_where_propagate_down_is_false(tmp_path: Path) -> None:
+    net = make_net(
+        tmp_path,
+        with_inputs(SHARED.replace('top: "loss"', 'top: "loss" propagate_down: [false, true]'), x=(4, 2), z=(4, 2))
+        .replace('param { name: "w" lr_mult: 2 } param { name: "b" }', "")
+        .replace('param { name: "w" MORE } param { name: "b" decay_mult: 0 }', ""),
+    )
+    torch.autograd.backward(net.forward())
+    assert [each.weights.grad is None for each in net.learnt()] == [True, True, False, False]
+
+
+def test_with_force_backward_the_inputs_have_gradients_too(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "l" type: "EuclideanLoss" bottom: "x" bottom: "z" top: "l" }', x=(2, 1), z=(2, 1))
+    net = make_net(tmp_path, "force_backward: true " + text)
+    net.blobs["x"].data[...] = 3
+    (gradient,) = torch.autograd.grad(net.forward(), [net.values["x"]])
+    assert gradient.tolist() == [[1.5], [1.5]]
+
+
+def test_fields_that_choose_among_caffes_implementations_are_listed(tmp_path: Path) -> None:
+    text = 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" relu_param { engine: CUDNN } }'
+    assert make_net(tmp_path, with_inputs(text, x=(1,))).without_effect == ["engine"]
+
+
+def test_a_loss_need_not_name_its_top(tmp_path: Path) -> None:
+    text = with_inputs('layer { name: "far" type: "EuclideanLoss" bottom: "x" bottom: "z" }', x=(2, 1), z=(2, 1))
+    net = make_net(tmp_path, text)
+    net.blobs["x"].data[...] = 2
+    assert float(net.forward()) == 2
+    assert net.output_names == ["far"]
+
+
+def test_a_layer_may_have_a_phase_of_its_own(tmp_path: Path) -> None:
+    text = 'layer { name: "d" type: "Dropout" bottom: "x" top: "y" phase: TEST }'
+    net = make_net(tmp_path, with_inputs(text, x=(100,)))
+    net.blobs["x"].data[...] = 1
+    net.forward()
+    assert set(net.blobs["y"].data.tolist()) == {1.0}

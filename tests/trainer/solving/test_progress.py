@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from blobfeed.trainer.solving.progress import BarReporter, LineReporter, Meter, make_reporter
 from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.threads import choose_threads
-from blobfeed.trainer.solving.training import StopRequest
+from blobfeed.trainer.solving.training import StopRequest, choose_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +53,7 @@ def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureF
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 2")
     (tmp_path / "batches.py").write_text(WITH_STATISTICS)
     with Solver.from_file(path) as solver:
-        reporter = LineReporter(solver)
+        reporter = LineReporter()
         for _ in range(3):
             loss = float(solver.step())
             reporter.stepped(solver)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.solving import snapshot as snapshots
-from blobfeed.trainer.solving.scoring import score_net
 from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.training import score_net
 
 from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
 
@@ -104,7 +104,7 @@ def test_a_snapshot_cannot_execute_anything(tmp_path: Path, monkeypatch: pytest.
     torch.save({"format": Evil()}, tmp_path / "evil.pt")
     (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil()))
     for name in ("evil.pt", "evil.pickle"):
-        with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+        with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed"):
             snapshots.load(tmp_path / name)
     assert not (tmp_path / "executed").exists()
 
@@ -112,7 +112,7 @@ def test_a_snapshot_cannot_execute_anything(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half", b"net: 1", b"\x89HDF\r\n\x1a\n"])
 def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "some.pt").write_bytes(content)
-    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+    with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed"):
         snapshots.load(tmp_path / "some.pt")
 
 
@@ -120,13 +120,13 @@ def test_a_half_written_snapshot_is_refused(tmp_path: Path) -> None:
     with Solver.from_file(write_project(tmp_path)) as solver:
         saved = solver.save()
     saved.write_bytes(saved.read_bytes()[:-100])
-    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+    with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed"):
         snapshots.load(saved)
 
 
 def test_weights_of_somebody_else_are_refused(tmp_path: Path) -> None:
     torch.save({"ip1.weight": torch.zeros(1)}, tmp_path / "other.pt")
-    with pytest.raises(SnapshotError, match="is no snapshot that blobfeed wrote"):
+    with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed"):
         snapshots.load(tmp_path / "other.pt")
 
 

@@ -39,8 +39,8 @@ def losses(solver: Solver, steps: int) -> list[float]:
 class Quiet(LineReporter):
     """Keeps what is said."""
 
-    def __init__(self, solver: Solver) -> None:
-        super().__init__(solver)
+    def __init__(self) -> None:
+        super().__init__()
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
@@ -48,7 +48,7 @@ class Quiet(LineReporter):
 
 
 def run(solver: Solver) -> list[str]:
-    reporter = Quiet(solver)
+    reporter = Quiet()
     with StopRequest() as stop:
         train(solver, reporter, stop)
     return reporter.said
@@ -233,22 +233,27 @@ def test_a_net_is_found_beside_the_solver_and_in_the_working_directory(
         (("base_lr: 0.1", ""), "base_lr is needed"),
         (("max_iter: 30", ""), "max_iter is needed"),
         (('lr_policy: "step"', ""), "lr_policy is needed"),
-        (('net: "net.prototxt"', ""), "exactly one of net and train_net"),
-        (('net: "net.prototxt"', 'net: "net.prototxt" train_net: "net.prototxt"'), "exactly one of net and train_net"),
+        (('net: "net.prototxt"', ""), "exactly one of net, net_param, train_net"),
+        (
+            ('net: "net.prototxt"', 'net: "net.prototxt" train_net: "net.prototxt"'),
+            "exactly one of net, net_param, train_net",
+        ),
         (
             ('net: "net.prototxt"', 'net: "nte.prototxt"'),
             r"nte\.prototxt: no such file \(named at .*solver\.prototxt:2:1",
         ),
-        (("max_iter: 30", 'max_iter: 30 type: "Adam"'), "solver type 'Adam' is not supported"),
-        (("max_iter: 30", "max_iter: 30 rms_decay: 0.5"), "'rms_decay' is no field of SolverParameter"),
-        (("max_iter: 30", "max_iter: 30 debug_info: true"), "'debug_info' is no field of SolverParameter"),
+        (("max_iter: 30", 'max_iter: 30 type: "Adm"'), r"solver type 'Adm' is not supported \(did you mean 'Adam'"),
+        (("max_iter: 30", 'max_iter: 30 type: "Adam" solver_type: ADAM'), "give type or solver_type"),
+        (("max_iter: 30", 'max_iter: 30 type: "AdaGrad"'), "AdaGrad has no momentum"),
+        (("max_iter: 30", "max_iter: 30 rms_dcay: 0.5"), "SolverParameter has no field 'rms_dcay'"),
+        (("max_iter: 30", "max_iter: 30 debug_info: true"), "debug_info is not supported"),
         (("max_iter: 30", 'max_iter: 30 regularization_type: "L3"'), "must be L1 or L2"),
         (("max_iter: 30", "max_iter: 30 iter_size: 0"), "iter_size must be at least 1"),
         (("max_iter: 30", "max_iter: 30 average_loss: 0"), "average_loss must be at least 1"),
         (("max_iter: 30", "max_iter: 30 test_iter: 4"), "needs a test_interval"),
         (("max_iter: 30", "max_iter: 30 test_interval: 4"), "test_interval needs test_iter"),
         (("max_iter: 30", "max_iter: 30 test_interval: 4 test_iter: 0"), "test_iter must be at least 1"),
-        (("max_iter: 30", 'max_iter: 30 test_net: "net.prototxt"'), "test_iter is given 0 times, for 1 test nets"),
+        (("max_iter: 30", 'max_iter: 30 test_net: "net.prototxt"'), "test_iter is given 0 times for 1 test nets"),
         (("max_iter: 30", "max_iter: 30 test_interval: 4 test_iter: 1 test_state {} test_state {}"), "given 2 times"),
     ],
 )
@@ -259,7 +264,7 @@ def test_a_solver_that_cannot_be_honoured_is_refused(tmp_path: Path, change: tup
 
 def test_a_net_without_a_loss_is_refused(tmp_path: Path) -> None:
     path = write_project(tmp_path, net=DATA_LAYER)
-    with Solver.from_file(path) as solver, pytest.raises(SolverError, match="no loss depends on weights"):
+    with Solver.from_file(path) as solver, pytest.raises(SolverError, match="no loss depends on learnt weights"):
         solver.step()
 
 
@@ -281,3 +286,28 @@ def test_on_cuda_the_whole_net_lives_there_and_learns_as_on_the_cpu(tmp_path: Pa
         assert {blob.data.device.type for blob in on_cuda.train_net.blobs.values()} == {"cuda"}
         assert {each.weights.device.type for each in on_cuda.train_net.learnt()} == {"cuda"}
     assert found == pytest.approx(expected, rel=0.05)
+
+
+def test_nets_may_stand_in_the_solver_itself(tmp_path: Path) -> None:
+    inline = SMALL_SOLVER.replace('net: "net.prototxt"', f"net_param {{ {SMALL_NET} }}")
+    path = write_project(tmp_path, solver=f"{inline} test_interval: 10 test_iter: 2")
+    with Solver.from_file(path) as solver:
+        found = losses(solver, 3)
+        assert "accuracy" in solver.test()[0]
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        assert found == losses(solver, 3)
+    broken = SMALL_SOLVER.replace('net: "net.prototxt"', 'net_param {\n layer { name: "a"\n type: "Relu" } }')
+    with pytest.raises(PrototxtError, match=r"solver\.prototxt:4:2: .*'Relu' is not supported"):
+        Solver.from_file(write_project(tmp_path, solver=broken))
+
+
+def test_the_old_numbers_of_solvers_are_known(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER + "solver_type: NESTEROV")) as solver:
+        assert solver.param.type == "Nesterov"
+
+
+def test_the_objective_of_a_test_is_told_if_wanted(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_interval: 10 test_iter: 2 test_compute_loss: true")
+    with Solver.from_file(path) as solver:
+        scores = solver.test()[0]
+    assert scores["total loss"] == pytest.approx(scores["loss"])

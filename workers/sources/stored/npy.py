@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 
 import msgspec
@@ -93,7 +94,7 @@ def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
             offset = stream.tell()
     except OSError as error:
         raise SourceError(f"source npy: {path!r} cannot be opened: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, TokenError) as error:  # the header is Python's syntax, which is tokenized
         raise SourceError(f"source npy: {path!r} is not a .npy file that can be read: {error}") from error
     _require_readable(stamp, offset, shape, dtype)
     if in_fortran_order and len(shape) > 1:
@@ -127,6 +128,8 @@ def _require_readable(stamp: FileStamp, offset: int, shape: tuple[int, ...], dty
         raise SourceError(f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself")
     if not shape:
         raise SourceError(f"{what} holds a single value: it has no axis that counts samples")
+    if min(shape) < 0:
+        raise SourceError(f"{what} is damaged: its header says shape {shape}; write or copy it again")
     if end > stamp.size:
         raise SourceError(
             f"{what} is cut short: shape {shape} of {dtype} ends at byte {end}, the file has {stamp.size}; write or "

@@ -1,4 +1,4 @@
-"""Where each field of a prototxt stands: the protobuf library parses the text, but forgets the lines."""
+"""Lines and columns of the fields of a prototxt: the protobuf library parses the text, but forgets them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _TOKEN = re.compile(
 
 
 @dataclass
-class Place:
+class Location:
     """A field in the text: its name, the line and column (from 1) of its first letter, and the fields inside it."""
 
     name: str
     line: int
     column: int
-    inside: list[Place] = field(default_factory=list)
+    inside: list[Location] = field(default_factory=list)
     opened: bool = False
 
-    def find(self, name: str, nth: int = 0) -> Place | None:
-        """The `nth` field called `name` directly inside this one, or the last where fewer are written out.
+    def find(self, name: str, nth: int = 0) -> Location | None:
+        """The `nth` field called `name` directly inside this one, or the last if there are fewer.
 
-        `stage: ["a", "b"]` is two values at one place.
+        `stage: ["a", "b"]` is two values at one location.
         """
-        found = [place for place in self.inside if place.name == name]
+        found = [location for location in self.inside if location.name == name]
         return found[min(nth, len(found) - 1)] if found else None
 
-    def follow(self, *path: str | int) -> Place:
-        """The deepest place on the way of `path`, such as ("layer", 3, "pooling_param"); numbers count repetitions."""
+    def follow(self, *path: str | int) -> Location:
+        """The deepest location along `path`, such as ("layer", 3, "pooling_param"); numbers count repetitions."""
         here, steps = self, list(path)
         while steps:
             name = str(steps.pop(0))
@@ -49,17 +49,17 @@ class Place:
         return here
 
 
-def read_places(text: str) -> Place:
-    """The fields of `text`, which the protobuf library has found to be well formed, under a root without a name."""
-    root = latest = Place("", 0, 0)
+def read_locations(text: str) -> Location:
+    """The fields of `text`, which must be well formed, inside a root without a name."""
+    root = latest = Location("", 0, 0)
     around = [root]
     for kind, token, line, column in _tokens(text):
         if kind == "field":
-            latest = Place(token, line, column)
+            latest = Location(token, line, column)
             around[-1].inside.append(latest)
         elif kind == "open":
             if latest.opened:  # the second element of `layer: [{...}, {...}]` has no name of its own
-                latest = Place(latest.name, line, column)
+                latest = Location(latest.name, line, column)
                 around[-1].inside.append(latest)
             latest.opened = True
             around.append(latest)

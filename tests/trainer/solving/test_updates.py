@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.net.graph import Learnt
+from blobfeed.trainer.net.learnt import Learnt
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.schema import SolverParameter
-from blobfeed.trainer.solving.sgd import SGD
+from blobfeed.trainer.solving.updates import SGD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -1,0 +1,262 @@
+"""A user's own code in the pipeline: what decode and postprocess make is what comes out, or an error says why not."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError, SampleError
+from blobfeed.workers.base.hooks import HookBatch, Sample
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
+
+from tests.support.waiting import wait_until
+
+SAMPLES = 48
+
+
+class Pictures(Source):
+    """Sample i is `data`, shape (3,) uint8, i, i+1, i+2, and `label`, i."""
+
+    kind = "pictures"
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return {"data": ArraySpec((3,), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        out["data"][...] = indices[:, None] + np.arange(3)  # type: ignore[index]
+        out["label"][...] = indices  # type: ignore[index]
+
+
+def delivered(num_loaders: int = 2, **parameters: Any) -> dict[str, Any]:
+    """All batches of one epoch, end to end."""
+    settings = {"batch_size": 8, "epochs": 1, "seed": 3, "shuffle": True, **parameters}
+    with BatchReader(Pictures(), num_loaders=num_loaders, **settings) as reader:
+        batches = [dict(batch) for batch in reader]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def pixels(labels: Any) -> Any:
+    return (labels[:, None] + np.arange(3)).astype(np.uint8)
+
+
+# ---- tops are what comes out
+
+
+def test_decode_makes_tops_that_the_source_does_not_have_and_leaves_others_out() -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        data = sample["data"]
+        return {"im_info": np.array([3.0, 1.0], np.float32), "wide": np.repeat(data, 2), "of": sample["label"]}
+
+    got = delivered(decode=decode)
+    assert sorted(got) == ["im_info", "of", "wide"]
+    assert got["im_info"].shape == (SAMPLES, 2)
+    np.testing.assert_array_equal(got["wide"], np.repeat(pixels(got["of"]), 2, axis=1))
+    assert sorted(got["of"].tolist()) == list(range(SAMPLES))
+
+
+def test_tops_names_what_a_tuple_holds() -> None:
+    got = delivered(decode=lambda sample, _: (sample["label"], sample["data"], 7), tops=["a", "b", "c"])
+    assert list(got) == ["a", "b", "c"]
+    np.testing.assert_array_equal(got["b"], pixels(got["a"]))
+    assert set(got["c"].tolist()) == {7}
+
+
+def test_a_tuple_of_unknown_length_needs_names() -> None:
+    with pytest.raises(ParameterError, match="decode returned 3 arrays without names, and 2 are read"):
+        BatchReader(Pictures(), batch_size=8, decode=lambda sample, _: (1, 2, 3))
+
+
+def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
+    np.save(tmp_path / "y.npy", np.arange(6))
+    source = {"npy": {"x": str(tmp_path / "x.npy"), "y": str(tmp_path / "y.npy")}}
+    decode: Callable[..., Any] = lambda sample, _: {"sum": sample["x"].sum() + sample["y"]}  # noqa: E731
+    with BatchReader(source, fields=["x", "y"], tops=["sum"], decode=decode, batch_size=6, epochs=1) as reader:
+        (batch,) = reader
+    assert batch["sum"].tolist() == [1 + 0, 5 + 1, 9 + 2, 13 + 3, 17 + 4, 21 + 5]
+
+
+# ---- whole batches
+
+
+def test_postprocess_may_change_the_type_of_a_top() -> None:
+    got = delivered(postprocess=lambda batch: {"data": ((batch["data"] - 127.5) / 127.5).astype(np.float32)})
+    assert got["data"].dtype == np.float32
+    np.testing.assert_array_equal(got["data"], ((pixels(got["label"]) - 127.5) / 127.5).astype(np.float32))
+
+
+def test_postprocess_may_leave_the_range_of_the_type_that_it_got() -> None:
+    got = delivered(postprocess=lambda batch: {"data": batch["data"] * 2.0 + 300})
+    np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 2.0 + 300)
+
+
+def test_what_postprocess_assigns_to_its_batch_counts_without_a_return() -> None:
+    def postprocess(batch: HookBatch) -> None:
+        batch["data"] = batch["data"] / 255
+        batch["mean"] = batch["data"].mean(axis=1)
+
+    got = delivered(postprocess=postprocess)
+    np.testing.assert_array_equal(got["data"], pixels(got["label"]) / 255)
+    np.testing.assert_array_equal(got["mean"], got["data"].mean(axis=1))
+
+
+def test_postprocess_may_change_shapes_and_drop_tops() -> None:
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"pairs": np.stack([batch["data"], batch["data"][::-1]], axis=1), "other": batch["label"][::-1]}
+
+    got = delivered(postprocess=postprocess, tops=["pairs", "other", "label"])
+    assert list(got) == ["pairs", "other", "label"]
+    assert got["pairs"].shape == (SAMPLES, 2, 3)
+    np.testing.assert_array_equal(got["pairs"][:, 0], pixels(got["label"]))
+    np.testing.assert_array_equal(got["pairs"][:, 1], pixels(got["other"]))
+
+
+def test_tops_that_change_places_do_not_overwrite_each_other() -> None:
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"low": batch["high"], "high": batch["low"]}
+
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        return {"low": sample["label"], "high": sample["label"] + 100}
+
+    got = delivered(decode=decode, postprocess=postprocess)
+    np.testing.assert_array_equal(got["low"], got["high"] + 100)
+
+
+def test_postprocess_in_place_costs_no_second_memory() -> None:
+    def postprocess(batch: HookBatch) -> None:
+        batch["data"] //= 2
+
+    got = delivered(postprocess=postprocess)
+    assert got["data"].dtype == np.uint8
+    np.testing.assert_array_equal(got["data"], pixels(got["label"]) // 2)
+
+
+def test_a_hook_knows_its_samples_and_its_epoch() -> None:
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"index": batch.indices, "epoch": np.full(len(batch.indices), batch.epoch)}
+
+    settings: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": True, "num_loaders": 2}
+    with BatchReader(Pictures(), postprocess=postprocess, **settings) as reader:
+        for batch in reader:
+            assert batch["index"].tolist() == batch.indices.tolist() == batch["label"].tolist()
+            assert set(batch["epoch"].tolist()) == {batch.epoch}
+
+
+def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatch], Any]:
+    """A hook that does something else in the batch that holds `label` than in the batch of setup."""
+
+    def postprocess(batch: HookBatch) -> Any:
+        return change(batch) if label in batch["label"] and len(batch["label"]) > 2 else {"new": batch["label"]}
+
+    return postprocess
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda batch: {"new": batch["label"] + 0.5}, r"postprocess gave .*\.5.* float64 for top 'new'.*int64"),
+        (lambda batch: {"new": batch["label"].astype(np.float64) * 1e30}, "for top 'new', which has the type int64"),
+        (lambda batch: {"new": batch["data"]}, r"postprocess gave shape \(8, 3\) for top 'new', expected \(8,\)"),
+        (lambda batch: {}, "postprocess gave no new, expected data, label, new"),
+        (lambda batch: 7, "postprocess returned a int: expected a mapping"),
+    ],
+)
+def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:
+    with pytest.raises(SampleError, match=told):
+        delivered(postprocess=_later(30, change), last_batch="drop")
+
+
+def test_another_type_that_holds_the_same_numbers_is_no_error() -> None:
+    got = delivered(postprocess=_later(30, lambda batch: {"new": batch["label"].astype(np.float64)}))
+    assert got["new"].dtype == np.int64
+    np.testing.assert_array_equal(got["new"], got["label"])
+
+
+@pytest.mark.parametrize("value", [3, np.float32(1.0), np.zeros(3)])
+def test_a_postprocess_without_rows_is_refused_in_setup(value: Any) -> None:
+    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 2"):
+        BatchReader(Pictures(), batch_size=8, postprocess=lambda batch: {"data": value})
+
+
+# ---- random numbers
+
+
+def mixup(batch: HookBatch, rng: np.random.Generator) -> dict[str, Any]:
+    other = rng.permutation(len(batch["data"]))
+    share = rng.beta(0.4, 0.4)
+    return {"data": (share * batch["data"] + (1 - share) * batch["data"][other]).astype(np.float32)}
+
+
+def of_the_global_generators(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+    return {"numpy": np.random.rand(), "python": random.random(), "label": sample["label"]}  # noqa: NPY002
+
+
+def globally_mixed(batch: HookBatch) -> dict[str, Any]:
+    return {"other": np.random.permutation(batch["label"])}  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [{"postprocess": mixup}, {"decode": of_the_global_generators}, {"postprocess": globally_mixed}],
+    ids=["mixup", "global generators", "global generators over batches"],
+)
+def test_random_numbers_do_not_depend_on_the_number_of_loaders(hooks: dict[str, Any]) -> None:
+    one, *others = (delivered(num_loaders, **hooks) for num_loaders in (1, 2, 7))
+    for other in others:
+        assert {name: array.tobytes() for name, array in other.items()} == {n: a.tobytes() for n, a in one.items()}
+
+
+def test_every_sample_has_random_numbers_of_its_own() -> None:
+    got = delivered(decode=of_the_global_generators)
+    assert len(set(got["numpy"].tolist())) == len(set(got["python"].tolist())) == SAMPLES
+
+
+def test_a_trial_in_setup_leaves_the_trainers_global_generators_alone() -> None:
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    expected = random.random(), np.random.rand()  # noqa: NPY002
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    BatchReader(Pictures(), batch_size=8, decode=of_the_global_generators, postprocess=globally_mixed).close()
+    assert (random.random(), np.random.rand()) == expected  # noqa: NPY002
+
+
+def test_the_global_generators_can_be_left_alone() -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        np.random.seed(7)  # noqa: NPY002
+        return {"label": sample["label"], "drawn": np.random.rand()}  # noqa: NPY002
+
+    assert len(set(delivered(decode=decode, seed_globals=False)["drawn"].tolist())) == 1
+
+
+# ---- no more ahead than was asked for
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5, 16])
+def test_no_more_batches_are_made_ahead_than_were_asked_for(ahead: int, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def postprocess(batch: HookBatch) -> None:
+        if os.environ.get("BLOBFEED_ROLE") == "loader":
+            with made.open("a") as file:
+                print(batch.indices[0], file=file)
+
+    settings: dict[str, Any] = {"batch_size": 2, "num_loaders": 1, "prefetch_batches": ahead}
+    with BatchReader(Pictures(), postprocess=postprocess, **settings) as reader:
+        batches = iter(reader)
+        for taken in range(1, 20):
+            next(batches)
+            count = len(made.read_text().split())
+            assert count <= taken + ahead, f"{count} batches were made when {taken} had been taken"
+        wait_until(lambda: len(made.read_text().split()) >= 19 + ahead // 2, "batches made ahead")

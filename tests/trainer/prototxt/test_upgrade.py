@@ -1,0 +1,93 @@
+"""Nets in Caffe's older formats are read as Caffe reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
+from blobfeed.trainer.prototxt.schema import DimCheckMode, NetParameter
+from google.protobuf import text_format
+
+
+def read(folder: Path, text: str) -> Document[NetParameter]:
+    path = folder / "old.prototxt"
+    path.write_text(text)
+    return read_prototxt(path, NetParameter)
+
+
+def layers(folder: Path, text: str) -> str:
+    """The net in today's words, on one line a layer."""
+    message = read(folder, text).message
+    return "\n".join(text_format.MessageToString(layer, as_one_line=True) for layer in message.layer)  # type: ignore[arg-type]
+
+
+def test_a_net_of_2014_is_read_as_one_of_today(tmp_path: Path) -> None:
+    old = """
+    layers { name: "c" type: CONVOLUTION bottom: "x" top: "c" blobs_lr: 1 blobs_lr: 2 weight_decay: 1 weight_decay: 0
+             param: "w" param: "b" blob_share_mode: PERMISSIVE convolution_param { num_output: 2 kernel_size: 3 } }
+    layers { name: "l" type: SOFTMAX_LOSS bottom: "c" bottom: "y" top: "l" loss_weight: 2 include { phase: TRAIN } }
+    layers { name: "r" type: RELU bottom: "c" top: "c" relu_param { negative_slope: 0.5 } }
+    """
+    new = """
+    layer { name: "c" type: "Convolution" bottom: "x" top: "c"
+            param { name: "w" share_mode: PERMISSIVE lr_mult: 1 decay_mult: 1 }
+            param { name: "b" lr_mult: 2 decay_mult: 0 }
+            convolution_param { num_output: 2 kernel_size: 3 } }
+    layer { name: "l" type: "SoftmaxWithLoss" bottom: "c" bottom: "y" top: "l" loss_weight: 2 include { phase: TRAIN } }
+    layer { name: "r" type: "ReLU" bottom: "c" top: "c" relu_param { negative_slope: 0.5 } }
+    """
+    assert layers(tmp_path, old) == layers(tmp_path, new)
+    assert read(tmp_path, old).message.layer[0].param[0].share_mode == DimCheckMode.PERMISSIVE
+
+
+def test_a_net_of_2013_is_read_as_one_of_today(tmp_path: Path) -> None:
+    old = """
+    layers { layer { name: "p" type: "padding" pad: 2 } bottom: "x" top: "padded" }
+    layers { layer { name: "c" type: "conv" num_output: 4 kernelsize: 5 stride: 2 biasterm: false blobs_lr: 1
+                     weight_decay: 0.5 weight_filler { type: "gaussian" std: 0.01 } } bottom: "padded" top: "c" }
+    layers { layer { name: "m" type: "pool" kernelsize: 3 stride: 2 pool: AVE } bottom: "c" top: "m" }
+    layers { layer { name: "n" type: "lrn" local_size: 3 alpha: 0.1 } bottom: "m" top: "n" }
+    layers { layer { name: "i" type: "innerproduct" num_output: 10 } bottom: "n" top: "i" }
+    layers { layer { name: "s" type: "softmax" } bottom: "i" top: "s" }
+    """
+    new = """
+    layer { name: "c" type: "Convolution" bottom: "x" top: "c" param { lr_mult: 1 decay_mult: 0.5 }
+            convolution_param { num_output: 4 kernel_size: 5 stride: 2 bias_term: false pad: 2
+                                weight_filler { type: "gaussian" std: 0.01 } } }
+    layer { name: "m" type: "Pooling" bottom: "c" top: "m" pooling_param { kernel_size: 3 stride: 2 pool: AVE } }
+    layer { name: "n" type: "LRN" bottom: "m" top: "n" lrn_param { local_size: 3 alpha: 0.1 } }
+    layer { name: "i" type: "InnerProduct" bottom: "n" top: "i" inner_product_param { num_output: 10 } }
+    layer { name: "s" type: "Softmax" bottom: "i" top: "s" }
+    """
+    assert layers(tmp_path, old) == layers(tmp_path, new)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    ["input_dim: [2, 3, 4, 5, 6, 1, 1, 1]", "input_shape { dim: [2, 3, 4, 5] } input_shape { dim: [6, 1, 1, 1] }"],
+)
+def test_inputs_of_the_net_become_an_input_layer(tmp_path: Path, shapes: str) -> None:
+    relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" }'
+    document = read(tmp_path, f'\n input: "x" input: "y"\n{shapes}\n{relu}')
+    first, second = document.message.layer
+    assert (first.type, list(first.top)) == ("Input", ["x", "y"])
+    assert [list(shape.dim) for shape in first.input_param.shape] == [[2, 3, 4, 5], [6, 1, 1, 1]]
+    assert document.where("layer", 0).endswith(":2:2")
+    assert second.name == "r"
+    assert document.where("layer", 1).endswith(":4:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ('\ninput: "x" input_dim: [1, 2]', 2, "four input_dim"),
+        ('layer { name: "a" }\nlayers { name: "b" }', 2, "cannot stand in one file"),
+        ('layers { layer { type: "relu"\n num_output: 3 } }', 2, "does not read 'num_output'"),
+    ],
+)
+def test_what_cannot_be_upgraded_is_named_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
+    with pytest.raises(PrototxtError, match=what) as caught:
+        read(tmp_path, text)
+    assert caught.value.line == line

@@ -1,0 +1,206 @@
+"""Caffe's own files: what Caffe wrote is read, training goes on from it, and what is written says the same again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import torch
+from blobfeed.trainer.prototxt.descriptors import message_class
+from blobfeed.trainer.prototxt.errors import SnapshotError
+from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, read_weights, write_caffemodel
+from blobfeed.trainer.solving.convert import convert
+from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.training import score_net
+
+from tests.support.trainer_nets import importing_leaves_no_trace, one_thread, write_project
+from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS, assert_step, golden_solver
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+
+def caffe_snapshot(run: str, folder: Path) -> Path:
+    """The .solverstate that Caffe wrote after six steps of a golden run, with its .caffemodel beside it."""
+    for key in GOLDEN.files:
+        name, _, kind = key.partition("/")
+        if name == run and kind.partition(".")[0] in ("caffemodel", "solverstate"):
+            (folder / f"{run}_iter_6.{kind}").write_bytes(GOLDEN[key].tobytes())
+    (state,) = folder.glob("*.solverstate*")
+    return state
+
+
+def skip_data(solver: Solver) -> None:
+    """A .solverstate does not know where the data was: 36 rows on, or 72 with two batches a step."""
+    (layer,) = solver.train_net.python_layers().values()
+    layer.user_layer.at = 36 * solver.param.iter_size  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_training_that_caffe_began_goes_on_here(run: str, tmp_path: Path) -> None:
+    state = caffe_snapshot(run, tmp_path)
+    with golden_solver(run, tmp_path) as solver:
+        solver.restore(state)
+        assert_step(solver, run)
+        skip_data(solver)
+        for _ in range(4):
+            solver.step()
+            assert_step(solver, run)
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
+def test_a_snapshot_for_caffe_says_what_caffe_says(
+    run: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "caffe").mkdir()
+    expected = read_state(caffe_snapshot(run, tmp_path / "caffe"))
+    with golden_solver(run, tmp_path) as solver:
+        solver.param.snapshot_format = {"HDF5": 0, "BINARYPROTO": 1}[form]  # type: ignore[assignment]
+        for _ in range(6):
+            solver.step()
+        solver.save()
+    suffix = ".h5" if form == "HDF5" else ""
+    found = read_state(tmp_path / f"{run}_iter_6.solverstate{suffix}")
+    assert (found.iteration, found.current_step) == (expected.iteration, expected.current_step)
+    assert found.learned_net == f"{run}_iter_6.caffemodel{suffix}"
+    for mine, theirs in zip(found.history, expected.history, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    weights = read_caffemodel(tmp_path / found.learned_net)
+    for name in WEIGHTS:
+        np.testing.assert_allclose(weights[name[:3]][int(name[4])], GOLDEN[f"{run}/{name}"][6], rtol=1e-4, atol=1e-5)
+
+
+def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "m.caffemodel"
+    with golden_solver("sgd", tmp_path) as solver:
+        solver.step()
+        net = solver.train_net
+        write_caffemodel(path, net.weights(), net, with_diff=True)
+        write_caffemodel(path.with_suffix(".h5"), net.weights(), net, with_diff=True)
+        gradient = net.layers["ip1"].blobs[0].grad
+        assert gradient is not None
+        message: NetParameter = message_class(NetParameter).FromString(path.read_bytes())
+        assert [(layer.name, layer.type) for layer in message.layer][:2] == [
+            ("data", "Python"),
+            ("ip1", "InnerProduct"),
+        ]
+        assert message.layer[1].blobs[0].diff == gradient.numpy().tobytes()
+        with h5py.File(path.with_suffix(".h5")) as file:
+            assert np.array_equal(file["diff/ip1/0"], gradient.numpy())
+        # As torch users have it:
+        assert torch.equal(net.state_dict()["ip1.0"], net.layers["ip1"].blobs[0])
+
+
+@pytest.mark.parametrize("suffix", ["", ".h5"])
+def test_names_of_layers_may_have_slashes(tmp_path: Path, suffix: str) -> None:
+    weights = {"inception/1": [torch.ones(2), torch.zeros(1)], "inception": [torch.full((1,), 3.0)]}
+    path = tmp_path / f"m.caffemodel{suffix}"
+    write_caffemodel(path, weights)
+    found = read_caffemodel(path)
+    assert {name: [blob.tolist() for blob in blobs] for name, blobs in found.items()} == {
+        "inception/1": [[1, 1], [0]],
+        "inception": [[3]],
+    }
+
+
+def test_history_of_weights_that_are_not_learnt_is_zero_in_caffes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_project(tmp_path)
+    net = (tmp_path / "net.prototxt").read_text().replace("{ lr_mult: 1 }", "{ lr_mult: 0 }")
+    (tmp_path / "net.prototxt").write_text(net)
+    path.write_text(path.read_text() + "snapshot_format: BINARYPROTO")
+    with Solver.from_file(path) as solver:
+        solver.step()
+        solver.save()
+        state = solver.caffe_path("solverstate")
+        weights = solver.train_net.weights()
+    assert [bool(blob.any()) for blob in read_state(state).history] == [False, True, True, True]
+    with Solver.from_file(path) as solver:
+        solver.restore(state)
+        assert solver.iteration == 1
+        assert torch.equal(solver.train_net.weights()["ip2"][0], weights["ip2"][0])
+        solver.step()
+
+
+def test_fine_tuning_takes_what_layers_have_by_name(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    with Solver.from_file(path) as solver:
+        weights = solver.train_net.weights()
+    weights["ip1"][0].fill_(3)
+    # Files of before 2015 have four axes for everything.
+    write_caffemodel(tmp_path / "a.caffemodel", {"ip1": [weights["ip1"][0].view(1, 1, 12, 4), weights["ip1"][1]]})
+    write_caffemodel(tmp_path / "other.caffemodel", {"ip3": weights["ip1"]})
+    write_caffemodel(tmp_path / "shape.caffemodel", {"ip2": weights["ip1"]})
+    path.write_text(path.read_text() + 'weights: "a.caffemodel"')
+    with Solver.from_file(path) as solver:
+        assert (solver.train_net.layers["ip1"].blobs[0] == 3).all()
+        assert torch.equal(solver.train_net.layers["ip2"].blobs[0], weights["ip2"][0])
+        with pytest.raises(SnapshotError, match="has weights for none of the layers ip1, ip2; it has those of ip3"):
+            solver.load_weights(tmp_path / "other.caffemodel")
+        with pytest.raises(SnapshotError, match="they belong to another net"):
+            solver.load_weights(tmp_path / "shape.caffemodel")
+
+
+def test_weights_of_old_nets_are_read(tmp_path: Path) -> None:
+    old = message_class(NetParameter)()
+    for kind in ("v1", "v0"):
+        layer = old.layers.add()
+        holder = layer if kind == "v1" else layer.layer
+        holder.name = kind
+        holder.blobs.add(num=1, channels=1, height=2, width=3, data=np.arange(6, dtype="<f4").tobytes())
+    (tmp_path / "old.caffemodel").write_bytes(old.SerializeToString())
+    weights = read_caffemodel(tmp_path / "old.caffemodel")
+    assert {name: blobs[0].shape for name, blobs in weights.items()} == {"v1": (1, 1, 2, 3), "v0": (1, 1, 2, 3)}
+    assert weights["v0"][0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("target", ["w.caffemodel", "w.caffemodel.h5", "w.pt"])
+def test_weights_survive_any_conversion_and_score_the_same(tmp_path: Path, target: str) -> None:
+    path = write_project(tmp_path)
+    with Solver.from_file(path) as solver:
+        for _ in range(5):
+            solver.step()
+        saved = solver.save()
+    convert(saved, tmp_path / target)
+    back = tmp_path / "back.caffemodel"
+    assert convert(tmp_path / target, back) == f"{back}: weights of 2 layers"
+    for name, blobs in read_weights(saved).items():
+        for mine, theirs in zip(read_weights(back)[name], blobs, strict=True):
+            assert torch.equal(mine, theirs)
+    net = tmp_path / "net.prototxt"
+    assert score_net(net, tmp_path / target, 3, "cpu") == score_net(net, saved, 3, "cpu")
+
+
+def test_states_become_each_other(tmp_path: Path) -> None:
+    state = caffe_snapshot("adam", tmp_path)
+    convert(state, tmp_path / "a.solverstate.h5")
+    convert(tmp_path / "a.solverstate.h5", tmp_path / "b.solverstate")
+    assert (tmp_path / "b.solverstate").read_bytes() == state.read_bytes()
+    with pytest.raises(SnapshotError, match="can only be made of a"):
+        convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.solverstate")
+    with pytest.raises(SnapshotError, match="expected a name that ends in"):
+        convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"])
+@pytest.mark.parametrize("reader", [read_weights, read_state])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes, reader: object) -> None:
+    path = tmp_path / "some.caffemodel"
+    path.write_bytes(content)
+    assert callable(reader)
+    with pytest.raises(SnapshotError, match=r"some\.caffemodel is not a"):
+        reader(path)
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        reader(tmp_path / "none")
+
+
+def test_a_state_of_another_solver_is_refused(tmp_path: Path) -> None:
+    state = caffe_snapshot("adam", tmp_path)
+    with golden_solver("sgd", tmp_path) as solver, pytest.raises(SnapshotError, match="type SGD has 4 for the net"):
+        solver.restore(state)

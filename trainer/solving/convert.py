@@ -1,0 +1,37 @@
+"""Converts weights and states between kinds of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..prototxt.errors import SnapshotError
+from .caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from .snapshot import write_whole
+
+
+def convert(source: Path, target: Path) -> str:
+    """Write what `source` holds to `target`, in the format that its name asks for; returns what was done.
+
+    Weights: a snapshot of blobfeed, .caffemodel, .caffemodel.h5 or a state_dict become .caffemodel, .caffemodel.h5 or
+    a state_dict (.pt). States: .solverstate and .solverstate.h5 become each other. Raises SnapshotError.
+    """
+    if is_caffe_state(source) or is_caffe_state(target):
+        if not (is_caffe_state(source) and is_caffe_state(target)):
+            raise SnapshotError(
+                f"{source} cannot become {target}: a .solverstate can only be made of a .solverstate. A solver with "
+                "snapshot_format writes one beside each snapshot"
+            )
+        state = read_state(source)
+        write_state(target, state)
+        return f"{target}: state after iteration {state.iteration}, with the weights in {state.learned_net}"
+    if target.suffix not in (".caffemodel", ".h5", ".pt"):
+        raise SnapshotError(f"{target}: expected a name that ends in .caffemodel, .caffemodel.h5 or .pt")
+    weights = read_weights(source)
+    if target.suffix == ".pt":
+        state_dict = {f"{name}.{nth}": blob for name, blobs in weights.items() for nth, blob in enumerate(blobs)}
+        write_whole(target, lambda temporary: torch.save(state_dict, temporary))
+    else:
+        write_caffemodel(target, weights)
+    return f"{target}: weights of {len(weights)} layers"

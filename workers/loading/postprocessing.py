@@ -1,0 +1,152 @@
+"""The user's whole-batch hook: learnt in setup on a small batch, run in a loader over a slot's rows.
+
+What the hook makes may have other values, shapes, types and names than what it got. A top that stays as it was is
+changed in place; any other has memory of its own in the slot, beside that of the decoded rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from ..base.hooks import HookBatch, PostprocessHook
+from ..base.keys import derive_key
+from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..order.sample_rng import seed_globals
+from .transform import CROPS
+
+DECODED = "(decoded) "
+"""Begins the name of the rows in a slot from which the hook makes a top of another shape or type."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSamples:
+    """What a hook may know of its batch: the sample of each row, shape (rows,), and the epoch of the first one.
+
+    `number`: tells the batch from all others of the run; its random numbers depend on it and on the seed alone.
+    """
+
+    indices: IndexArray
+    epoch: int
+    number: tuple[int, ...]
+
+
+class Postprocessor:
+    """`specs`: what the tops' rows are after the hook, by name. `slot_specs`: all that a slot has.
+
+    `decoded`: what the rows are that the hook gets, with what else lies beside them. `trial`: a few rows of these.
+    Raises ParameterError, and whatever the hook raises.
+    """
+
+    def __init__(
+        self,
+        hook: PostprocessHook,
+        decoded: Mapping[str, ArraySpec],
+        trial: NamedRows,
+        samples: BatchSamples,
+        *,
+        tops: Sequence[str] | None,
+        seed: int,
+        seed_globals: bool,
+    ) -> None:
+        self._hook = hook
+        self._takes_rng = len(inspect.signature(hook).parameters) > 1
+        self._seed = seed
+        self._seed_globals = seed_globals
+        self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
+        made = self._run({name: trial[name] for name in self._decoded}, samples)
+        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, tops)}
+        kept = {name for name, spec in self.specs.items() if self._decoded.get(name) == spec}
+        # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
+        self._keys = {name: name if name in kept else DECODED + name for name in self._decoded}
+        beside = {name: spec for name, spec in decoded.items() if name == CROPS}
+        self.slot_specs = {**self.specs, **{key: self._decoded[name] for name, key in self._keys.items()}, **beside}
+
+    def decoded_rows(self, slot: NamedRows) -> NamedRows:
+        """The rows of `slot` that decode fills, by the names that it knows."""
+        beside = {name: rows for name, rows in slot.items() if name == CROPS}
+        return {name: slot[key] for name, key in self._keys.items()} | beside
+
+    def run(self, slot: NamedRows, first: int, samples: BatchSamples) -> None:
+        """Postprocess the batch that begins with row `first` of `slot`.
+
+        Raises what the hook raises, ValueError if what it made cannot be held exactly by its top.
+        """
+        here = slice(first, first + len(samples.indices))
+        decoded = {name: slot[key][here] for name, key in self._keys.items()}
+        made = self._run(decoded, samples)
+        if missing := [name for name in self.specs if name not in made]:
+            raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
+        # What was not changed, or in place, is where it belongs. A view on another top could be overwritten before
+        # it is read.
+        others = {name: value for name in self.specs if (value := made[name]) is not decoded.get(name)}
+        for name, value in others.items():
+            if any(np.may_share_memory(value, rows) for rows in decoded.values() if isinstance(rows, np.ndarray)):
+                others[name] = np.array(value)
+        for name, value in others.items():
+            _store(name, value, slot[name][here], self.specs[name])
+
+    def _run(self, decoded: NamedRows, samples: BatchSamples) -> Mapping[str, Any]:
+        arrays = {name: _array(name, rows) for name, rows in decoded.items()}
+        batch = HookBatch(arrays, samples.indices, samples.epoch)
+        hook: Any = self._hook
+        if self._seed_globals:
+            seed_globals(self._seed, *samples.number)
+        result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
+        if result is not None and not isinstance(result, Mapping):
+            raise ValueError(
+                f"postprocess returned a {type(result).__name__}: expected a mapping of top names to arrays, or None "
+                "if the batch was changed in place"
+            )
+        return {**batch, **(result or {})}
+
+    def _rng(self, number: tuple[int, ...]) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=derive_key(self._seed, "postprocess", *number, bits=128)))
+
+
+def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:
+    if missing := [name for name in tops or () if name not in made]:
+        raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
+    return tops or list(made)
+
+
+def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
+    value = np.asarray(made[name])
+    if value.dtype == object or value.ndim == 0 or len(value) != rows:
+        raise ParameterError(
+            f"postprocess gave a {type(made[name]).__name__} of shape {value.shape} and type {value.dtype} for top "
+            f"{name!r}: expected an array of numbers whose first axis has the {rows} rows of the batch"
+        )
+    return ArraySpec(value.shape[1:], value.dtype)
+
+
+def _store(name: str, value: Any, out: Rows, spec: ArraySpec) -> None:
+    array, rows = np.asarray(value), _array(name, out)
+    if array.shape != rows.shape:
+        raise ValueError(f"postprocess gave shape {array.shape} for top {name!r}, expected {rows.shape}")
+    if array.dtype != spec.dtype:
+        _require_exact(name, array, spec.dtype)
+    rows[...] = array
+
+
+def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> None:
+    """Raises ValueError for the first number that `dtype` cannot hold."""
+    with np.errstate(all="ignore"):
+        cast = value.astype(dtype)
+        changed = np.flatnonzero((cast != value) & ~((cast != cast) & (value != value)))
+    if len(changed):
+        raise ValueError(
+            f"postprocess gave {value.flat[changed[0]]!r} of type {value.dtype} for top {name!r}, which has the type "
+            f"{dtype} as learnt in setup and cannot hold it: give every batch the same type, or convert it in the hook"
+        )
+
+
+def _array(name: str, top: Rows) -> AnyArray:
+    if isinstance(top, RaggedRows):
+        raise ValueError(f"postprocess needs samples of one shape, but top {name!r} has {top.spec}")
+    return top
