@@ -68,7 +68,10 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
             **parameters,
         )
     rows = _known_rows(reader)
-    signature = {name: _tensor_spec(name, spec, rows) for name, spec in reader.specs.items()}
+    joined = {name + end for name in reader.parameters.concatenate for end in ("", "_samples")}
+    signature = {
+        name: _tensor_spec(name, spec, None if name in joined else rows) for name, spec in reader.specs.items()
+    }
     passes = Passes(reader)
     dataset = tf.data.Dataset.from_generator(lambda: _one_pass(reader, passes), output_signature=signature)
     if reader is not source:

@@ -138,6 +138,15 @@ def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
     assert passes[0] == passes[3]
 
 
+def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, Any]) -> None:
+    def decode(sample: Any, rng: Any) -> object:
+        return {"boxes": np.ones((int(sample["label"]) % 3, 4), np.float32)}
+
+    dataset = TensorFlowDataset(source, decode=decode, concatenate=["boxes"], max_rows=2, **SETTINGS)
+    assert dataset.element_spec["boxes"].shape == (None, 4)
+    assert [len(batch["boxes"]) for batch in dataset] == [3, 4, 2]
+
+
 # ---- bad arguments
 
 
