@@ -74,7 +74,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
         """
         return decoded_sample(self._plan("decode"), index, epoch)
 
-    def postprocess(self, indices: Sequence[int], epoch: int = 0) -> dict[str, Rows]:
+    def postprocess(self, indices: Sequence[int] | IndexArray, epoch: int = 0) -> dict[str, Rows]:
         """The batch of these samples, decoded and postprocessed in this process, by the names of the tops."""
         return postprocessed_batch(self._plan("postprocess"), indices, epoch)
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from ..base.specs import AnyArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..loading.indexed_worker import DecodedSource
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
@@ -26,7 +26,7 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     return {name: _first(rows[name]) for name in decoded.rows.specs}
 
 
-def postprocessed_batch(plan: Plan, indices: Sequence[int], epoch: int) -> dict[str, Rows]:
+def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> dict[str, Rows]:
     """The batch of these samples by the names of the tops, after postprocess if there is such a hook.
 
     Its random numbers are those of the batch that begins the epoch. Raises what reading and the hooks raise.
@@ -45,7 +45,7 @@ def _first(rows: Rows) -> AnyArray:
     return first
 
 
-def _decode(plan: Plan, indices: Sequence[int], epoch: int, rows: NamedRows) -> None:
+def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     if isinstance(decoded, DecodedSource):
         samples = len(decoded.source)
