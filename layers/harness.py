@@ -11,10 +11,11 @@ import yaml
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
+from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.specs import AnyArray, IndexArray, Rows
 from ..workers.plan.plan import Plan
-from ..workers.plan.trial import decoded_sample, postprocessed_batch
+from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch
 from .multi_process_input_layer import MultiProcessInputLayer
 from .standin import Blob, BlobVector
 
@@ -79,12 +80,15 @@ class LayerHarness(Closing, Generic[_LayerT]):
         return postprocessed_batch(self._plan("postprocess"), indices, epoch)
 
     def sampler(self, epoch: int = 0) -> IndexArray:
-        """The indices of the samples of `epoch` in their order, for all ranks."""
-        order = getattr(self._plan("sampler"), "order", None)
-        if order is None:
-            raise ParameterError("sampler: the samples of a stream have no indices")
-        indices: IndexArray = order.indices(epoch * order.samples, order.samples)
-        return indices
+        """The indices of the samples of `epoch` in their order, for all ranks; drawn in this process."""
+        return drawn_epoch(self._plan("sampler"), epoch).indices
+
+    def batch_sampler(self, epoch: int = 0) -> list[IndexArray]:
+        """The indices of each batch of `epoch`, if the layer has a batch sampler."""
+        drawn = drawn_epoch(self._plan("batch_sampler"), epoch)
+        if drawn.sizes is None:
+            raise ParameterError(f"batch_sampler: {type(self.layer).__name__} has none; see sampler")
+        return np.split(drawn.indices, np.cumsum(drawn.sizes)[:-1])
 
     @property
     def tops(self) -> dict[str, Any]:
@@ -124,6 +128,7 @@ def make_layer(
 def _blob(device: str) -> Any:
     if not device:
         return Blob()
+    need("torch", f"a harness with device {device!r}")
     from .torch_blob import TorchBlob
 
     return TorchBlob(device)

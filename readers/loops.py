@@ -6,9 +6,17 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..workers.order.batches import Batches, LastBatch
 from ..workers.plan.plan import State
+
+
+class UpcomingBatches(Protocol):
+    """What `NamedBatches` knows of the batch that comes next."""
+
+    def next_epoch(self) -> int: ...
+    def state_dict(self) -> State: ...
 
 
 class Loops(ABC):
@@ -30,6 +38,10 @@ class Loops(ABC):
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
         return None
+
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
+        return batches.next_epoch()
 
     @abstractmethod
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
@@ -91,6 +103,47 @@ class IndexedLoops(Loops):
     @property
     def _wrap_batches(self) -> int:
         return -(-self._loop_samples // self._round)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLoops(Loops):
+    """Loops over epochs that a sampler draws. `equal`: the same loops by arithmetic, if all epochs are as long.
+
+    Else a loop ends before the first round that begins in an epoch that is not its own: the same for all ranks.
+    """
+
+    epochs: int | None
+    equal: IndexedLoops | None
+
+    @property
+    def batches(self) -> int | None:
+        return None if self.equal is None else self.equal.batches
+
+    def left(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
+
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        if self.epochs is None:
+            return dict(state)
+        if self.equal is None:
+            return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
+        begin = int(self.equal.next_loop(self._positioned(self.equal, state))["position"])
+        epoch, position = divmod(begin, self.equal.samples)
+        return {**state, "epoch": epoch, "position": position}
+
+    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
+        if self.epochs is None or self.equal is not None:
+            return None
+        return (int(state["epoch"]) // self.epochs + 1) * self.epochs
+
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        return int(batches.state_dict()["epoch"])
+
+    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
+        return None
+
+    def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
+        return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def reference(line: str, mirrored: bool) -> tuple[NDArray[Any], list[float], NDArray[Any]]:
     """One picture as the original prepares it: im_data, im_info, gt_boxes."""
     path, *numbers = line.split()
-    picture = np.asarray(cv2.imread(path), np.float32) - MEAN
+    picture: NDArray[Any] = np.asarray(cv2.imread(path), np.float32) - MEAN
     boxes = np.array(numbers, np.float32).reshape(-1, 5)
     boxes = boxes[boxes[:, 4] >= 0]
     if mirrored:

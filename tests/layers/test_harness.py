@@ -130,10 +130,34 @@ def test_a_streams_sample_is_its_first_shards() -> None:
         assert harness.decode(1) == {"data": np.float32(2.5)}
         with pytest.raises(IndexError, match="sample 3 of the stream's first shard"):
             harness.decode(3)
-        with pytest.raises(ParameterError, match="the samples of a stream have no indices"):
+        with pytest.raises(ParameterError, match="samples of a stream have no indices"):
             harness.sampler()
 
 
 def test_a_layer_of_another_kind_makes_no_samples() -> None:
     with LayerHarness(_Recorder, "", tops=["out"]) as harness, pytest.raises(ParameterError, match="_Recorder is no"):
         harness.decode(0)
+
+
+class _Halves(MultiProcessInputLayer):
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        order = rng.permutation(samples)
+        yield order[:3]
+        yield order[3:4]
+
+
+def test_what_a_sampler_draws_is_what_the_layer_delivers(values: dict[str, Any]) -> None:
+    np.random.seed(3)  # noqa: NPY002 - the global generator is the user's
+    untouched = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    with LayerHarness(_Halves, values) as harness:
+        for epoch in range(2):
+            batches = harness.batch_sampler(epoch)
+            assert [len(batch) for batch in batches] == [3, 1]
+            for batch in batches:
+                np.testing.assert_array_equal(harness.forward()["label"], batch)
+        harness.decode(3)
+        assert np.random.get_state()[1].tolist() == untouched  # type: ignore[index]  # noqa: NPY002
+    with LayerHarness(MultiProcessInputLayer, {**values, "sampler": {"indices": [3, 1, 3]}}) as harness:
+        assert harness.sampler(7).tolist() == [3, 1, 3]
+        with pytest.raises(ParameterError, match="batch_sampler: MultiProcessInputLayer has none"):
+            harness.batch_sampler()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 import msgspec
 
-from .checks import check_options
+from .checks import check_options, shown
 from .errors import ParameterError
 from .source import Source
 
@@ -57,6 +58,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
+    sampler: Any = None
+    batch_sampler: Any = None
     seed: NotNegative = 0
     seed_globals: bool = True
     rand_skip: NotNegative = 0
@@ -75,6 +78,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_bad_samples: NotNegative = 100
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
+    state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
@@ -94,6 +98,8 @@ class ReaderParameters(TypedDict, total=False):
     prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int
+    sampler: Any
+    batch_sampler: Any
     seed: int
     seed_globals: bool
     rand_skip: int
@@ -112,6 +118,7 @@ class ReaderParameters(TypedDict, total=False):
     max_bad_samples: int
     task_timeout_s: float
     timeout_s: float
+    state_file: str
     device: str
     device_prefetch: int
     delivery: Literal["copy", "view"]
@@ -119,6 +126,7 @@ class ReaderParameters(TypedDict, total=False):
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
+    _check_source(values, what)
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
@@ -126,9 +134,19 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         raise ParameterError(
             f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
         )
+    _check_tops(parameters.tops, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
+
+
+def _check_source(values: Mapping[str, Any], what: str) -> None:
+    source = values.get("source") if isinstance(values, Mapping) else None
+    if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
+        raise ParameterError(
+            f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
+            "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}"
+        )
 
 
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,6 +173,16 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return changed
 
 
+def _check_tops(tops: tuple[str, ...] | None, what: str) -> None:
+    if tops is not None and not tops:
+        raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
+    if tops is not None and len(set(tops)) < len(tops):
+        raise ParameterError(
+            f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
+            "the same blob as their bottom"
+        )
+
+
 def _check_shard(parameters: Parameters, what: str) -> None:
     rank, world_size = parameters.rank, parameters.world_size
     if (rank is None) != (world_size is None):
@@ -164,8 +192,12 @@ def _check_shard(parameters: Parameters, what: str) -> None:
 
 
 def _check_transform(transform: Transform, what: str) -> None:
-    if transform.scale == ():
+    scales = transform.scale if isinstance(transform.scale, tuple) else (transform.scale,)
+    if not scales:
         raise ParameterError(f"{what}: parameter 'transform.scale' is []: expected a number, or one for each channel")
+    for name, numbers in (("scale", scales), ("mean_value", transform.mean_value)):
+        if wrong := [number for number in numbers if not math.isfinite(number)]:
+            raise ParameterError(f"{what}: parameter 'transform.{name}' has {wrong[0]}: expected finite numbers")
     if transform.mean_file and transform.mean_value:
         raise ParameterError(
             f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "

@@ -7,11 +7,16 @@ from itertools import islice
 
 import numpy as np
 
+from ..base.errors import ParameterError
 from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..loading.indexed_worker import DecodedSource
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
+from ..order.sample_rng import globals_kept
+from ..order.samplers import DrawnEpoch, draw_epoch
+from .indexed_plan import IndexedPlan
 from .plan import Plan
+from .sampled_plan import SampledPlan
 
 
 def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
@@ -22,7 +27,8 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     """
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     rows = allocate_rows(decoded.rows.slot_specs, 1)
-    _decode(plan, [index], epoch, rows)
+    with globals_kept():
+        _decode(plan, [index], epoch, rows)
     return {name: _first(rows[name]) for name in decoded.rows.specs}
 
 
@@ -33,11 +39,28 @@ def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: 
     """
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
-    _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
-    if hook is not None:
-        number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
-        hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
+    with globals_kept():
+        _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
+        if hook is not None:
+            number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
+            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
     return {name: slot[name] for name in plan.specs}
+
+
+def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
+    """The samples of `epoch` in their order, for all ranks: what the sampler draws, else by `shuffle`.
+
+    Raises ParameterError for a stream, and what a sampler raises.
+    """
+    if isinstance(plan, SampledPlan):
+        given = plan.parameters
+        with globals_kept():
+            return draw_epoch(
+                plan.sampler.value, epoch, seed=given.seed, samples=plan.source_samples, batch_size=given.batch_size
+            )
+    if isinstance(plan, IndexedPlan):
+        return DrawnEpoch(plan.order.indices(epoch * plan.order.samples, plan.order.samples))
+    raise ParameterError("the samples of a stream have no indices, so no sampler says which come")
 
 
 def _first(rows: Rows) -> AnyArray:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..transport import links
 from ..transport.ring import Ring, SlotLayout
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
@@ -33,11 +34,13 @@ class Shared:
     Raises RingAllocationError, SocketPathError.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int, loaders: int, source: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, layout: SlotLayout, slots: int, status_lines: int, *, sampler: bool, source: tuple[int, ...] = ()
+    ) -> None:
         with ExitStack() as stack:
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
-            self.board = StatusBoard.create(loaders)
+            self.board = StatusBoard.create(status_lines)
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
@@ -45,8 +48,13 @@ class Shared:
             self._childrens.enter_context(theirs)
             trainer = os.pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
+            files = [SharedFile.create(f"blobfeed-{name}") for name in ("drawn", "weights")] if sampler else []
+            for file in files:
+                stack.callback(file.close)
+            self.weights = files[1] if files else None
             ring, board = self.ring.descriptor, self.board.descriptor
-            self.descriptors = Descriptors(trainer, ring, board, theirs.fileno(), source)
+            of_sampler = dict(zip(("drawn", "weights"), [file.descriptor for file in files], strict=False))
+            self.descriptors = Descriptors(trainer, ring, board, theirs.fileno(), **of_sampler, source=source)
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = secrets.token_bytes(32)

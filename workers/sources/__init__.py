@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from ..base.checks import nearest
+from ..base.checks import nearest, shown
 from ..base.errors import ParameterError
+from ..base.extras import need
 from ..base.source import Source
 
 _CLASSES = {
@@ -31,7 +32,9 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
     if isinstance(spec, Source):
         return spec
     if not isinstance(spec, Mapping) or len(spec) != 1:
-        raise ParameterError(f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {spec!r}")
+        raise ParameterError(
+            f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {shown(spec)}"
+        )
     ((kind, options),) = spec.items()
     if isinstance(options, Source):
         return options
@@ -42,7 +45,9 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
     if isinstance(options, str | PurePath):
         options = {"path": options}
     if not isinstance(options, Mapping) and kind != "concat":
-        raise ParameterError(f"source {kind}: expected a mapping of options, got {options!r}")
+        raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
+    if kind == "image_list":
+        need("cv2", f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
     open_it: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
     return open_it(options, tops=tops, base_dir=base_dir)

@@ -9,7 +9,7 @@ from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from .layout import Column, ThroughLibrary
-from .open_files import OpenFiles
+from .open_files import LIBRARY_MODULE, OpenFiles, Reading
 from .runs import require_in_range, split_by_part
 
 _MUCH_LARGER = 16
@@ -43,7 +43,7 @@ class StoredSource(Source):
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
         layouts = [array.layout for column in columns.values() for array in column.arrays]
         by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
-        self.modules = ("h5py",) if by_library else ()
+        self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
 
@@ -56,16 +56,18 @@ class StoredSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
+        reading = Reading(self._files)
         for top, column in self._columns.items():
             for number, local, positions in split_by_part(column.starts, indices):
                 array = column.arrays[number]
                 try:
-                    reader = self._files.get(array.file).reader(array)
+                    reader = reading.get(array.file, array.others).reader(array)
                     reader.read(local, positions, array.arrangement.as_stored(out[top]))
                 except BlobfeedError:
                     raise
-                except (OSError, RuntimeError, ValueError) as error:
+                except Exception as error:
                     raise SourceError(f"{array}: reading samples failed: {error}") from error
+        reading.require_unchanged()
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, self._samples)
