@@ -29,6 +29,8 @@ class DetachedLayer:
     def __init__(self, layer: Any) -> None:
         self._class: Any = type(layer)
         self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
+        if not isinstance(self._attributes.get("param_str", ""), str):
+            del self._attributes["param_str"]  # a mapping that holds what the source was made from
         self._layer: Any = None
         _check_can_be_sent(self._class, self._attributes)
 

@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import yaml
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
+from ..workers.base.specs import AnyArray, IndexArray, Rows
+from ..workers.plan.plan import Plan
+from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch
+from .multi_process_input_layer import MultiProcessInputLayer
 from .standin import Blob, BlobVector
 
 _LayerT = TypeVar("_LayerT")
@@ -24,11 +29,13 @@ class LayerHarness(Closing, Generic[_LayerT]):
         with LayerHarness(MyLayer, {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}) as harness:
             tops = harness.forward()
             assert tops["data"].shape == (4, 1, 8, 8)
+            harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
-    `param_str`: text, or a mapping that is written as YAML. `tops`: the names of the tops in the net definition; by
-    default those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as
-    Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs over torch tensors. `base_dir`: what relative paths
-    are taken from; None: the working directory. The tops' data is valid until the next forward.
+    `param_str`: text, or a mapping that is written as YAML, unless it holds arrays or Source objects. `tops`: the names
+    of the tops in the net definition; by default those in param_str, else data and label. `phase`: "TRAIN" or "TEST".
+    `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs over torch
+    tensors. `base_dir`: what relative paths are taken from; None: the working directory. The tops' data is valid until
+    the next forward.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
     ) -> None:
         if phase not in _PHASES:
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
-        text = param_str if isinstance(param_str, str) else yaml.safe_dump(_plain(param_str))
+        text = param_str if isinstance(param_str, str) else _as_text(param_str)
         self.top_names = tuple(tops) if tops is not None else _declared_tops(text)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
@@ -60,6 +67,29 @@ class LayerHarness(Closing, Generic[_LayerT]):
     def reshape(self) -> None:
         self._call("reshape")
 
+    def decode(self, index: int, epoch: int = 0) -> dict[str, AnyArray]:
+        """Sample `index` by the names of the tops, as the layer's decode makes it in this process, then cropped and
+        mirrored: `breakpoint()` works in decode. Mean and scale come later, with the copy into the tops.
+
+        Of a stream: the sample of that number in its first shard.
+        """
+        return decoded_sample(self._plan("decode"), index, epoch)
+
+    def postprocess(self, indices: Sequence[int] | IndexArray, epoch: int = 0) -> dict[str, Rows]:
+        """The batch of these samples, decoded and postprocessed in this process, by the names of the tops."""
+        return postprocessed_batch(self._plan("postprocess"), indices, epoch)
+
+    def sampler(self, epoch: int = 0) -> IndexArray:
+        """The indices of the samples of `epoch` in their order, for all ranks; drawn in this process."""
+        return drawn_epoch(self._plan("sampler"), epoch).indices
+
+    def batch_sampler(self, epoch: int = 0) -> list[IndexArray]:
+        """The indices of each batch of `epoch`, if the layer has a batch sampler."""
+        drawn = drawn_epoch(self._plan("batch_sampler"), epoch)
+        if drawn.sizes is None:
+            raise ParameterError(f"batch_sampler: {type(self.layer).__name__} has none; see sampler")
+        return np.split(drawn.indices, np.cumsum(drawn.sizes)[:-1])
+
     @property
     def tops(self) -> dict[str, Any]:
         """The tops' data by name, as the last hook left it."""
@@ -71,11 +101,20 @@ class LayerHarness(Closing, Generic[_LayerT]):
         if close is not None:
             close()
 
+    def _plan(self, what: str) -> Plan:
+        if not isinstance(self.layer, MultiProcessInputLayer):
+            raise ParameterError(
+                f"{what}: {type(self.layer).__name__} is no MultiProcessInputLayer, so it makes no samples of its own"
+            )
+        return self.layer.plan
+
     def _call(self, hook: str) -> None:
         getattr(self.layer, hook)(self._bottom, self._top)
 
 
-def make_layer(layer_class: type[_LayerT], param_str: str, phase: int, base_dir: Path | str | None = None) -> _LayerT:
+def make_layer(
+    layer_class: type[_LayerT], param_str: str | Mapping[str, object], phase: int, base_dir: Path | str | None = None
+) -> _LayerT:
     """A layer object as Caffe makes it, before its setup."""
     made: Any = layer_class(None)  # type: ignore[call-arg]
     made.param_str = param_str
@@ -95,9 +134,17 @@ def _blob(device: str) -> Any:
     return TorchBlob(device)
 
 
-def _declared_tops(text: str) -> tuple[str, ...]:
+def _declared_tops(text: str | Mapping[str, object]) -> tuple[str, ...]:
     tops = parse_param_str(text).get("tops") or ("data", "label")
     return (tops,) if isinstance(tops, str) else tuple(tops)
+
+
+def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
+    plain: dict[str, object] = _plain(values)
+    try:
+        return yaml.safe_dump(plain)
+    except yaml.representer.RepresenterError:
+        return plain
 
 
 def _plain(value: object) -> Any:
@@ -108,4 +155,4 @@ def _plain(value: object) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, Path):
         return str(value)
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if isinstance(value, np.generic) else value

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..readers.delivery.delivery import Blob, Delivery
 from ..readers.delivery.host_delivery import make_delivery
-from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
+from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
@@ -20,7 +20,7 @@ from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.plan import State
+from ..workers.plan.plan import Plan, State
 from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
@@ -70,7 +70,7 @@ class MultiProcessInputLayer(CaffeLayer):
     base_dir: Path | str | None = None
     """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
 
-    extra: Mapping[str, object] = {}
+    extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
 
     _input: _Input | None = None
@@ -178,6 +178,11 @@ class MultiProcessInputLayer(CaffeLayer):
         """Counts since setup: batches, stalls, loaders and what became of them."""
         return self._opened().pipeline.statistics()
 
+    @property
+    def plan(self) -> Plan:
+        """What `setup` has found out and laid down: source, order, shapes and types."""
+        return self._opened().pipeline.plan
+
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values to keep beside a snapshot."""
         return self._opened().state_dict()
@@ -273,9 +278,9 @@ class _Input:
 
 
 def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
-    """The tops that a net with `count` of them gets: all, or all but the lengths; raises ParameterError."""
-    without_lengths = [top for top in tops if not isinstance(top, LengthsTop)]
-    for choice in (tops, without_lengths):
+    """The tops that a net with `count` of them gets: all, or all but those that describe others; raises
+    ParameterError."""
+    for choice in (tops, [top for top in tops if not describes_another(top)]):
         if len(choice) == count:
             for top in choice:
                 _check_type(top, what)

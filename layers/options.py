@@ -37,7 +37,9 @@ class LayerOptions:
     extra: Mapping[str, object]
 
 
-def read_param_str(text: str, extra: Mapping[str, object], source: InnerSource | None, what: str) -> LayerOptions:
+def read_param_str(
+    text: str | Mapping[str, object], extra: Mapping[str, object], source: InnerSource | None, what: str
+) -> LayerOptions:
     """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. Raises ParameterError."""
     values = parse_param_str(text)
     if source is not None and "path" in source.options and isinstance(values.get("source"), str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -51,6 +51,29 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
 
 
+class AsyncReaderParameters(TypedDict, total=False):
+    """The same as keyword arguments, for type checkers and editors."""
+
+    hdf5_path: str
+    nthread: int
+    njob: int
+    cuda: bool
+    batch_size: int
+    batchSize: int
+    postprocess: Postprocess | None
+    data_field: str
+    labels_field: str
+    num_dim: int
+    h_dim: int
+    w_dim: int
+    cha_dim: int
+    shuffle: bool
+
+    seed: int
+    last_batch: Literal["wrap", "drop", "partial"]
+    timeout_s: float
+
+
 class AsyncReader(Closing):
     """Batches of an HDF5 file's data and labels, fetched while the program computes.
 
@@ -74,7 +97,7 @@ class AsyncReader(Closing):
     Raises ParameterError and SourceError; processes are started by the first fetch.
     """
 
-    def __init__(self, params: Mapping[str, object] | None = None, **named: object) -> None:
+    def __init__(self, params: Mapping[str, object] | None = None, **named: Unpack[AsyncReaderParameters]) -> None:
         self.options = check_options(_with_aliases({**(params or {}), **named}), AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
         hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
@@ -83,6 +106,12 @@ class AsyncReader(Closing):
         )
         self._fetches = 0
         self._finalizer = close_when_forgotten(self, self._feed)
+
+    def __repr__(self) -> str:
+        given = self.options
+        return (
+            f"AsyncReader({given.hdf5_path!r}, batch_size={given.batch_size}, {self._feed.pipeline.samples:,} samples)"
+        )
 
     def fetch_data(self) -> bool:
         """Ask for the next batch, without waiting for it; True where an epoch ends with it.

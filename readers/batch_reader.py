@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Unpack
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import EndOfData, PipelineClosed
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
+from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
+from .keywords import names_parameters
 from .looped import LoopedPipeline, SourceLike, close_when_forgotten
 
 
@@ -42,6 +45,7 @@ class BatchReader(Closing):
     first step of the first loop.
     """
 
+    @names_parameters
     def __init__(
         self,
         source: SourceLike = None,
@@ -51,7 +55,7 @@ class BatchReader(Closing):
         copy: bool | None = None,
         base_dir: Path | str | None = None,
         train: bool = True,
-        **parameters: object,
+        **parameters: Unpack[ReaderParameters],
     ) -> None:
         hooks = Hooks(decode, postprocess)
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
@@ -75,6 +79,12 @@ class BatchReader(Closing):
             top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop))
             for top in self._feed.tops
         }
+
+    def __repr__(self) -> str:
+        tops = ", ".join(f"{name}: {spec}" for name, spec in self.specs.items())
+        source = self._feed.pipeline.source
+        samples = f"{self.samples:,} samples, " if self.is_indexed else ""
+        return f"{type(self).__name__}({source.kind}, {samples}batch_size={self.parameters.batch_size}, {{{tops}}})"
 
     @property
     def samples(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import keras  # type: ignore[import-untyped]
 
@@ -12,9 +12,11 @@ from ..workers.base.checks import nearest
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.base.parameters import ReaderParameters
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
+from .keywords import names_parameters
 from .looped import SourceLike
 from .passes import Passes
 
@@ -36,6 +38,7 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
     stream) `fit` needs `steps_per_epoch`.
     """
 
+    @names_parameters
     def __init__(
         self,
         source: SourceLike = None,
@@ -47,7 +50,7 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         postprocess: PostprocessHook | None = None,
         base_dir: Path | str | None = None,
         train: bool = True,
-        **parameters: object,
+        **parameters: Unpack[ReaderParameters],
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)
         settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters, "copy": True}
@@ -63,6 +66,9 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
         self._begins = True
         return self._passes.length
+
+    def __repr__(self) -> str:
+        return f"KerasDataset({self.reader!r})"
 
     def __len__(self) -> int:
         return len(self.reader)

@@ -28,7 +28,7 @@ from .sharding import with_shard
 
 _Hook = TypeVar("_Hook")
 
-SourceLike = Source | StreamSource | Mapping[str, object] | None
+SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
 
 
 class LoopedPipeline:

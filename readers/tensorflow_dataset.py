@@ -5,17 +5,33 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Unpack, overload
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import AnyArray, ArraySpec
 from .batch_reader import BatchReader
+from .keywords import names_parameters
 from .looped import SourceLike
 from .passes import Passes
 
 
+@overload
+def TensorFlowDataset(source: BatchReader) -> tf.data.Dataset: ...
+@overload
+def TensorFlowDataset(
+    source: SourceLike = None,
+    *,
+    decode: DecodeHook | None = None,
+    postprocess: PostprocessHook | None = None,
+    base_dir: Path | str | None = None,
+    train: bool = True,
+    **parameters: Unpack[ReaderParameters],
+) -> tf.data.Dataset: ...
+@names_parameters
 def TensorFlowDataset(  # noqa: N802 - named after what it gives
     source: SourceLike | BatchReader = None,
     *,
@@ -23,7 +39,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     postprocess: PostprocessHook | None = None,
     base_dir: Path | str | None = None,
     train: bool = True,
-    **parameters: object,
+    **parameters: Any,
 ) -> tf.data.Dataset:
     """A dataset of whole batches: dicts of tensors by name, of known type and shape.
 
@@ -52,7 +68,10 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
             **parameters,
         )
     rows = _known_rows(reader)
-    signature = {name: _tensor_spec(name, spec, rows) for name, spec in reader.specs.items()}
+    joined = {name + end for name in reader.parameters.concatenate for end in ("", "_samples")}
+    signature = {
+        name: _tensor_spec(name, spec, None if name in joined else rows) for name, spec in reader.specs.items()
+    }
     passes = Passes(reader)
     dataset = tf.data.Dataset.from_generator(lambda: _one_pass(reader, passes), output_signature=signature)
     if reader is not source:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Unpack
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import PipelineClosed
 from ..workers.base.hooks import DecodeHook, PostprocessHook
+from ..workers.base.parameters import ReaderParameters
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
+from .keywords import names_parameters
 from .looped import SourceLike
 
 
@@ -30,6 +33,7 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
     `state_dict` and `load_state_dict` have the names that stateful loaders look for.
     """
 
+    @names_parameters
     def __init__(
         self,
         source: SourceLike = None,
@@ -39,10 +43,10 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
         copy: bool | None = None,
         base_dir: Path | str | None = None,
         train: bool = True,
-        device: str = "cpu",
-        **parameters: object,
+        **parameters: Unpack[ReaderParameters],
     ) -> None:
         super().__init__()
+        parameters.setdefault("device", "cpu")
         self.reader = BatchReader(
             source,
             decode=decode,
@@ -50,7 +54,6 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
             copy=copy,
             base_dir=base_dir,
             train=train,
-            device=device,
             **parameters,
         )
 
@@ -58,6 +61,9 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
         if get_worker_info() is not None:
             raise PipelineClosed(_NOT_IN_A_WORKER)
         return iter(self.reader)
+
+    def __repr__(self) -> str:
+        return f"TorchDataset({self.reader!r})"
 
     def __len__(self) -> int:
         return len(self.reader)

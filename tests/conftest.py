@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -83,6 +84,7 @@ def _pure_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
 def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
     before = leftovers.descriptors()
     yield
+    gc.collect()  # the traceback of an expected error keeps what its frames hold, arrays in memory for one
     opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), DEADLINE_S)
     alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
     leftovers.kill(leftovers.orphans())

@@ -21,25 +21,35 @@ _FEWEST_ITEMS = 1 << 20
 _Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
 
 
-def convert_compiled(rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], scale: float) -> bool:
+def convert_compiled(
+    rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], scale: float | NDArray[np.float32]
+) -> bool:
     """`(rows - mean) * scale` into `out`; False where it was not done: no Numba, few items, or no plain memory.
 
     `rows`, `out`: shape (rows, *sample shape). `mean`: shape (), or that of a sample, its axes of length 1 broadcast.
+    `scale`: one number, or shape (channels, 1, …).
     """
     if not _fits(rows, out) or (loops := _loops()) is None:
         return False
     by_plane, by_item, _ = loops
+    scales = np.float32(scale).reshape(-1)
     if mean.size in (1, rows.shape[1]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
-        planes = (rows.shape[0] * mean.size, -1)
-        by_plane(rows.reshape(planes), out.reshape(planes), mean.reshape(-1), np.float32(scale))
+        planes = (rows.shape[0] * max(mean.size, scales.size), -1)
+        by_plane(rows.reshape(planes), out.reshape(planes), mean.reshape(-1), scales)
+    elif scales.size > 1:
+        return False
     else:
         items = (rows.shape[0], -1)
-        by_item(rows.reshape(items), out.reshape(items), mean.reshape(-1), np.float32(scale))
+        by_item(rows.reshape(items), out.reshape(items), mean.reshape(-1), scales[0])
     return True
 
 
 def convert_cropped(
-    rows: AnyArray, out: AnyArray, means: NDArray[np.float32], corners: IndexArray, scale: float
+    rows: AnyArray,
+    out: AnyArray,
+    means: NDArray[np.float32],
+    corners: IndexArray,
+    scale: float | NDArray[np.float32],
 ) -> bool:
     """The same with a part of a larger mean for each row; False where it was not done.
 
@@ -47,7 +57,7 @@ def convert_cropped(
     """
     if not _fits(rows, out) or (loops := _loops()) is None:
         return False
-    loops[2](rows, out, means, corners, np.float32(scale))
+    loops[2](rows, out, means, corners, np.float32(scale).reshape(-1))
     return True
 
 
@@ -72,11 +82,11 @@ def _loops() -> _Loops | None:
 
 
 def _by_plane(rows: Any, out: Any, mean: Any, scale: Any) -> None:
-    """Planes of one mean each, taken in turn; rows and out of shape (planes, items)."""
+    """Planes of one mean and one scale each, taken in turn; rows and out of shape (planes, items)."""
     for plane in range(rows.shape[0]):
-        own = mean[plane % len(mean)]
+        own, factor = mean[plane % len(mean)], scale[plane % len(scale)]
         for item in range(rows.shape[1]):
-            out[plane, item] = (np.float32(rows[plane, item]) - own) * scale
+            out[plane, item] = (np.float32(rows[plane, item]) - own) * factor
 
 
 def _by_item(rows: Any, out: Any, mean: Any, scale: Any) -> None:
@@ -95,8 +105,9 @@ def _by_crop(rows: Any, out: Any, means: Any, corners: Any, scale: Any) -> None:
     for row in range(rows.shape[0]):
         mean, top, left = corners[row]
         for channel in range(rows.shape[1]):
+            factor = scale[channel % len(scale)]
             for y in range(rows.shape[2]):
                 line, target = rows[row, channel, y], out[row, channel, y]
                 own = means[mean, channel, top + y, left : left + width]
                 for x in range(width):
-                    target[x] = (np.float32(line[x]) - own[x]) * scale
+                    target[x] = (np.float32(line[x]) - own[x]) * factor

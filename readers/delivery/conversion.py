@@ -34,17 +34,22 @@ _NO_MEAN: Mean = np.zeros((), np.float32)
 class Conversion:
     """`(value - mean) * scale`, as Caffe's data layers compute it.
 
+    `scale`: one number, or float32 of shape (channels, 1, 1).
     `mean`: float32, shape (channels, height, width), (channels, 1, 1) or (1, 1, 1), or None.
     `image`: what `mean` is the centre of, for rows whose crops lie elsewhere.
     """
 
-    scale: float = 1.0
+    scale: float | Mean = 1.0
     mean: Mean | None = None
     image: MeanImage | None = None
 
     @property
     def changes_values(self) -> bool:
-        return self.mean is not None or self.scale != 1.0
+        return self.mean is not None or self.scales
+
+    @property
+    def scales(self) -> bool:
+        return isinstance(self.scale, np.ndarray) or self.scale != 1.0
 
     def computed_in(self, into: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """The type of each step on the way into the type `into`: at least float32, and rounded to `into` at the end."""
@@ -65,16 +70,28 @@ class Conversion:
         if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
+        scale = self._scale_for(rows.shape[1:], out.dtype)
         for block in _blocks(rows.shape):
-            self._put_block(rows[block], out[block], None if mean is None else mean[block[1:]])
+            inner = block[1:]
+            self._put_block(
+                rows[block],
+                out[block],
+                None if mean is None else mean[inner],
+                None if scale is None else scale[inner],
+            )
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
         if convert_cropped(rows, out, image.both, corners, self.scale):
             return
+        scale = self._scale_for(rows.shape[1:], out.dtype)
         for row, corner in enumerate(corners.tolist()):
-            self._put_block(rows[row], out[row], image.part(corner))
+            self._put_block(rows[row], out[row], image.part(corner), scale)
 
-    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None) -> None:
+    def _scale_for(self, shape: tuple[int, ...], into: np.dtype[np.generic]) -> AnyArray | None:
+        """A view of a sample's shape, to be cut like the sample; None if nothing is scaled."""
+        return np.broadcast_to(np.asarray(self.scale, self.computed_in(into)), shape) if self.scales else None
+
+    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: AnyArray | None) -> None:
         computed_in = self.computed_in(out.dtype)
         work = out if computed_in == out.dtype else np.empty(out.shape, computed_in)
         if values.dtype != work.dtype:
@@ -83,8 +100,8 @@ class Conversion:
         if mean is not None:
             np.subtract(values, mean, out=work)
             values = work
-        if self.scale != 1:
-            np.multiply(values, work.dtype.type(self.scale), out=work)
+        if scale is not None:
+            np.multiply(values, scale, out=work)
         if work is not out:
             np.copyto(out, work, casting="same_kind")
 
@@ -107,13 +124,13 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
             yield from ((here, *inner) for inner in _blocks(shape[1:]))
 
 
-def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str) -> Mean:
-    """`mean_value` for samples of `shape` (channels, height, width): one for all channels, or one each."""
+def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value") -> Mean:
+    """`mean_value`, or `scale`, for samples of `shape` (channels, height, width): one for all channels, or one each."""
     channels = shape[0] if shape else 1
     if len(values) not in (1, channels):
         raise ParameterError(
-            f"parameter 'transform.mean_value' has {len(values)} values, and the samples of top {top!r} have the shape "
-            f"{shape}: expected one value, or one for each of the {channels} channels"
+            f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
+            f"shape {shape}: expected one value, or one for each of the {channels} channels"
         )
     return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
 

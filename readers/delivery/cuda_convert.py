@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from .conversion import Conversion
@@ -11,7 +12,9 @@ class DeviceConversion:
     """A top's conversion with its mean on the device."""
 
     def __init__(self, conversion: Conversion, device: torch.device) -> None:
-        self._scale = conversion.scale
+        scale = conversion.scale
+        self._scale = torch.from_numpy(scale).to(device) if isinstance(scale, np.ndarray) else scale
+        self._scales = conversion.scales
         self._mean = None if conversion.mean is None else torch.from_numpy(conversion.mean).to(device)
         self._both = None if conversion.image is None else torch.from_numpy(conversion.image.both).to(device)
 
@@ -23,12 +26,12 @@ class DeviceConversion:
         with torch.no_grad():
             mean = self._mean_for(values, corners)
             # Step by step, as in `Conversion`: torch.mul of a float16 tensor would round to float16 first.
-            narrow = out.element_size() < 4 and (mean is not None or self._scale != 1.0)
+            narrow = out.element_size() < 4 and (mean is not None or self._scales)
             work = torch.empty_like(out, dtype=torch.float32) if narrow else out
             work.copy_(values)
             if mean is not None:
                 work.sub_(mean)
-            if self._scale != 1.0:
+            if self._scales:
                 work.mul_(self._scale)
             if narrow:
                 out.copy_(work)

@@ -45,6 +45,10 @@ class NamedBatch(dict[str, Any]):
 
     _batch: Batch
 
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{name}: {tuple(array.shape)} {array.dtype}" for name, array in self.items())
+        return f"NamedBatch(number={self.number}, epoch={self.epoch}, rows={self.rows}, {{{arrays}}})"
+
     @property
     def indices(self) -> IndexArray:
         return self._batch.indices

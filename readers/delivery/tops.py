@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...workers.base.checks import nearest
 from ...workers.base.errors import ParameterError, UnequalShapesError
 from ...workers.base.parameters import Pad, Parameters, Transform
+from ...workers.base.paths import in_folder
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
@@ -142,7 +145,63 @@ class LengthsTop(Top):
         np.copyto(out, self._of.rows(batch).shapes[:, self._of.varying], casting="same_kind")
 
 
-def _put(top: EvenTop | UnevenTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
+class JoinedTop(Top):
+    """Samples whose first axes are put end to end: regions of interest, boxes, the words of sentences."""
+
+    def __init__(self, name: str, spec: ArraySpec, conversion: Conversion) -> None:
+        super().__init__(name, _delivered_type(spec, conversion))
+        self.spec = spec
+        self.conversion = conversion
+
+    def largest_shape(self, rows: int) -> Shape:
+        most, *rest = self.spec.shape
+        return (rows * most, *rest)
+
+    def shape(self, batch: Batch) -> Shape:
+        samples = self.samples(batch)
+        rest = samples[0].shape[1:]
+        for number, sample in enumerate(samples):
+            if sample.shape[1:] != rest:
+                raise UnequalShapesError(
+                    f"top {self.name!r}: samples {batch.indices[0]} and {batch.indices[number]} of one batch have the "
+                    f"shapes {samples[0].shape} and {sample.shape}: only the first axis of what is concatenated may "
+                    "differ; bring the others to one size in decode"
+                )
+        return (sum(map(len, samples)), *rest)
+
+    def samples(self, batch: Batch) -> Sequence[AnyArray]:
+        """The slot's own memory, an array for each sample."""
+        rows = batch.tops[self.name]
+        return [rows.get(row) for row in range(batch.rows)] if isinstance(rows, RaggedRows) else list(rows)
+
+    def put(self, batch: Batch, out: AnyArray) -> None:
+        end = 0
+        for sample in self.samples(batch):
+            begin, end = end, end + len(sample)
+            _put(self, sample, out[begin:end])
+
+
+class OwnersTop(Top):
+    """To which sample of the batch each row of a joined top belongs, shape (rows of that top,): 0, 0, 0, 1, 3, 3, …"""
+
+    def __init__(self, of: JoinedTop) -> None:
+        super().__init__(f"{of.name}_samples", np.dtype(np.int32))
+        self._of = of
+
+    def largest_shape(self, rows: int) -> Shape:
+        return self._of.largest_shape(rows)[:1]
+
+    def shape(self, batch: Batch) -> Shape:
+        return self._of.shape(batch)[:1]
+
+    def put(self, batch: Batch, out: AnyArray) -> None:
+        counts = [len(sample) for sample in self._of.samples(batch)]
+        np.copyto(out, np.repeat(np.arange(batch.rows, dtype=np.int32), counts), casting="same_kind")
+
+
+def _put(
+    top: EvenTop | UnevenTop | JoinedTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None
+) -> None:
     check_types(rows.dtype, out.dtype, top.conversion, top.name)
     into = top.conversion.computed_in(out.dtype)
     check_whole_numbers(rows, into, top.name)
@@ -158,23 +217,45 @@ def varying_axes(spec: ArraySpec) -> tuple[int, ...]:
 
 
 def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: Path) -> list[Top]:
-    """The tops in their order, followed by one for the lengths of each that is padded.
+    """The tops in their order, followed by what describes them: whose rows they are if they are concatenated, else the
+    lengths of each that is padded.
 
     `specs`: as they lie in the slots. Mean and scale apply to the first top, as in Caffe's data layers. Raises
-    ParameterError where a mean does not fit.
+    ParameterError where a mean does not fit, or a top cannot be concatenated.
     """
+    _check_concatenated(specs, parameters.concatenate)
     first = next(iter(specs))
     tops: list[Top] = []
     for name, spec in specs.items():
-        conversion = _conversion(name, spec, parameters.transform, base_dir) if name == first else Conversion()
-        tops.append(
-            UnevenTop(name, spec, conversion, parameters.pad) if spec.varies else EvenTop(name, spec, conversion)
-        )
-    return tops + (_lengths(tops) if parameters.pad else [])
+        is_joined = name in parameters.concatenate
+        one = replace(spec, shape=spec.shape[1:], varies=False) if is_joined else spec
+        conversion = _conversion(name, one, parameters.transform, base_dir) if name == first else Conversion()
+        if is_joined:
+            tops.append(JoinedTop(name, spec, conversion))
+        elif spec.varies:
+            tops.append(UnevenTop(name, spec, conversion, parameters.pad))
+        else:
+            tops.append(EvenTop(name, spec, conversion))
+    lengths = [LengthsTop(top) for top in tops if isinstance(top, UnevenTop) and parameters.pad]
+    return [*tops, *lengths, *(OwnersTop(top) for top in tops if isinstance(top, JoinedTop))]
 
 
-def _lengths(tops: Sequence[Top]) -> list[Top]:
-    return [LengthsTop(top) for top in tops if isinstance(top, UnevenTop)]
+def describes_another(top: Top) -> bool:
+    """Whether a net may do without it."""
+    return isinstance(top, LengthsTop | OwnersTop)
+
+
+def _check_concatenated(specs: Mapping[str, ArraySpec], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in specs:
+            raise ParameterError(
+                f"concatenate names {name!r}{nearest(name, specs)}, but the tops are {', '.join(specs)}"
+            )
+        if not specs[name].shape:
+            raise ParameterError(
+                f"concatenate names {name!r}, whose samples are {specs[name]}: expected samples of at least one axis, "
+                "whose rows are put end to end"
+            )
 
 
 def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path) -> Conversion:
@@ -185,18 +266,20 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
                 "which it cannot scale: make numbers of them in decode, or name another top first in 'tops'"
             )
         return Conversion()
+    given = transform.scale
+    scale = mean_of(given, spec.shape, name, "scale") if isinstance(given, tuple) else given
     if transform.mean_value:
-        return Conversion(transform.scale, mean_of(transform.mean_value, spec.shape, name))
+        return Conversion(scale, mean_of(transform.mean_value, spec.shape, name))
     if not transform.mean_file:
-        return Conversion(transform.scale)
+        return Conversion(scale)
     if spec.varies:
         raise ParameterError(
             f"parameter 'transform.mean_file' is {transform.mean_file!r}, and the samples of top {name!r} vary in "
             "size: use 'transform.mean_value', or 'transform.crop_size' to bring them to one size"
         )
-    path = base_dir / transform.mean_file
+    path = in_folder(base_dir, transform.mean_file)
     image = mean_image(load_mean_file(path), spec.shape, path, name)
-    return Conversion(transform.scale, image.centre, image)
+    return Conversion(scale, image.centre, image)
 
 
 def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.generic]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.hooks import Sample
 
 from tests.support.standin_files import images, write_images
 
@@ -82,3 +84,80 @@ def test_a_phase_is_one_of_caffes_two(values: dict[str, Any]) -> None:
 def test_a_layer_without_close_is_left_as_it_is() -> None:
     LayerHarness(_Recorder, "", tops=["out"]).close()
     assert make_layer(_Recorder, "text", 1, "folder").base_dir == "folder"  # type: ignore[attr-defined]
+
+
+class _Doubled(MultiProcessInputLayer):
+    extra_parameters: ClassVar[dict[str, object]] = {"factor": 2}
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        _decoded_in.append(os.getpid())
+        return {"data": sample["data"].astype(np.float32) * self.extra["factor"], "label": rng.random(2)}
+
+    def postprocess(self, batch: dict[str, Any]) -> None:
+        batch["data"] -= batch["data"].mean()
+
+
+_decoded_in: list[int] = []
+
+
+def test_a_sample_and_a_batch_are_made_in_this_process_with_the_bytes_that_the_loaders_make(
+    values: dict[str, Any],
+) -> None:
+    given = {**values, "shuffle": True, "factor": 3, "transform": {"crop_size": 2}}
+    with LayerHarness(_Doubled, given) as harness:
+        _decoded_in.clear()
+        order = harness.sampler()
+        batch = harness.postprocess(order[:4].tolist())
+        sample = harness.decode(17, epoch=1)
+        assert _decoded_in == [os.getpid()] * 5
+        assert sample["data"].shape == (3, 2, 2)
+        assert not np.array_equal(sample["label"], harness.decode(17)["label"])
+        tops = harness.forward()
+        np.testing.assert_array_equal(batch["data"], tops["data"])
+        np.testing.assert_array_equal(np.asarray(batch["label"]).astype(np.float32), tops["label"])
+        assert sorted(order.tolist()) == list(range(20))
+        with pytest.raises(IndexError, match="sample 20 of a source of 20 samples"):
+            harness.decode(20)
+
+
+def _three(shard: int, shards: int) -> list[float]:
+    return [float(shard), 2.5, 3.5]
+
+
+def test_a_streams_sample_is_its_first_shards() -> None:
+    source = {"stream": {"make": f"{__name__}:_three", "shards": 2}}
+    with LayerHarness(MultiProcessInputLayer, {"source": source, "batch_size": 2, "tops": "data"}) as harness:
+        assert harness.decode(1) == {"data": np.float32(2.5)}
+        with pytest.raises(IndexError, match="sample 3 of the stream's first shard"):
+            harness.decode(3)
+        with pytest.raises(ParameterError, match="samples of a stream have no indices"):
+            harness.sampler()
+
+
+def test_a_layer_of_another_kind_makes_no_samples() -> None:
+    with LayerHarness(_Recorder, "", tops=["out"]) as harness, pytest.raises(ParameterError, match="_Recorder is no"):
+        harness.decode(0)
+
+
+class _Halves(MultiProcessInputLayer):
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        order = rng.permutation(samples)
+        yield order[:3]
+        yield order[3:4]
+
+
+def test_what_a_sampler_draws_is_what_the_layer_delivers(values: dict[str, Any]) -> None:
+    np.random.seed(3)  # noqa: NPY002 - the global generator is the user's
+    untouched = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    with LayerHarness(_Halves, values) as harness:
+        for epoch in range(2):
+            batches = harness.batch_sampler(epoch)
+            assert [len(batch) for batch in batches] == [3, 1]
+            for batch in batches:
+                np.testing.assert_array_equal(harness.forward()["label"], batch)
+        harness.decode(3)
+        assert np.random.get_state()[1].tolist() == untouched  # type: ignore[index]  # noqa: NPY002
+    with LayerHarness(MultiProcessInputLayer, {**values, "sampler": {"indices": [3, 1, 3]}}) as harness:
+        assert harness.sampler(7).tolist() == [3, 1, 3]
+        with pytest.raises(ParameterError, match="batch_sampler: MultiProcessInputLayer has none"):
+            harness.batch_sampler()

@@ -57,7 +57,7 @@ def test_an_epoch_in_order_with_its_last_examples(path: str) -> None:
 
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("drop", [3, 3]), ("wrap", [3, 3, 3]), ("partial", [3, 3, 1])])
-def test_the_last_batch_is_as_chosen(path: str, last_batch: str, rows: list[int]) -> None:
+def test_the_last_batch_is_as_chosen(path: str, last_batch: Any, rows: list[int]) -> None:
     with AsyncReader(hdf5_path=path, batch_size=3, last_batch=last_batch) as reader:
         assert [len(data) for data, _ in epoch(reader)] == rows
 
@@ -76,7 +76,9 @@ def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tup
     with h5py.File(tmp_path / "turned.h5", "w") as file:
         file["x/images"] = pictures().transpose(order)
         file["y"] = targets()
-    places = {name: order.index(axis) + 1 for axis, name in enumerate(["num_dim", "cha_dim", "h_dim", "w_dim"])}
+    places: dict[str, Any] = {
+        name: order.index(axis) + 1 for axis, name in enumerate(["num_dim", "cha_dim", "h_dim", "w_dim"])
+    }
     fields = {"data_field": "x/images", "labels_field": "y"}
     with AsyncReader(fields, hdf5_path=str(tmp_path / "turned.h5"), batch_size=EXAMPLES, **places) as reader:
         reader.fetch_data()

@@ -162,19 +162,42 @@ def test_delivery_view_means_the_same_as_copy_false(source: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("copying", [True, False])
-def test_scale_and_mean_are_applied_and_make_float32(tmp_path: Path, copying: bool) -> None:
+@pytest.mark.parametrize("scale", [0.5, [0.5, 0.25, 3]])
+def test_scale_and_mean_are_applied_and_make_float32(tmp_path: Path, copying: bool, scale: Any) -> None:
     pixels = np.arange(6 * 3 * 2 * 2, dtype=np.uint8).reshape(6, 3, 2, 2)
     with h5py.File(tmp_path / "bytes.h5", "w") as file:
         file["data"] = pixels
     source = {"hdf5": {"path": "bytes.h5"}}
-    transform = {"scale": 0.5, "mean_value": [1, 2, 3]}
+    transform = {"scale": scale, "mean_value": [1, 2, 3]}
     with read(
         source, tops=["data"], base_dir=tmp_path, transform=transform, copy=copying, batch_size=6, epochs=1
     ) as reader:
         assert str(reader.specs["data"]) == "(3, 2, 2) float32"
         batch = next(iter(reader))
-    expected = (pixels - np.array([1, 2, 3], np.float32).reshape(3, 1, 1)) * 0.5
+    scales = np.broadcast_to(np.array(scale, np.float32), 3).reshape(3, 1, 1)
+    expected = (pixels - np.array([1, 2, 3], np.float32).reshape(3, 1, 1)) * scales
     np.testing.assert_array_equal(batch["data"], expected)
+
+
+def test_a_crop_may_be_higher_than_wide(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 3 * 6 * 5, dtype=np.uint8).reshape(2, 3, 6, 5)
+    given: dict[str, Any] = {"batch_size": 2, "train": False, "transform": {"crop_size": [4, 1]}}
+    with read({"arrays": {"data": pixels}}, **given) as reader:
+        np.testing.assert_array_equal(next(iter(reader))["data"], pixels[:, :, 1:5, 2:3])
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ({"scale": [1, 2]}, r"'transform.scale' has 2 values, .* one for each of the 3 channels"),
+        ({"scale": []}, r"'transform.scale' is \[\]: expected a number, or one for each channel"),
+        ({"crop_size": [2, 9]}, r"crop_size is \[2, 9\]: expected at most the size of the image"),
+        ({"crop_size": [2]}, r"'transform.crop_size' is \[2\]: expected a whole number >= 0 or a list of 2, each item"),
+    ],
+)
+def test_scales_and_crops_that_do_not_fit_are_named(transform: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        read({"arrays": {"data": np.zeros((2, 3, 6, 5))}}, transform=transform)
 
 
 @pytest.mark.parametrize("copying", [True, False])
@@ -323,6 +346,17 @@ def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:
         read(source, tops=["name"], device="cpu")
     with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
         assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]
+
+
+def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any]) -> None:
+    with read(source, epochs=1) as reader:
+        assert repr(reader) == (
+            "BatchReader(hdf5, 10 samples, batch_size=4, {data: (2, 3, 4) float32, label: () int64})"
+        )
+        (batch, *_) = reader
+        assert repr(batch) == "NamedBatch(number=0, epoch=0, rows=4, {data: (4, 2, 3, 4) float32, label: (4,) int64})"
+        assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
+        assert len(repr(reader.statistics())) < 120
 
 
 INTERRUPTED_AT_THE_END = """

@@ -44,7 +44,7 @@ def fetched(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("torch")
     from blobfeed.readers.async_reader import AsyncReader
 
-    places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+    places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     chosen = {"batchSize": 5, "shuffle": True, "seed": 7, "nthread": 2, "labels_field": "label"}
     with AsyncReader(chosen, hdf5_path=source["hdf5"]["path"], **places) as reader:
         while True:

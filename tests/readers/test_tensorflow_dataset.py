@@ -15,7 +15,7 @@ from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.reader_data import IMAGE, images, records, write_hdf5
+from tests.support.reader_data import IMAGE, boxes, images, records, write_hdf5
 
 from . import test_readers_agree as faces
 
@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("partial", None), ("drop", 4), ("wrap", 4)])
-def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: str, rows: int | None) -> None:
+def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: Any, rows: int | None) -> None:
     dataset = TensorFlowDataset(source, last_batch=last_batch, **SETTINGS)
     assert dataset.element_spec == {
         "data": tf.TensorSpec((rows, *IMAGE), tf.float32),
@@ -156,12 +156,18 @@ def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
     assert passes[0] == passes[3]
 
 
+def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, Any]) -> None:
+    dataset = TensorFlowDataset(source, decode=boxes, concatenate=["boxes"], max_rows=2, **SETTINGS)
+    assert dataset.element_spec["boxes"].shape == (None, 4)
+    assert [len(batch["boxes"]) for batch in dataset] == [3, 4, 3]
+
+
 # ---- bad arguments
 
 
 def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any]) -> None:
     with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match="got batch_size, seed"):
-        TensorFlowDataset(reader, batch_size=3, seed=2)
+        TensorFlowDataset(reader, batch_size=3, seed=2)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("wrong", [{"device": "cpu"}, {"copy": False}])

@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 
 IMAGE = (2, 3, 4)
@@ -37,3 +38,8 @@ def records(shard: int, shards: int) -> Iterator[tuple[AnyArray, int, str]]:
     """A stream of 60. Loaders import the module of the function that they run: this one brings no framework."""
     for number in range(shard, 60, shards):
         yield np.full((2,), number, np.float32), number % 3, f"record {number}"
+
+
+def boxes(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+    """A decode hook: 0, 1 or 2 boxes for each sample."""
+    return {"boxes": np.ones((int(sample["label"]) % 3, 4), np.float32)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,12 +71,26 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
+    options = {name: paths_as_text(value) for name, value in options.items()}
     kind = inspect.type_info(into)
     _check_keys(options, kind, what)
     try:
-        return msgspec.convert(dict(options), into, str_keys=True)
+        return msgspec.convert(options, into, str_keys=True)
     except msgspec.ValidationError as error:
         raise ParameterError(_explain(error, options, kind, what)) from None
+
+
+def paths_as_text(value: object) -> object:
+    """Path objects, alone or in lists and mappings, as text; anything else as it is."""
+    if isinstance(value, PurePath):
+        return os.fspath(value)
+    if isinstance(value, list):
+        return [paths_as_text(inner) for inner in value]
+    if type(value) is tuple:
+        return tuple(paths_as_text(inner) for inner in value)
+    if isinstance(value, Mapping):
+        return {name: paths_as_text(inner) for name, inner in value.items()}
+    return value
 
 
 def _check_keys(options: Mapping[object, object], kind: inspect.Type, what: str, parent: str = "") -> None:
@@ -142,7 +158,8 @@ def allowed(kind: inspect.Type) -> str:
         case inspect.IntType() | inspect.FloatType():
             return ("a whole number" if isinstance(kind, inspect.IntType) else "a number") + _bounds(kind)
         case inspect.ListType() | inspect.VarTupleType():
-            return f"a list, each item {allowed(kind.item_type)}"
+            exactly = f" of {kind.min_length}" if kind.min_length and kind.min_length == kind.max_length else ""
+            return f"a list{exactly}, each item {allowed(kind.item_type)}"
         case inspect.StructType():
             return f"a mapping with keys among {', '.join(field.encode_name for field in kind.fields)}"
         case inspect.DictType():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -24,11 +25,13 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
 
 
-def parse_param_str(text: str) -> dict[str, Any]:
+def parse_param_str(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
 
-    Raises ParameterError if it is none of them.
+    The harness may give the mapping itself. Raises ParameterError if it is none of them.
     """
+    if isinstance(text, Mapping):
+        return dict(text)
     value = _python_dict(text)
     if value is None:
         value = _yaml(text)

@@ -24,6 +24,9 @@ class Source(ABC):
     modules: tuple[str, ...] = ()
     """Modules that `read` needs: imported once, before the loaders are forked, so that they share the pages."""
 
+    descriptors: tuple[int, ...] = ()
+    """Open files that `read` needs under the same numbers in the loaders, which inherit them."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""

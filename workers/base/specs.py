@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SampleTooLargeError
 
-AnyArray = NDArray[np.generic]
+AnyArray = NDArray[Any]
+"""Not of np.generic: to a type checker such an array has no arithmetic, and users compute with what they get."""
+
 IndexArray = NDArray[np.int64]
 
 

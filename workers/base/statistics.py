@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,8 @@ class Statistics:
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int
+
+    def __repr__(self) -> str:
+        """What is not zero, seconds to the millisecond."""
+        counts = {name: round(count, 3) for name, count in asdict(self).items() if count}
+        return f"Statistics({', '.join(f'{name}={count}' for name, count in counts.items())})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class RowMaker:
         seed_globals: bool = True,
         transform: CropMirror | None,
         max_shapes: Mapping[str, tuple[int, ...]],
+        concatenate: Sequence[str] = (),
+        max_rows: int | None = None,
     ) -> None:
         self.hooks = hooks
         self._rng = SampleRng(seed)
@@ -49,6 +52,8 @@ class RowMaker:
                 for name, value in by_name(made, self._names, "decode returned").items()
             }
         specs.update(self._varying(specs, max_shapes))
+        if max_rows is not None:
+            specs.update(_of_rows(specs, [name for name in concatenate if name not in max_shapes], max_rows))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
@@ -116,6 +121,12 @@ class RowMaker:
         if unknown := [name for name in max_shapes if name not in specs]:
             raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
         return {name: ArraySpec(tuple(shape), specs[name].dtype, varies=True) for name, shape in max_shapes.items()}
+
+
+def _of_rows(specs: Mapping[str, ArraySpec], names: Sequence[str], most: int) -> dict[str, ArraySpec]:
+    """Those whose samples have up to `most` rows."""
+    of_rows = {name: specs[name] for name in names if name in specs and specs[name].shape}
+    return {name: replace(spec, shape=(most, *spec.shape[1:]), varies=True) for name, spec in of_rows.items()}
 
 
 def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class DecodedStream:
 
 def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int) -> Iterator[Item]:
     """All samples of one shard in one epoch, shuffled by its buffer."""
-    items: Iterator[object] = source.open(shard, num_shards)
+    items: Iterator[object] = source.open(shard, num_shards, epoch)
     if source.capacity:
         key = derive_key(seed, "stream", epoch, shard)
         items = shuffled(items, ShuffleBuffer[object](source.capacity, source.min_after_dequeue, key))

@@ -47,7 +47,7 @@ class CropMirror:
     def __init__(self, options: Transform, *, train: bool) -> None:
         if options.force_color and options.force_gray:
             raise ParameterError("transform: force_color and force_gray exclude each other: set one of them")
-        self._size = options.crop_size
+        self._height, self._width = crop_of(options)
         self._train = train
         self._mirror = options.mirror and train
         self._channels = 3 if options.force_color else 1 if options.force_gray else 0
@@ -57,7 +57,7 @@ class CropMirror:
     @property
     def active(self) -> bool:
         """Whether there is anything to do; else images can be read straight into the slot."""
-        return bool(self._size or self._mirror or self._channels)
+        return bool(self._height or self._mirror or self._channels)
 
     def output_spec(self, spec: ArraySpec) -> ArraySpec:
         """What images of `spec` become; raises ParameterError if they cannot be cropped or recoloured so."""
@@ -70,29 +70,35 @@ class CropMirror:
         if self._channels and channels not in (1, 3):
             name = "force_color" if self._channels == 3 else "force_gray"
             raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
-        if self._size > min(height, width):
+        if self._height > height or self._width > width:
             raise ParameterError(
-                f"transform: crop_size is {self._size}: expected at most the size of the image, {spec}"
+                f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}"
             )
-        return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._size)
+        return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._height)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape that an image of `shape` gets."""
         channels, height, width = shape
-        return self._channels or channels, self._size or height, self._size or width
+        return self._channels or channels, self._height or height, self._width or width
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
         """Which part of an image of `shape` to take; raises SampleError if it is smaller than the crop."""
-        spare_height, spare_width = (have - (self._size or have) for have in shape[1:])
+        spare_height, spare_width = (
+            have - want for have, want in zip(shape[1:], self.output_shape(shape)[1:], strict=True)
+        )
         if spare_height < 0 or spare_width < 0:
             raise SampleError(
-                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._size}: resize it, or crop less"
+                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._crop_in_words()}: resize it, or "
+                "crop less"
             )
         if not self._train:
             return Crop(spare_height // 2, spare_width // 2, mirrored=False)
         # Three draws whatever the options are, so that mirroring does not change where a sample is cropped.
         down, right, mirror = rng.random(3).tolist()
         return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
+
+    def _crop_in_words(self) -> str:
+        return str(self._height) if self._height == self._width else f"[{self._height}, {self._width}]"
 
     def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
         """How far `crop` lies from the centre of an image of `shape`, down and right, and whether it is mirrored."""
@@ -121,6 +127,13 @@ class CropMirror:
             _mirror(part, out)
         else:
             out[...] = part  # one gray channel goes to all three by broadcasting
+
+
+def crop_of(options: Transform) -> tuple[int, int]:
+    """Height and width of the crop; 0 and 0 for none."""
+    size = options.crop_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
 
 
 def _mirror(part: AnyArray, out: AnyArray) -> None:

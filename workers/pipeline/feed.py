@@ -69,7 +69,9 @@ class Feed:
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
-        self.shared = Shared(plan.layout, plan.slots, plan.status_lines, sampler=plan.needs_sampler)
+        self.shared = Shared(
+            plan.layout, plan.slots, plan.status_lines, sampler=plan.needs_sampler, source=plan.source.descriptors
+        )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)

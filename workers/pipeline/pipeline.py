@@ -96,6 +96,10 @@ class Pipeline(Closing):
         return self._plan.total_batches
 
     @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
     def batches(self) -> Batches | None:
         """All batches of this rank, as arithmetic, if every epoch is as long."""
         return self._plan.batches

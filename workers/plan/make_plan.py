@@ -13,6 +13,7 @@ import numpy as np
 from ..base.errors import ParameterError, SourceError
 from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
+from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import NamedRows, allocate_rows
 from ..loading.indexed_worker import DecodedSource, read_one
@@ -106,7 +107,7 @@ def _indexed_plan(
     if parameters.cache is not None:
         from ..sources.cache.source import CachedSource  # few runs have one
 
-        source = CachedSource(plain, base_dir / parameters.cache.path, parameters.cache.size_limit)
+        source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
     batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     trial_index = int(order.indices(batches.start, 1)[0])
@@ -120,6 +121,8 @@ def _indexed_plan(
             seed_globals=parameters.seed_globals,
             transform=transform,
             max_shapes=parameters.max_shapes,
+            concatenate=parameters.concatenate,
+            max_rows=parameters.max_rows,
         )
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
@@ -241,6 +244,8 @@ def _stream_plan(
         seed_globals=parameters.seed_globals,
         transform=transform,
         max_shapes=parameters.max_shapes,
+        concatenate=parameters.concatenate,
+        max_rows=parameters.max_rows,
     )
     postprocessor = None
     if hooks.postprocess is not None:

@@ -283,7 +283,6 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     config = Config.read(descriptor)
     log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
     sys.path[:] = config.sys_path
-    kept = config.descriptors
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -296,7 +295,7 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     nursery = Nursery(
         become,
         config.plan.decoded.modules,
-        keep=(theirs.fileno(), *(descriptor for descriptor in kept.all() if descriptor != kept.trainer)),
+        keep=(theirs.fileno(), *config.descriptors.of_loaders),
         background=lambda: _use_huge_pages(config),
     )
     try:

@@ -30,10 +30,16 @@ class Descriptors:
     """The epochs that the sampler has drawn: indices, in memory"""
     weights: int = -1
     """What the user has set, for the sampler"""
+    source: tuple[int, ...] = ()
+    """What the source needs"""
+
+    @property
+    def of_loaders(self) -> tuple[int, ...]:
+        every = (self.ring, self.board, self.errors, self.drawn, self.weights, *self.source)
+        return tuple(descriptor for descriptor in every if descriptor >= 0)
 
     def all(self) -> tuple[int, ...]:
-        every = (self.trainer, self.ring, self.board, self.errors, self.drawn, self.weights)
-        return tuple(descriptor for descriptor in every if descriptor >= 0)
+        return (self.trainer, *self.of_loaders)
 
 
 @dataclass(frozen=True, slots=True)

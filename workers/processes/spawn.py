@@ -30,10 +30,13 @@ class Shared:
     """What trainer and children have in common; made by the trainer, closed by `close`.
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
+    `source`: descriptors that the source needs.
     Raises RingAllocationError, SocketPathError.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int, status_lines: int, *, sampler: bool) -> None:
+    def __init__(
+        self, layout: SlotLayout, slots: int, status_lines: int, *, sampler: bool, source: tuple[int, ...] = ()
+    ) -> None:
         with ExitStack() as stack:
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
@@ -49,10 +52,9 @@ class Shared:
             for file in files:
                 stack.callback(file.close)
             self.weights = files[1] if files else None
-            of_sampler = [file.descriptor for file in files]
-            self.descriptors = Descriptors(
-                trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno(), *of_sampler
-            )
+            ring, board = self.ring.descriptor, self.board.descriptor
+            of_sampler = dict(zip(("drawn", "weights"), [file.descriptor for file in files], strict=False))
+            self.descriptors = Descriptors(trainer, ring, board, theirs.fileno(), **of_sampler, source=source)
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = secrets.token_bytes(32)

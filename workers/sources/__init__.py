@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ..base.checks import nearest, shown
 from ..base.errors import ParameterError
@@ -16,30 +16,41 @@ _CLASSES = {
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
     "image_list": "images.source:ImageListSource",
+    "arrays": "arrays:ArraysSource",
+    "npz": "arrays:NpzSource",
+    "concat": "mixed:open_concat",
 }
 
 
-def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_dir: Path) -> Source:
-    """The source that `spec` declares: a mapping with one key, the kind, over that kind's options.
+def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> Source:
+    """The source that `spec` declares: a mapping with one key, the kind, over that kind's options; or a Source.
+
+    A bare path instead of options stands for {path: …}, and a Source there for itself.
 
     Raises ParameterError for an unknown kind or a bad option, SourceError for what the files hold.
     """
+    if isinstance(spec, Source):
+        return spec
     if not isinstance(spec, Mapping) or len(spec) != 1:
         raise ParameterError(
             f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {shown(spec)}"
         )
     ((kind, options),) = spec.items()
+    if isinstance(options, Source):
+        return options
     if kind not in _CLASSES:
         raise ParameterError(
             f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
         )
-    if not isinstance(options, Mapping):
+    if isinstance(options, str | PurePath):
+        options = {"path": options}
+    if not isinstance(options, Mapping) and kind != "concat":
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
     if kind == "image_list":
         need("cv2", f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
-    source_class: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
-    return source_class(options, tops=tops, base_dir=base_dir)
+    open_it: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
+    return open_it(options, tops=tops, base_dir=base_dir)
 
 
 __all__ = ["Source", "open_source"]

@@ -1,6 +1,6 @@
-"""Several sources as one, for `mix`: the samples of the first, then those of the second, and so on.
+"""Several sources as one, for `concat` and `mix`: the samples of the first, then those of the second, and so on.
 
-The order decides how often a sample is drawn from each (mixing.py); here an index is only looked up.
+For a mix the order decides how often a sample is drawn from each (mixed_order.py); here an index is only looked up.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
-class MixedSource(Source):
+class ConcatSource(Source):
     """`sources` must have the same names, shapes and types; raises SourceError if they do not."""
 
-    kind = "mix"
+    kind = "concat"
 
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+    def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
-        self.weights = tuple(weights)
         self.sizes = tuple(len(source) for source in sources)
         self._starts = np.cumsum([0, *self.sizes])
         self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
+        self.descriptors = tuple(number for source in sources for number in source.descriptors)
         first = sources[0]
         for other in sources[1:]:
             if dict(other.specs) != dict(first.specs):
                 raise SourceError(
-                    f"mix: all sources need the same arrays; {first.where(0)} has {_in_words(first)}, "
+                    f"{self.kind}: all sources need the same arrays; {first.where(0)} has {_in_words(first)}, "
                     f"{other.where(0)} has {_in_words(other)}"
                 )
 
@@ -70,12 +70,31 @@ class MixedSource(Source):
         for number, inside, _ in split_by_part(self._starts, indices):
             self.sources[number].will_need(inside)
 
+    @property
+    def chunk_samples(self) -> int | None:
+        """That of all sources, if they have the same."""
+        sizes = {source.chunk_samples for source in self.sources}
+        return sizes.pop() if len(sizes) == 1 else None
+
     def fingerprint(self) -> str:
-        return f"mix:{self.weights}:" + "|".join(source.fingerprint() for source in self.sources)
+        return f"{self.kind}:" + "|".join(source.fingerprint() for source in self.sources)
 
     def close(self) -> None:
         for source in self.sources:
             source.close()
+
+
+class MixedSource(ConcatSource):
+    """The same for `mix`: each source has a weight."""
+
+    kind = "mix"
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+        super().__init__(sources)
+        self.weights = tuple(weights)
+
+    def fingerprint(self) -> str:
+        return f"{super().fingerprint()}:{self.weights}"
 
 
 def _scatter(read: Rows, target: Rows, rows: IndexArray) -> None:
@@ -90,6 +109,20 @@ def _in_words(source: Source) -> str:
     return ", ".join(f"{name} {spec}" for name, spec in source.specs.items())
 
 
+def open_concat(parts: object, *, tops: Sequence[str] | None, base_dir: Path) -> ConcatSource:
+    """What `source: {concat: [{hdf5: {…}}, {npy: {…}}, …]}` declares; raises ParameterError, SourceError."""
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ParameterError(f"source concat: expected a list of sources, got {parts!r}")
+    return ConcatSource([_open_part(f"concat[{number}]", part, tops, base_dir) for number, part in enumerate(parts)])
+
+
+def _open_part(what: str, spec: object, tops: Sequence[str] | None, base_dir: Path) -> Source:
+    try:
+        return open_source(spec, tops=tops, base_dir=base_dir)
+    except (ParameterError, SourceError) as error:
+        raise type(error)(f"{what}: {error}") from error
+
+
 def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, base_dir: Path) -> MixedSource:
     """What `mix: [{hdf5: {…}, weight: 0.7}, …]` declares: sources as anywhere, each with a weight, else 1.
 
@@ -99,9 +132,6 @@ def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, 
     for number, part in enumerate(parts):
         weight = {key: value for key, value in part.items() if key == "weight"}
         weights.append(check_options(weight, _Weight, f"mix[{number}]").weight)
-        try:
-            spec = {kind: options for kind, options in part.items() if kind != "weight"}
-            sources.append(open_source(spec, tops=tops, base_dir=base_dir))
-        except (ParameterError, SourceError) as error:
-            raise type(error)(f"mix[{number}]: {error}") from error
+        spec = {kind: options for kind, options in part.items() if kind != "weight"}
+        sources.append(_open_part(f"mix[{number}]", spec, tops, base_dir))
     return MixedSource(sources, weights)

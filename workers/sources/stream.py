@@ -1,12 +1,13 @@
 """Streams: samples that come one after the other, and have no number to ask for.
 
-Each loader runs its own shard: it calls the given function with (shard, number of shards), which must give that part's
-samples, the same ones in the same order at each call. For if a loader dies, its shard is run again from the start and
-skipped forward to where it was.
+Each loader runs its own shards: it calls the given function with (shard, number of shards), which must give that part's
+samples, the same ones in the same order at each call for an epoch. For if a loader dies, its shard is run again from
+the start and skipped forward to where it was.
 """
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,13 +26,13 @@ from .shuffle_buffer import ShuffleBuffer
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
-MakeShard = Callable[[int, int], Iterable[object]]
+Make = Callable[..., Iterable[object]]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of `source: {stream: …}`.
 
-    make: `module:function`, the function called with (shard, number of shards), returning an iterable.
+    make: `module:function`; see StreamSource.
     shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.
     capacity, min_after_dequeue: of each shard's shuffle buffer; 0 for no shuffling.
     string_bytes: the longest string that a component may be, in UTF-8.
@@ -47,17 +48,20 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StreamSource:
     """Samples from iterators, with RandomShuffleQueue's `capacity` and `min_after_dequeue`.
 
-    `make`: a function of (shard, number of shards) that returns an iterable of samples, or an iterable for one shard,
-    which must be picklable; a generator is not, its function is. A sample is a mapping of names to components, a tuple
-    of components in the order of `names`, or one component: arrays, numbers, strings (bytes, of type S<string_bytes>).
+    `make`: a function that returns an iterable of samples, or an iterable for one shard, which must be picklable; a
+    generator is not, its function is. The function is called with (shard, number of shards) if it takes two arguments,
+    and is one shard if it takes none; if it has an argument named `epoch`, it gets that too. A sample is a mapping of
+    names to components, a tuple of components in the order of `names`, or one component: arrays, numbers, strings
+    (bytes, of type S<string_bytes>).
     """
 
     kind: ClassVar[str] = "stream"
     modules: ClassVar[tuple[str, ...]] = ()
+    descriptors: ClassVar[tuple[int, ...]] = ()
 
     def __init__(
         self,
-        make: MakeShard | Iterable[object],
+        make: Make | Iterable[object],
         *,
         names: Sequence[str] | None = None,
         shards: int | None = None,
@@ -71,10 +75,14 @@ class StreamSource:
         self.capacity = capacity
         self.min_after_dequeue = min_after_dequeue
         self._string_bytes = string_bytes
-        self._make: MakeShard = make if callable(make) else _whole(make)
-        if not callable(make):
+        self._make: Make = make if callable(make) else _whole(make)
+        self._takes_shard, self._takes_epoch = _arguments(self._make)
+        if not self._takes_shard:
             if shards not in (None, 1):
-                raise ParameterError(f"shards is {shards}: one iterable is one shard; give a function to have more")
+                raise ParameterError(
+                    f"shards is {shards}: an iterable, or a function without the arguments (shard, number of shards), "
+                    "is one shard; give a function that has them"
+                )
             self.shards = 1
         first = self._first()
         self.names = tuple(names) if names else _names_of(first)
@@ -98,9 +106,10 @@ class StreamSource:
             raise ParameterError(f"source stream: parameter 'make' is {checked.make!r}: expected module:function")
         return cls(**msgspec.structs.asdict(checked) | {"make": make}, names=tops)
 
-    def open(self, shard: int, num_shards: int) -> Iterator[object]:
-        """The samples of one shard from its start."""
-        return iter(self._make(shard, num_shards))
+    def open(self, shard: int, num_shards: int, epoch: int) -> Iterator[object]:
+        """The samples of one shard in one epoch from its start."""
+        shares = (shard, num_shards) if self._takes_shard else ()
+        return iter(self._make(*shares, epoch=epoch) if self._takes_epoch else self._make(*shares))
 
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
@@ -131,22 +140,45 @@ class StreamSource:
         """Nothing is open here: the iterators live in the loaders."""
 
     def _first(self) -> object:
-        for item in self.open(0, self.shards or 1):
+        for item in self.open(0, self.shards or 1, 0):
             return item
         raise SourceError("the stream gave no sample at all: shard 0 is empty")
 
 
-def _whole(samples: Iterable[object]) -> MakeShard:
+def _arguments(make: Make) -> tuple[bool, bool]:
+    """Whether `make` takes (shard, number of shards), and whether it takes the epoch; raises ParameterError."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # written in C, and says nothing
+        return True, False
+    others = [given for name, given in parameters.items() if name != "epoch" and given.kind in _BY_POSITION]
+    takes_any = any(given.kind is given.VAR_POSITIONAL for given in others)
+    needed = [given for given in others if given.default is given.empty and given.kind is not given.VAR_POSITIONAL]
+    if len(needed) not in ((0, 1, 2) if takes_any else (0, 2)):
+        raise ParameterError(
+            f"the stream's function takes ({', '.join(parameters)}): expected no argument, or (shard, number of "
+            "shards), and epoch if it wants to know it"
+        )
+    return bool(needed) or takes_any or "shard" in parameters, "epoch" in parameters
+
+
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def _whole(samples: Iterable[object]) -> Make:
     """A function that gives a fresh copy of `samples` for each epoch: an iterator can be gone through only once."""
     try:
         packed = cloudpickle.dumps(samples)
     except TypeError as error:
         raise ParameterError(
-            f"a {type(samples).__name__} cannot be sent to the loaders ({error}): give the function that makes it, "
-            "called with (shard, number of shards)"
+            f"a {type(samples).__name__} cannot be sent to the loaders ({error}): give the function that makes it"
         ) from error
 
-    def make(_shard: int, _num_shards: int) -> Iterable[object]:
+    def make() -> Iterable[object]:
         copy: Iterable[object] = cloudpickle.loads(packed)
         return copy
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import conversion as delivery_values
@@ -46,14 +48,17 @@ def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
     data: st.DataObject, rows: AnyArray, scale: float, block: int
 ) -> None:
     mean = data.draw(_means(rows.shape[1:]))
+    given: Any = scale
+    if data.draw(st.booleans()):
+        given = data.draw(arrays.arrays(np.float32, (rows.shape[1], 1, 1), elements=st.floats(-2, 2, width=32)))
     out = np.full(rows.shape, np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery_values, "_BLOCK_ITEMS", block)
-        Conversion(scale, mean).put(rows, out)
+        Conversion(given, mean).put(rows, out)
     expected = rows.astype(np.float32)
     if mean is not None:
         expected = expected - mean
-    np.testing.assert_array_equal(out, expected * np.float32(scale))
+    np.testing.assert_array_equal(out, expected * np.float32(given))
 
 
 def test_rows_and_tops_need_not_be_contiguous_nor_in_the_machines_byte_order() -> None:

@@ -109,7 +109,7 @@ def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -
 
 
 def test_an_async_readers_pair_stays_while_the_next_one_is_there(source: dict[str, Any], device: str) -> None:
-    axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+    axes: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     path = source["hdf5"]["path"]
     with AsyncReader({"hdf5_path": path, "labels_field": "label", "cuda": True, "batch_size": 2}, **axes) as reader:
         before = None

@@ -11,7 +11,7 @@ from blobfeed.workers.base.errors import ParameterError, SampleError, SampleTooL
 from blobfeed.workers.base.parameters import Transform
 from blobfeed.workers.base.specs import ArraySpec, RaggedRows
 from blobfeed.workers.loading import transform
-from blobfeed.workers.loading.transform import Crop, CropMirror
+from blobfeed.workers.loading.transform import Crop, CropMirror, crop_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -48,7 +48,8 @@ def naive(sample: NDArray[Any], options: Transform, crop: Crop) -> NDArray[Any]:
     elif options.force_gray and channels == 3:
         pixels = sample.reshape(3, -1).T.tolist()
         colored = np.array([gray_of(pixel, sample.dtype) for pixel in pixels]).reshape(1, height, width)
-    size = (options.crop_size or height, options.crop_size or width)
+    crop_height, crop_width = crop_of(options)
+    size = (crop_height or height, crop_width or width)
     out = np.zeros((len(colored), *size), sample.dtype)
     for c, y, x in np.ndindex(out.shape):
         out[c, y, size[1] - 1 - x if crop.mirrored else x] = colored[c, crop.top + y, crop.left + x]
@@ -57,7 +58,7 @@ def naive(sample: NDArray[Any], options: Transform, crop: Crop) -> NDArray[Any]:
 
 options_of = st.builds(
     Transform,
-    crop_size=st.integers(0, 8),
+    crop_size=st.integers(0, 8) | st.tuples(st.integers(1, 8), st.integers(1, 8)),
     mirror=st.booleans(),
     force_color=st.booleans(),
     force_gray=st.booleans(),

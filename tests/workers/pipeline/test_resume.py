@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -126,7 +126,8 @@ def test_the_number_of_shards_may_change_where_an_epoch_ends(tmp_path: Path) -> 
 def test_ranks_have_as_many_batches_and_together_every_sample(tmp_path: Path) -> None:
     source = write_hdf5(tmp_path / "train.h5", 64)
     settings = {**SETTINGS, "epochs": 1, "world_size": 3, "num_loaders": 1}
-    for last_batch, batches in (("drop", 5), ("partial", 6)):
+    cases: tuple[tuple[Literal["drop", "partial"], int], ...] = (("drop", 5), ("partial", 6))
+    for last_batch, batches in cases:
         labels = []
         for rank in range(3):
             with BatchReader(source, **settings, last_batch=last_batch, rank=rank) as part:

@@ -21,6 +21,8 @@ from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.sources.stream import StreamSource
 from hypothesis import given, settings
 
+from blobfeed import BatchReader
+
 SAMPLES = 53
 
 Seen = tuple[int, int, list[int]]
@@ -243,3 +245,50 @@ def _deliver(lengths: list[int], lag: list[int]) -> list[tuple[int, int, int]]:
             schedule.note_end(late.epoch, late.shard)
         unknown = [(left - 1, late) for left, late in unknown if left > 0 and draw is not None]
     return delivered
+
+
+# ---- what the function takes
+
+
+def _whole_epoch(epoch: int) -> Iterator[int]:
+    return iter(range(100 * epoch, 100 * epoch + 7))
+
+
+def _shares(shard: int, num_shards: int, *, epoch: int) -> Iterator[int]:
+    return iter(range(100 * epoch + shard, 100 * epoch + 7, num_shards))
+
+
+def _plain() -> list[int]:
+    return [0, 1, 2]
+
+
+def _numbers(make: Any, **options: Any) -> list[list[int]]:
+    chosen: dict[str, Any] = {"batch_size": 3, "num_loaders": 2, "epochs": 2, **options}
+    with BatchReader(StreamSource(make, names=["data"]), **chosen) as reader:
+        return [batch["data"].tolist() for batch in reader]
+
+
+def test_a_function_that_takes_no_shard_is_one_shard_and_may_take_the_epoch() -> None:
+    assert _numbers(_plain, last_batch="partial") == [[0, 1, 2]] * 2
+    got = _numbers(_whole_epoch, last_batch="partial")
+    assert got == [[0, 1, 2], [3, 4, 5], [6], [100, 101, 102], [103, 104, 105], [106]]
+
+
+def test_shards_get_the_epoch_too() -> None:
+    got = _numbers(_shares, last_batch="partial")
+    assert sorted(number for batch in got for number in batch) == [*range(7), *range(100, 107)]
+
+
+def test_with_wrap_and_epochs_all_batches_of_a_shard_but_the_last_are_full() -> None:
+    assert [len(batch) for batch in _numbers(_whole_epoch)] == [3, 3, 3, 3, 2]
+
+
+def _one(path: str) -> list[int]:
+    return [1]
+
+
+def test_a_function_that_takes_something_else_is_an_error() -> None:
+    with pytest.raises(ParameterError, match=r"takes \(path\): expected no argument, or \(shard, number of shards\)"):
+        StreamSource(_one)
+    with pytest.raises(ParameterError, match="shards is 2: an iterable, or a function without"):
+        StreamSource(_plain, shards=2)

@@ -39,6 +39,7 @@ class CachedSource(Source):
     def __init__(self, source: Source, path: Path, size_limit: int) -> None:
         self._source = source
         self.modules = source.modules
+        self.descriptors = source.descriptors
         self._path = path.absolute()
         self._size_limit = size_limit
         self._layout = lay_out(source.specs, len(source), source.fingerprint())

@@ -13,6 +13,7 @@ import numpy as np
 from ...base.checks import check_options, nearest
 from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.parameters import Positive
+from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import FileStamp, Locking
@@ -71,7 +72,7 @@ class HDF5SamplesSource(Source):
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [FileStamp.of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = hashlib.sha256(repr((stamps, wanted, checked.allow_external)).encode()).hexdigest()
-        cache = base_dir / checked.index_cache if checked.index_cache else None
+        cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
             self.modules = (LIBRARY_MODULE,)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .decode import REDUCES, ImageDecoder
@@ -46,8 +47,8 @@ class ImageListSource(Source):
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
         check_sizes(checked)
         self._channels = 3 if checked.is_color else 1
-        self._path = base_dir / checked.path
-        self._root = os.fsencode(base_dir / checked.root_folder)
+        self._path = in_folder(base_dir, checked.path)
+        self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
         try:
             text = read_file(os.fsencode(self._path))
         except OSError as error:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ...base.paths import in_folder
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
@@ -64,7 +65,11 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
     A path that exists is not a glob, whatever characters it has. Raises SourceError, its message begun by `what`, if a
     glob matches nothing; it does not check whether the other files exist.
     """
-    return [file for path in ([paths] if isinstance(paths, str) else paths) for file in _expand(base_dir / path, what)]
+    return [
+        file
+        for path in ([paths] if isinstance(paths, str) else paths)
+        for file in _expand(in_folder(base_dir, path), what)
+    ]
 
 
 def _expand(path: Path, what: str) -> list[Path]:

@@ -1,0 +1,32 @@
+"""The parameters of a reader by name, for `help` and for editors that ask a running program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar, get_type_hints
+
+import msgspec
+
+from ..workers.base.parameters import Parameters, ReaderParameters
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def names_parameters(function: _Function) -> _Function:
+    """Replaces the `**parameters` in the signature that `function` shows by each of them, with its default."""
+    signature = inspect.signature(function)
+    own = [given for given in signature.parameters.values() if given.kind is not given.VAR_KEYWORD]
+    defaults = {field.name: _default(field) for field in msgspec.structs.fields(Parameters)}
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults[name])
+        for name, kind in get_type_hints(ReaderParameters).items()
+    ]
+    function.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
+    return function
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is msgspec.NODEFAULT else field.default

@@ -1,0 +1,130 @@
+"""`concatenate`: samples of several rows each, put end to end, and a top that says which sample each row is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.layers import LayerHarness, MultiProcessInputLayer
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError, SampleError, UnequalShapesError
+from blobfeed.workers.base.specs import AnyArray
+
+COUNTS = np.array([2, 0, 3, 1, 4, 1, 0, 0, 2, 5])
+SOURCE = {"arrays": {"count": COUNTS}}
+
+
+def boxes_of(index: int) -> AnyArray:
+    """As many rows as the sample's count says, each of them different."""
+    return (100 * index + np.arange(COUNTS[index] * 5).reshape(-1, 5)).astype(np.float32)
+
+
+def decode(sample: Any, rng: Any) -> Any:
+    info = np.full(3, sample.index, np.float32)
+    return {"im_info": info, "index": sample.index, "boxes": boxes_of(sample.index)}
+
+
+GIVEN: dict[str, Any] = {
+    "batch_size": 4,
+    "num_loaders": 2,
+    "last_batch": "partial",
+    "epochs": 1,
+    "concatenate": "boxes",
+}
+
+
+@pytest.mark.parametrize("options", [{"copy": True}, {"copy": False}, {"device": "cpu"}])
+def test_rows_lie_end_to_end_and_each_says_whose_it_is(options: dict[str, Any]) -> None:
+    with BatchReader(SOURCE, decode=decode, shuffle=True, seed=3, max_rows=5, **GIVEN, **options) as reader:
+        assert list(reader.specs) == ["im_info", "index", "boxes", "boxes_samples"]
+        seen = 0
+        for batch in reader:
+            of_samples = [boxes_of(index) for index in batch.indices]
+            np.testing.assert_array_equal(batch["boxes"], np.concatenate(of_samples))
+            np.testing.assert_array_equal(batch["boxes_samples"], np.repeat(range(batch.rows), COUNTS[batch.indices]))
+            np.testing.assert_array_equal(batch["im_info"][:, 0], batch.indices)
+            seen += batch.rows
+    assert seen == len(COUNTS)
+
+
+def test_a_batch_without_any_row_is_delivered_too() -> None:
+    with BatchReader(SOURCE, decode=decode, max_rows=5, **{**GIVEN, "batch_size": 1}) as reader:
+        shapes = [(batch["boxes"].shape, batch["boxes_samples"].shape) for batch in reader]
+    assert shapes == [((count, 5), (count,)) for count in COUNTS]
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_loaders() -> None:
+    runs = []
+    for num_loaders in (1, 3):
+        given = {**GIVEN, "num_loaders": num_loaders}
+        with BatchReader(SOURCE, decode=decode, shuffle=True, max_shapes={"boxes": [6, 5]}, **given) as reader:
+            runs.append([(batch["boxes"].tobytes(), batch["boxes_samples"].tobytes()) for batch in reader])
+    assert runs[0] == runs[1]
+
+
+def test_a_layers_tops_follow_with_and_without_the_owners() -> None:
+    class Boxes(MultiProcessInputLayer):
+        def decode(self, sample: Any, rng: Any) -> object:
+            return decode(sample, rng)
+
+    given = {"source": SOURCE, "max_rows": 5, "concatenate": ["boxes"], "batch_size": 4}
+    for tops in (["im_info", "index", "boxes"], ["im_info", "index", "boxes", "boxes_samples"]):
+        with LayerHarness(Boxes, given, tops=tops) as harness:
+            assert harness.tops["boxes"].shape == (20, 5)
+            for first in (0, 4):
+                made = harness.forward()
+                wanted = np.concatenate([boxes_of(index) for index in range(first, first + 4)])
+                np.testing.assert_array_equal(made["boxes"], wanted)
+                if "boxes_samples" in made:
+                    counts = COUNTS[first : first + 4]
+                    np.testing.assert_array_equal(made["boxes_samples"], np.repeat(range(4), counts))
+            np.testing.assert_array_equal(harness.decode(4)["boxes"], boxes_of(4))
+
+
+def test_regions_of_one_number_need_no_maximum_and_mean_and_scale_count_their_channels() -> None:
+    crops = np.arange(6 * 2 * 3 * 4 * 4, dtype=np.uint8).reshape(6, 2, 3, 4, 4)
+    transform = {"mean_value": [1, 2, 3], "scale": [1, 0.5, 0.25]}
+    given: dict[str, Any] = {"batch_size": 3, "num_loaders": 1, "concatenate": ["crops"], "transform": transform}
+    with BatchReader({"arrays": {"crops": crops}}, **given) as reader:
+        batch = next(iter(reader))
+    mean, scale = (np.array(values, np.float32).reshape(3, 1, 1) for values in ([1, 2, 3], [1, 0.5, 0.25]))
+    np.testing.assert_array_equal(batch["crops"], (crops[:3].reshape(6, 3, 4, 4) - mean) * scale)
+    assert batch["crops_samples"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_more_rows_than_declared_name_the_sample() -> None:
+    with (
+        BatchReader(SOURCE, decode=decode, max_rows=4, **GIVEN) as reader,
+        pytest.raises(SampleError, match=r"sample 9.*\(5, 5\) does not fit the declared maximum \(4, 5\)"),
+    ):
+        list(reader)
+
+
+def test_other_axes_must_agree() -> None:
+    def wider(sample: Any, rng: Any) -> object:
+        return {"boxes": np.zeros((2, 4 + sample.index % 2), np.float32)}
+
+    given: dict[str, Any] = {"max_shapes": {"boxes": [2, 5]}, **GIVEN}
+    with (
+        BatchReader(SOURCE, decode=wider, **given) as reader,
+        pytest.raises(UnequalShapesError, match=r"samples 0 and 1 .* \(2, 4\) and \(2, 5\): only the first axis"),
+    ):
+        list(reader)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"concatenate": "boxs"},
+            "concatenate names 'boxs' .did you mean 'boxes'.., but the tops are im_info, index, boxes",
+        ),
+        ({"concatenate": "index"}, r"concatenate names 'index', whose samples are \(\) int64: expected"),
+        ({"concatenate": [], "max_rows": 3}, "'max_rows' is 3, and 'concatenate' names no top"),
+        ({"max_rows": 0}, "'max_rows' is 0: expected a whole number >= 1"),
+    ],
+)
+def test_what_cannot_be_concatenated_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        BatchReader(SOURCE, decode=decode, **{**GIVEN, **values})

@@ -1,0 +1,125 @@
+"""Every Python block of README.md and docs/ runs as it is written, in a folder with the files that it names.
+
+A block is a program of its own. `<!-- continues -->` on the line before it puts the block before it in front;
+`<!-- not run: reason -->` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+_MARKED_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>continues|not run: .+?) -->\n+)?```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+_AROUND_IT = """
+class Model:
+    def __call__(self, data):
+        return data
+    def fit(self, train, validation_data=None, epochs=1):
+        for epoch in range(epochs):
+            for part in (train, validation_data):
+                assert [len(part[number]) for number in range(len(part))]
+    def state_dict(self):
+        return {}
+
+class Training:
+    steps = 5
+    def __bool__(self):
+        self.steps -= 1
+        return self.steps >= 0
+
+def train(*arrays):
+    assert all(len(array) for array in arrays)
+
+model, training, criterion = Model(), Training(), train
+parse = features_of = lambda line: [float(len(line))]
+label_of = len
+"""
+"""What the documents take for granted: a trainer with a model, and data that somebody understands."""
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text, before = page.read_text(), ""
+        for found in _MARKED_BLOCK.finditer(text):
+            mark, code = found["mark"] or "", found["code"]
+            before = before + code if mark == "continues" else code
+            if not mark.startswith("not run"):
+                yield Block(page.name, text[: found.start("code")].count("\n") + 1, before)
+
+
+BLOCKS = list(blocks())
+
+
+def test_all_blocks_are_found() -> None:
+    pages = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    fences = sum(page.read_text().count("```python") for page in pages)
+    marks = sum(page.read_text().count("<!-- not run: ") for page in pages)
+    assert len(BLOCKS) == fences - marks > 15
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the documents name, small ones."""
+    folder = tmp_path_factory.mktemp("documents")
+    rng = np.random.default_rng(0)
+    with h5py.File(folder / "train.h5", "w") as file:
+        file["data"] = rng.integers(0, 256, (200, 3, 32, 32), np.uint8)
+        file["label"] = file["labels"] = np.arange(200) % 10
+    for name in ("x", "x_valid"):
+        np.save(folder / f"{name}.npy", rng.random((200, 3, 8, 8), np.float32))
+        np.save(folder / f"{name.replace('x', 'y')}.npy", np.arange(200) % 10)
+    np.save(folder / "colours.npy", np.arange(256, dtype=np.float32))
+    (folder / "train.txt").write_text("".join(f"line {number}\n" for number in range(300)))
+    for name in ("trajectories", "logs"):
+        (folder / name).mkdir()
+    for number in range(2):
+        with h5py.File(folder / "trajectories" / f"part_{number}.h5", "w") as file:
+            for sample in range(70):
+                file[f"t{sample}"] = rng.random((4, 4), np.float32)
+                file[f"t{sample}"].attrs["success"] = sample % 2
+        (folder / "logs" / f"{number}.txt").write_text("one\ntwo\nthree\n" * 50)
+    shutil.copy(ROOT / "prototxt_examples" / "digits" / "digits_train.h5", folder)
+    shutil.copytree(ROOT / "prototxt_examples", folder / "prototxt_examples")
+    return folder
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_runs_as_it_is_written(files: Path, block: Block) -> None:
+    program = files / f"{block.page.removesuffix('.md')}_{block.line}.py"
+    # Not every machine has a GPU.
+    program.write_text(_AROUND_IT + block.code.replace('device="cuda"', 'device="cpu"'))
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=files,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, f"{block}: {run.stderr[-3000:]}"

@@ -1,0 +1,212 @@
+"""Arrays in memory and .npz files as sources, sources put end to end, and paths as users write them."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.arrays import ArraysSource
+from blobfeed.workers.sources.mixed import ConcatSource
+
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
+
+DATA = np.arange(120, dtype=np.float32).reshape(20, 3, 2)
+LABEL = np.arange(20)
+
+
+def all_of(source: Any, **parameters: Any) -> dict[str, Any]:
+    given = {"batch_size": 4, "num_loaders": 2, "epochs": 1, "last_batch": "partial", **parameters}
+    with BatchReader(source, **given) as reader:
+        batches = list(reader)
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_arrays_in_memory_are_read_by_all_loaders_and_may_be_changed_afterwards() -> None:
+    data = DATA.copy()
+    with BatchReader({"arrays": {"data": data, "label": LABEL}}, batch_size=4, num_loaders=2, epochs=1) as reader:
+        data[...] = -1
+        batches = list(reader)
+        assert reader.statistics().loaders == 2
+    np.testing.assert_array_equal(np.concatenate([batch["data"] for batch in batches]), DATA)
+    np.testing.assert_array_equal(np.concatenate([batch["label"] for batch in batches]), LABEL)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.asfortranarray(DATA),
+        DATA[::-1],
+        DATA.astype(">f4"),
+        DATA > 50,
+        LABEL.astype("S5"),
+        LABEL.astype("U3"),
+        LABEL.tolist(),
+    ],
+    ids=["fortran", "reversed", "big endian", "bool", "bytes", "text", "list"],
+)
+def test_any_array_of_numbers_or_strings_is_delivered_as_it_is(data: Any) -> None:
+    got = all_of({"arrays": {"data": data}}, num_loaders=1)["data"]
+    np.testing.assert_array_equal(got, np.asarray(data))
+    assert got.dtype == np.asarray(data).dtype.newbyteorder("=")
+
+
+def test_the_loaders_share_one_copy_which_is_given_back(tmp_path: Path) -> None:
+    def memory_files() -> list[str]:
+        gc.collect()
+        links = (entry for entry in Path("/proc/self/fd").iterdir())
+        return [name for entry in links if "blobfeed-arrays" in (name := _link(entry))]
+
+    large = np.zeros((64, 1 << 20), np.uint8)
+    with BatchReader({"arrays": {"data": large}}, batch_size=8, num_loaders=2, epochs=1) as reader:
+        packed = reader._feed.pipeline.plan.decoded.__getstate__()
+        assert len(packed["_bytes"]) < 100_000  # type: ignore[arg-type]
+        assert len(memory_files()) == 1
+        assert sum(len(batch["data"]) for batch in reader) == 64
+    del reader
+    assert memory_files() == []
+
+
+def _link(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:  # the descriptor that lists them
+        return ""
+
+
+def test_a_killed_loaders_successor_reads_them_too(tmp_path: Path) -> None:
+    marker = tmp_path / "died"
+
+    def decode(sample: Any, rng: Any) -> Any:
+        if sample.index == 7 and os.environ.get("BLOBFEED_ROLE") == "loader" and not marker.exists():
+            marker.touch()
+            os._exit(3)
+        return sample
+
+    given: dict[str, Any] = {"num_loaders": 1, "shuffle": True, "decode": decode}
+    killed = all_of({"arrays": {"data": DATA, "label": LABEL}}, **given)
+    assert marker.exists()
+    np.testing.assert_array_equal(killed["data"], DATA[killed["label"]])
+    assert sorted(killed["label"]) == list(range(20))
+
+
+def test_a_harness_takes_arrays_and_source_objects() -> None:
+    given = {"source": {"arrays": {"data": DATA, "label": LABEL}}, "batch_size": 4}
+    with LayerHarness(MultiProcessInputLayer, given) as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], DATA[:4])
+    source = ArraysSource({"data": DATA, "label": LABEL})
+    with LayerHarness(MultiProcessInputLayer, {"source": source, "batch_size": 4}) as harness:
+        np.testing.assert_array_equal(harness.forward()["label"], LABEL[:4])
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_file_is_a_source(tmp_path: Path, save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "train.npz", data=DATA, label=LABEL, other=np.ones(3))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (tmp_path / "train.npz", "~/train.npz", {"path": tmp_path / "train.npz"}):
+        got = all_of({"npz": path}, tops=["data", "label"])
+        np.testing.assert_array_equal(got["data"], DATA)
+        np.testing.assert_array_equal(got["label"], LABEL)
+
+
+def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
+    def message(error: type[Exception], spec: object, tops: Any = None) -> str:
+        with pytest.raises(error) as caught:
+            open_source(spec, tops=tops, base_dir=tmp_path)
+        return str(caught.value)
+
+    assert "'data' is a list of type object" in message(ParameterError, {"arrays": {"data": [None]}})
+    assert "'data' is a int of type int64 and shape ()" in message(ParameterError, {"arrays": {"data": 3}})
+    assert "differ in length: data has 20, label has 19" in message(
+        SourceError, {"arrays": {"data": DATA, "label": LABEL[1:]}}
+    )
+    assert "no array for the top 'lable' (did you mean 'label'?)" in message(
+        ParameterError, {"arrays": {"data": DATA, "label": LABEL}}, ["lable"]
+    )
+    assert "no arrays: give one" in message(ParameterError, {"arrays": {}})
+    assert "none.npz' cannot be opened" in message(SourceError, {"npz": "none.npz"})
+    (tmp_path / "text.npz").write_text("text")
+    assert "text.npz' is no .npz file" in message(SourceError, {"npz": "text.npz"})
+    np.save(tmp_path / "one.npy", DATA)
+    assert "one.npy' is no .npz file" in message(SourceError, {"npz": "one.npy"})
+    np.savez(tmp_path / "objects.npz", data=np.array([None, {}], dtype=object))
+    assert "objects.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "objects.npz"})
+
+
+def test_more_than_there_is_memory_for_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blobfeed.workers.sources.arrays.available_memory", lambda: 400)
+    with pytest.raises(SourceError, match=r"takes 480 bytes, and 400 are available: save them with np.save"):
+        ArraysSource({"data": DATA})
+
+
+def test_the_fingerprint_is_that_of_the_content() -> None:
+    first, same, other = (ArraysSource({"data": data}) for data in (DATA, DATA.copy(), DATA + 1))
+    assert first.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+# ---- several sources
+
+
+def test_sources_are_put_end_to_end(tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", DATA + 1000)
+    np.save(tmp_path / "label.npy", LABEL + 1000)
+    stored = {"npy": {"data": tmp_path / "data.npy", "label": "label.npy"}}
+    parts = [stored, {"arrays": {"data": DATA, "label": LABEL}}, ArraysSource({"data": DATA, "label": LABEL})]
+    got = all_of({"concat": parts}, base_dir=tmp_path)
+    np.testing.assert_array_equal(got["data"], np.concatenate([DATA + 1000, DATA, DATA]))
+    shuffled = all_of({"concat": parts}, base_dir=tmp_path, shuffle=True)
+    assert sorted(shuffled["label"]) == sorted(got["label"])
+    assert (shuffled["label"] != got["label"]).any()
+
+
+def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> None:
+    arrays = {"arrays": {"data": DATA, "label": LABEL}}
+    with pytest.raises(SourceError, match="concat: all sources need the same arrays"):
+        open_source({"concat": [arrays, {"arrays": {"data": DATA}}]}, tops=None, base_dir=tmp_path)
+    with pytest.raises(ParameterError, match=r"concat\[1\]: source: unknown kind 'arays' \(did you mean 'arrays'"):
+        open_source({"concat": [arrays, {"arays": {}}]}, tops=None, base_dir=tmp_path)
+    wrongs: tuple[object, ...] = ([], "train.h5")
+    for wrong in wrongs:
+        with pytest.raises(ParameterError, match="source concat: expected a list of sources"):
+            open_source({"concat": wrong}, tops=None, base_dir=tmp_path)
+
+
+def test_a_chunk_is_what_all_parts_have(tmp_path: Path) -> None:
+    class Chunked(ArraysSource):
+        @property
+        def chunk_samples(self) -> int:
+            return len(self) // 2
+
+    assert ConcatSource([Chunked({"data": DATA}), Chunked({"data": DATA})]).chunk_samples == 10
+    assert ConcatSource([Chunked({"data": DATA}), Chunked({"data": DATA[:6]})]).chunk_samples is None
+
+
+def test_source_objects_stand_in_a_mix() -> None:
+    one, other = (ArraysSource({"data": np.full((100, 1), value)}) for value in (1, 2))
+    got = all_of(None, mix=[{"mine": one, "weight": 0.75}, {"arrays": {"data": np.full((100, 1), 2)}, "weight": 0.25}])
+    assert np.bincount(got["data"].ravel()[:100]).tolist() == [0, 75, 25]
+    got = all_of(None, mix=[one, other])
+    assert np.bincount(got["data"].ravel()).tolist() == [0, 100, 100]
+
+
+# ---- paths
+
+
+def test_a_path_may_be_a_path_object_or_begin_with_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import h5py  # type: ignore[import-untyped]
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["data"], file["label"] = DATA, LABEL
+    for source in (tmp_path / "train.h5", "~/train.h5", {"hdf5": tmp_path / "train.h5"}):
+        assert len(all_of(source)["data"]) == 20
+    cache = {"path": Path("~/samples.cache"), "size_limit": 1 << 20}
+    assert len(all_of({"hdf5": {"path": [tmp_path / "train.h5"]}}, cache=cache)["data"]) == 20
+    assert (tmp_path / "samples.cache").exists()

@@ -1,0 +1,85 @@
+"""One sample, or one batch, made in this process as a loader makes it: for tests of hooks, and for a debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..loading.indexed_worker import DecodedSource
+from ..loading.postprocessing import BatchSamples
+from ..loading.stream_worker import DecodedStream, shard_items
+from ..order.sample_rng import globals_kept
+from ..order.samplers import DrawnEpoch, draw_epoch
+from .indexed_plan import IndexedPlan
+from .plan import Plan
+from .sampled_plan import SampledPlan
+
+
+def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
+    """Sample `index` by name, after decode, crop and mirror, before postprocess, mean and scale.
+
+    Of a stream: the sample of that number in its first shard. Raises IndexError for a sample that is not there, and
+    whatever reading and decode raise.
+    """
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    rows = allocate_rows(decoded.rows.slot_specs, 1)
+    with globals_kept():
+        _decode(plan, [index], epoch, rows)
+    return {name: _first(rows[name]) for name in decoded.rows.specs}
+
+
+def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> dict[str, Rows]:
+    """The batch of these samples by the names of the tops, after postprocess if there is such a hook.
+
+    Its random numbers are those of the batch that begins the epoch. Raises what reading and the hooks raise.
+    """
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
+    with globals_kept():
+        _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
+        if hook is not None:
+            number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
+            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
+    return {name: slot[name] for name in plan.specs}
+
+
+def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
+    """The samples of `epoch` in their order, for all ranks: what the sampler draws, else by `shuffle`.
+
+    Raises ParameterError for a stream, and what a sampler raises.
+    """
+    if isinstance(plan, SampledPlan):
+        given = plan.parameters
+        with globals_kept():
+            return draw_epoch(
+                plan.sampler.value, epoch, seed=given.seed, samples=plan.source_samples, batch_size=given.batch_size
+            )
+    if isinstance(plan, IndexedPlan):
+        return DrawnEpoch(plan.order.indices(epoch * plan.order.samples, plan.order.samples))
+    raise ParameterError("the samples of a stream have no indices, so no sampler says which come")
+
+
+def _first(rows: Rows) -> AnyArray:
+    first: AnyArray = rows.get(0) if isinstance(rows, RaggedRows) else rows[0]
+    return first
+
+
+def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    if isinstance(decoded, DecodedSource):
+        samples = len(decoded.source)
+        for index in indices:
+            if not 0 <= index < samples:
+                raise IndexError(f"sample {index} of a source of {samples} samples")
+        decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda _: None)
+        return
+    for row, index in enumerate(indices):
+        items = shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed)
+        item = next(islice(items, index, None), None)
+        if item is None:
+            raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
+        decoded.rows.put(decoded.sample(item), rows, row)

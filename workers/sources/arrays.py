@@ -1,0 +1,136 @@
+"""Arrays in memory as a source: copied once into a memory file, which every loader maps and none has a copy of."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import weakref
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from ..base.checks import check_options, nearest
+from ..base.errors import ParameterError, SourceError
+from ..base.paths import in_folder
+from ..base.specs import AnyArray, IndexArray
+from ..transport.memory import available_memory
+from .stored.file import FileStamp
+from .stored.layout import Chunked, Column, StoredArray
+from .stored.open_files import OpenFiles
+from .stored.source import StoredSource
+
+_BLOCK_BYTES = 64 << 20
+_ALIGNMENT = 64
+
+
+class ArraysSource(StoredSource):
+    """`{arrays: {data: x, label: y}}`: sample i has row i of each array, or of whatever NumPy makes an array of.
+
+    The arrays may be changed or dropped afterwards. `tops`: which of them are wanted, in which order; None: all. Raises
+    ParameterError for what is no array of numbers or strings, SourceError if there is no memory for a copy.
+    """
+
+    kind = "arrays"
+
+    def __init__(
+        self, options: Mapping[str, Any], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        del base_dir
+        if missing := [top for top in tops or () if top not in options]:
+            raise ParameterError(
+                f"source {self.kind}: no array for the top {missing[0]!r}{nearest(missing[0], options)}; there are "
+                f"{', '.join(options)}"
+            )
+        arrays = {name: self._checked(name, options[name]) for name in tops or options}
+        if not arrays:
+            raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
+        self._require_memory(sum(array.nbytes for array in arrays.values()))
+        self._memory = os.memfd_create(f"blobfeed-{self.kind}", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._memory)
+        self.descriptors = (self._memory,)
+        with os.fdopen(os.dup(self._memory), "wb") as file:
+            offsets = {name: _write(file, array) for name, array in arrays.items()}
+        stamp = FileStamp.of(f"/proc/self/fd/{self._memory}")
+        columns = {
+            name: Column(
+                [StoredArray(stamp, name, array.shape, array.dtype, Chunked(array.shape, np.array([offsets[name]])))],
+                f"source {self.kind}",
+            )
+            for name, array in arrays.items()
+        }
+        super().__init__(columns, OpenFiles(), limit=None)
+
+    def where(self, index: int) -> str:
+        return f"{self.kind}[{index}]"
+
+    def will_need(self, indices: IndexArray) -> None:
+        """It is in memory."""
+
+    def fingerprint(self) -> str:
+        size = os.fstat(self._memory).st_size
+        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
+            content = hashlib.blake2b(memory).hexdigest()
+        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
+
+    def _checked(self, name: str, value: object) -> AnyArray:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufcSU" or not array.ndim:
+            raise ParameterError(
+                f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "
+                f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples"
+            )
+        return array
+
+    def _require_memory(self, size: int) -> None:
+        if size > (available := available_memory()):
+            raise SourceError(
+                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
+                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
+            )
+
+
+class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of `source: {npz: …}`. path: the file that np.savez or np.savez_compressed wrote."""
+
+    path: str
+
+
+class NpzSource(ArraysSource):
+    """`{npz: {path: train.npz}}`: the arrays of an .npz file, read into memory once."""
+
+    kind = "npz"
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        self._path = in_folder(base_dir, check_options(options, NpzOptions, "source npz").path)
+        what = f"source npz: {str(self._path)!r}"
+        if self._path.exists() and not zipfile.is_zipfile(self._path):
+            raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
+        try:
+            with np.load(self._path, allow_pickle=False) as file:
+                wanted = {name: file[name] for name in file.files if tops is None or name in tops}
+        except OSError as error:
+            raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise SourceError(f"{what} does not hold arrays of numbers that can be read: {error}") from error
+        super().__init__(wanted, tops=tops)
+
+    def where(self, index: int) -> str:
+        return f"{self._path}[{index}]"
+
+
+def _write(file: BinaryIO, array: AnyArray) -> int:
+    """Put `array` at the file's end in C order, some rows at a time; returns its offset."""
+    offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+    file.seek(offset)
+    step = max(1, _BLOCK_BYTES * len(array) // max(1, array.nbytes))
+    blocks = (array[first : first + step] for first in range(0, len(array), step))
+    file.writelines(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data for block in blocks)
+    return offset
