@@ -239,6 +239,18 @@ def test_an_index_out_of_range_names_sampler_epoch_and_value() -> None:
         read_all(sampler=out_of_range)
 
 
+class Endless:
+    """Its name has no end."""
+
+    def __repr__(self) -> str:
+        return "x" * 10_000_000
+
+
+def test_even_what_takes_megabytes_to_name_is_told() -> None:
+    with pytest.raises(SourceError, match=r"epoch 0: it gave x+ … 9998\d\d\d characters … "):
+        read_all(sampler=lambda epoch, samples, rng: Endless())
+
+
 def test_a_batch_that_is_too_large_is_told() -> None:
     with pytest.raises(SourceError, match="batch 1 has 5 samples: expected 1 to batch_size=4"):
         read_all(batch_sampler=lambda epoch, samples, rng: [[0], [1, 2, 3, 4, 5]])

@@ -17,14 +17,16 @@ import numpy as np
 from ..base.errors import SourceError
 from ..order.samplers import Sampler, Weights, draw_epoch
 from ..plan.sampled_plan import SampledPlan
-from ..transport.error_channel import describe, send_exception, summary_of
+from ..transport.error_channel import describe, send_exception, sendable, summary_of
 from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler, Opener, Sealer
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, StatusBoard
 from .config import Config
 
-FRAME_BYTES = 1 << 17
-"""The longest is DrawFailed with a traceback of 32,768 characters."""
+FRAME_BYTES = 1 << 18
+"""The longest is DrawFailed with a traceback of 32,768 characters, of up to four bytes each."""
+
+_MOST_CHARACTERS = 2000
 
 
 def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> None:
@@ -58,7 +60,7 @@ class _Drawer:
         try:
             return self._draw(request)
         except SourceError as error:
-            return DrawFailed(request.request, str(error))
+            return DrawFailed(request.request, sendable(str(error), _MOST_CHARACTERS))
         except Exception as error:
             text = f"{self._plan.about.name}, epoch {request.epoch}: it raised {summary_of(error)}"
             return DrawFailed(request.request, text, send_exception(channel, error), describe(error))
