@@ -101,11 +101,11 @@ def _declared_tops(text: str) -> tuple[str, ...]:
 
 
 def _plain(value: object) -> Any:
-    """Tuples, paths and NumPy's numbers as the plain values that YAML knows."""
+    """Tuples, paths and what NumPy has as the plain values that YAML knows."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, Path):
         return str(value)
-    return value.item() if hasattr(value, "item") else value
+    return value.tolist() if hasattr(value, "tolist") else value
