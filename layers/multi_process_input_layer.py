@@ -26,6 +26,7 @@ from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
+from .state_file import StateFile, snapshot_of_command
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -98,6 +99,8 @@ class MultiProcessInputLayer(CaffeLayer):
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
+        if parameters.state_file and train:
+            self._input.keep_state(StateFile(base_dir / parameters.state_file))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 
@@ -117,9 +120,14 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Put the next batch into the tops: one copy."""
-        delivery = self._opened().delivery_to(top)
+        feed = self._opened()
+        delivery = feed.delivery_to(top)
+        if feed.state_file is not None:
+            feed.state_file.before_batch(feed.state_dict())
         delivery.fill([top[i] for i in range(len(top))])
         delivery.filled = None
+        if feed.state_file is not None:
+            feed.state_file.after_batch(feed.state_dict())
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
@@ -178,6 +186,13 @@ class MultiProcessInputLayer(CaffeLayer):
         """Go on where `state` was saved; after setup and before the first forward. Raises ParameterError."""
         self._opened().pipeline.load_state_dict(state)
 
+    def restore(self, snapshot: Path | str) -> None:
+        """Go on where the data stood when Caffe wrote `snapshot`, a `.solverstate`; before the first forward.
+
+        Needs the parameter `state_file`. Raises ParameterError.
+        """
+        self._opened().restore(Path(snapshot))
+
     def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
         """Draw by other weights, one for each sample of the source: those of `sampler: {weights: …}` count no more.
 
@@ -211,6 +226,20 @@ class _Input:
         """No reshape has been called since setup."""
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
+        self.state_file: StateFile | None = None
+
+    def keep_state(self, state_file: StateFile) -> None:
+        """Have the position noted beside the snapshots, and go on from the one that the command names."""
+        self.state_file = state_file
+        if (snapshot := snapshot_of_command()) is not None:
+            self.restore(snapshot)
+        if self.pipeline.parameters.rank:
+            self.state_file = None  # of all ranks the position is the same
+
+    def restore(self, snapshot: Path) -> None:
+        if self.state_file is None:
+            raise ParameterError("restore: the layer has no 'state_file', or is not of rank 0 in phase TRAIN")
+        self.pipeline.load_state_dict(self.state_file.restore(snapshot))
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size
@@ -229,7 +258,8 @@ class _Input:
         self.pipeline.set_weights(weights, at_once=at_once, received=received)
 
     def close(self) -> None:
-        close_all(*([] if self._delivery is None else [self._delivery.close]), self.pipeline.close)
+        parts = (self._delivery, self.pipeline, self.state_file)
+        close_all(*(part.close for part in parts if part is not None))
 
     def delivery_to(self, top: Blobs) -> Delivery:
         if self._delivery is None:

@@ -104,7 +104,7 @@ class LoopedPipeline:
         given, batches = self.parameters, self.pipeline.batches
         if batches is None:
             return SampledLoops(given.epochs, None)
-        loops = IndexedLoops(batches.samples, batches.batch_size, given.last_batch, given.world_size or 1, given.epochs)
+        loops = IndexedLoops(batches.begun_at(0, None), given.epochs)
         return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
 
 
@@ -143,4 +143,10 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
-    return with_shard(check_parameters(declared, what))
+    parameters = check_parameters(declared, what)
+    if parameters.state_file:
+        raise ParameterError(
+            f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, which nobody tells of a "
+            "snapshot; keep the reader's state_dict() beside your checkpoint"
+        )
+    return with_shard(parameters)

@@ -57,30 +57,33 @@ class IndexedLoops(Loops):
     batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop.
     """
 
-    samples: int
-    batch_size: int
-    last_batch: LastBatch
-    world_size: int
+    endless: Batches
+    """From the first epoch on; every rank has as many."""
     epochs: int | None
 
     @property
+    def samples(self) -> int:
+        return self.endless.samples
+
+    @property
     def batches(self) -> int | None:
-        return self._plan(0, self.epochs).total
+        return self.endless.begun_at(0, self.epochs).total
 
     def left(self, state: Mapping[str, int | str]) -> int | None:
         position = int(state["position"])
         if self.epochs is None:
             return None
-        if self.last_batch == "wrap":
-            return self._wrap_batches - position // self._round % self._wrap_batches
-        return self._plan(position, (position // self._loop_samples + 1) * self.epochs).total
+        if self.endless.last_batch == "wrap":
+            return self._wrap_batches - position // self.endless.round_rows % self._wrap_batches
+        return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
         position = int(state["position"])
         if self.epochs is None:
             return dict(state)
-        if self.last_batch == "wrap":
-            position += (self._wrap_batches - position // self._round % self._wrap_batches) * self._round
+        if self.endless.last_batch == "wrap":
+            rounds = position // self.endless.round_rows % self._wrap_batches
+            position += (self._wrap_batches - rounds) * self.endless.round_rows
         else:
             position = (position // self._loop_samples + 1) * self._loop_samples
         return {**state, "position": position}
@@ -88,21 +91,13 @@ class IndexedLoops(Loops):
     def pipeline_epochs(self, state: Mapping[str, object]) -> None:
         return None
 
-    def _plan(self, position: int, epochs: int | None) -> Batches:
-        """The batches from a global position on: those of rank 0, but every rank has as many."""
-        return Batches(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, position)
-
-    @property
-    def _round(self) -> int:
-        return self.batch_size * self.world_size
-
     @property
     def _loop_samples(self) -> int:
         return self.samples * (self.epochs or 1)
 
     @property
     def _wrap_batches(self) -> int:
-        return -(-self._loop_samples // self._round)
+        return -(-self._loop_samples // self.endless.round_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class _Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallIndexedPlan(_Constant, IndexedPlan):  # type: ignore[misc]
+class SmallIndexedPlan(_Constant, IndexedPlan):
     variant: Variant
 
     def affinity(self, group: int, row: int) -> int | None:
@@ -102,7 +102,7 @@ class SmallIndexedPlan(_Constant, IndexedPlan):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallStreamPlan(_Constant, StreamPlan):  # type: ignore[misc]
+class SmallStreamPlan(_Constant, StreamPlan):
     variant: Variant
 
 

@@ -117,40 +117,32 @@ class _Shared:
 class SmallFeed(Feed):
     """The real one without processes: every wait ends at once."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.waited_ns = self.stalls = self.start_ns = self._reported_ns = self._begun = 0
-        self._plan = plan
-        self._reception = Reception()
-        self._arrived = None
-        self._releasing: deque[int] = deque()
-        self._in_doubt = False
-        self._failure = None
-        self._sealer = self._opener = _Plain()  # type: ignore[assignment]
-        self._batch_link, self._release_link = Link(), Link()  # type: ignore[assignment]
-        self._poller = _NoTime()  # type: ignore[assignment]
-        self._inbox = _NoLogs()  # type: ignore[assignment]
-        self._next_look_at_logs = float("inf")
-        self._assembler = _Assembler()  # type: ignore[assignment]
-        self.shared = _Shared()  # type: ignore[assignment]
+    def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
+        fields: dict[str, Any] = {
+            "_plan": plan,
+            "_reception": Reception(),
+            "_arrived": None,
+            "_releasing": deque(),
+            "_in_doubt": False,
+            "_failure": None,
+            "_sealer": _Plain(),
+            "_opener": _Plain(),
+            "_batch_link": batches,
+            "_release_link": releases,
+            "_poller": _NoTime(),
+            "_inbox": _NoLogs(),
+            "_next_look_at_logs": float("inf"),
+            "_assembler": _Assembler(),
+            "shared": _Shared(),
+        }
+        numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns", "_begun"), 0)
+        self.__dict__.update(numbers | fields)
 
     def _explain(self, failure: Failure) -> BlobfeedError:
         return BlobfeedError(failure.error)
 
     def _stalled(self, _timeout_s: float) -> BlobfeedError:
         return _NothingYet()
-
-    @property
-    def fingerprint(self) -> object:
-        reception = self._reception
-        return (
-            len(self._batch_link.frames),  # type: ignore[attr-defined]
-            len(self._release_link.frames),  # type: ignore[union-attr]
-            self._arrived is None,
-            self._in_doubt,
-            tuple(self._releasing),
-            self._failure is None,
-            tuple(sorted(vars(reception).items(), key=lambda item: item[0])).__repr__(),
-        )
 
 
 class _NothingYet(PipelineStalled):
@@ -179,7 +171,8 @@ class World:
         faults = variant.faults
         self.plan = plan
         self.assembly = Assembly(plan)
-        self.feed = SmallFeed(plan)
+        self.batches, self.releases = Link(), Link()
+        self.feed = SmallFeed(plan, self.batches, self.releases)
         self.loaders: dict[int, Loader] = {}
         self.results: dict[int, list[Any]] = {}
         self.slots: list[list[Cell]] = [[None] * variant.rows for _ in range(SLOTS)]
@@ -198,7 +191,9 @@ class World:
 
     @property
     def variant(self) -> Variant:
-        return self.plan.variant  # type: ignore[attr-defined,no-any-return]
+        plan: Any = self.plan
+        variant: Variant = plan.variant
+        return variant
 
     # ---- what can happen now
 
@@ -211,7 +206,7 @@ class World:
             yield from self._events_of(number, loader)
         for number in self.results:
             yield "result", number
-        if self.feed._release_link.frames:  # type: ignore[union-attr]
+        if self.releases.frames:
             yield ("message",)
         if self.copy is not None:
             yield ("replay",)
@@ -256,9 +251,9 @@ class World:
             yield ("stop",)
 
     def _copyable(self) -> Iterator[tuple[str, int]]:
-        if self.feed._batch_link.frames:  # type: ignore[attr-defined]
+        if self.batches.frames:
             yield "batches", 0
-        if self.feed._release_link.frames:  # type: ignore[union-attr]
+        if self.releases.frames:
             yield "releases", 0
         yield from (("results", number) for number in self.results)
         yield from (("tasks", number) for number, loader in self.loaders.items() if loader.inbox and not loader.death)
@@ -283,7 +278,7 @@ class World:
             loader.inbox.append(order)
         self.assembly.announce()
         for message in self.assembly.outbox:
-            self.feed._batch_link.send(message)  # type: ignore[arg-type]
+            self.batches.send(message)
         self.assembly.outbox.clear()
         if self.assembly.last is not None:
             self.wanted = 0
@@ -327,7 +322,7 @@ class World:
         self._let_go()
 
     def _message(self) -> None:
-        self._take_message(self.feed._release_link.frames.pop(0))  # type: ignore[union-attr]
+        self._take_message(self.releases.frames.pop(0))
 
     def _take_message(self, message: Release | Resend | Stop) -> None:
         match message:
@@ -464,7 +459,7 @@ class World:
     def _stop(self) -> None:
         self.left["stops"] -= 1
         self.stopping = True
-        self.feed._release_link.send(Stop())  # type: ignore[union-attr,arg-type]
+        self.releases.send(Stop())
 
     def _look(self, announce: Announce) -> None:
         rows = announce.stream.rows if announce.stream else self.variant.rows
@@ -477,10 +472,16 @@ class World:
     def _interruptible(self, call: Event) -> list[int]:
         """Lines of the call before which something has changed, and -1 for its end, whose result is lost."""
         trial: World = pickle.loads(pickle.dumps(self))
-        tracer = _Tracer(lambda: trial.feed.fingerprint)
+        tracer = _Tracer(trial.fingerprint)
         with tracer:
             _quietly(trial._call(call))
         return [*tracer.points, -1]
+
+    def fingerprint(self) -> object:
+        """What calls of the trainer change."""
+        feed = self.feed
+        counts = len(self.batches.frames), len(self.releases.frames), feed._arrived is None, feed._failure is None
+        return counts, feed._in_doubt, tuple(feed._releasing), repr(vars(feed._reception))
 
     def _call_interrupted(self, call: Event, point: int) -> None:
         with _Tracer(lambda: None, point):
@@ -492,19 +493,17 @@ class World:
 
     def _copy(self, link: str, number: int) -> None:
         self.left["repeats"] -= 1
-        queue: Any = {
-            "batches": lambda: self.feed._batch_link.frames,  # type: ignore[attr-defined]
-            "releases": lambda: self.feed._release_link.frames,  # type: ignore[union-attr]
-            "results": lambda: self.results[number],
-            "tasks": lambda: self.loaders[number].inbox,
-        }[link]()
+        if link in ("batches", "releases"):
+            queue: list[Any] = (self.batches if link == "batches" else self.releases).frames
+        else:
+            queue = self.results[number] if link == "results" else self.loaders[number].inbox
         self.copy = link, number, queue[0]
 
     def _replay(self) -> None:
         assert self.copy is not None
         (link, _, message), self.copy = self.copy, None
         if link == "batches":
-            self.feed._batch_link.send(message)
+            self.batches.send(message)
         elif link == "releases":
             self._take_message(message)
         elif link == "results":
@@ -593,7 +592,7 @@ class World:
                              task.deaths, task.suspicion, task.skip)  # fmt: skip
 
         reception = feed._reception
-        schedule = self.assembly._schedule
+        schedule: Any = self.assembly._schedule
         return (
             tuple(ledger._free),
             ledger._next_group,
@@ -617,8 +616,8 @@ class World:
             tuple(sorted(self.assembly._failures)),
             tuple(self.assembly._unreleased),
             repr((schedule._turns, schedule._draws, schedule._rows, schedule._ends)) if self.variant.stream else "",
-            tuple(map(told, feed._batch_link.frames)),  # type: ignore[attr-defined]
-            tuple(map(told, feed._release_link.frames)),  # type: ignore[union-attr]
+            tuple(map(told, self.batches.frames)),
+            tuple(map(told, self.releases.frames)),
             tuple(feed._releasing), told(feed._arrived), feed._in_doubt, feed._failure is None,
             tuple(sorted(reception.held)), tuple(sorted(reception._accepted)), reception._all_accepted_below,
             reception._awaited, reception._resends,

@@ -120,6 +120,11 @@ class Net:
                     objective = objective + weight * (tensor.sum() if tensor.dim() else tensor)
         return objective
 
+    def check(self) -> None:
+        """Raise what was wrong with values that only the device has seen; waits for it."""
+        for layer in self.layers.values():
+            layer.check()
+
     def outputs(self) -> dict[str, Tensor]:
         """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}

@@ -127,6 +127,7 @@ class Solver:
 
     def save(self) -> Path:
         """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
+        self.train_net.check()  # nothing is written that wrong labels had a part in
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
@@ -248,6 +249,7 @@ def mean_outputs(
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
+    net.check()
     return _means(sums, iterations)
 
 

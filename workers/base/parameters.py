@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .checks import check_options
+from .checks import check_options, shown
 from .errors import ParameterError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -72,6 +72,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_bad_samples: NotNegative = 100
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
+    state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
@@ -79,6 +80,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
+    _check_source(values, what)
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
@@ -86,6 +88,15 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
+
+
+def _check_source(values: Mapping[str, Any], what: str) -> None:
+    source = values.get("source") if isinstance(values, Mapping) else None
+    if source is not None and not isinstance(source, str | Mapping):
+        raise ParameterError(
+            f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
+            "HDF5 file; save arrays by np.save and read them as {npy: {data: data.npy, label: label.npy}}"
+        )
 
 
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:

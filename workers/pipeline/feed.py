@@ -121,13 +121,13 @@ class Feed:
     def release(self, group: int) -> None:
         """Give the group's slot back."""
         self._releasing.append(group)
-        self._reception.release(group)
         self._send_releases()
 
     def _send_releases(self) -> None:
         """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
         leaks the slot."""
         while self._releasing:
+            self._reception.release(self._releasing[0])
             waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
             if self._release_link is not None and self._failure is None:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
@@ -193,12 +193,12 @@ class Feed:
     def _wait(self) -> Announce:
         if (assembler := self._assembler) is None:
             raise PipelineClosed("the pipeline has been closed; make a new one")
+        self._send_releases()  # first: a group whose release was interrupted is not held any more
         if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(
                 f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
             )
-        self._send_releases()
         begun = time.monotonic_ns()
         self.stalls += 1
         try:

@@ -12,7 +12,7 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.order.batches import Groups
 from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.shard_turns import StreamPosition
+from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
 from blobfeed.workers.plan.packed import Packed
@@ -27,7 +27,8 @@ SAMPLES = 10
 
 
 def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
-    parameters = Parameters(**{"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values)
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
     order = make_order(SAMPLES, shuffle=True, seed=5)
     groups = Groups(make_batches(parameters, SAMPLES, 0), batches_per_slot)
     return IndexedPlan(
@@ -37,7 +38,8 @@ def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
 
 
 def stream(shards: int = 2, **values: Any) -> StreamPlan:
-    parameters = Parameters(**{"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values)
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
     return StreamPlan(
         parameters=parameters, shards=shards, position=StreamPosition.start(shards), decoded=Packed(None), specs=SPECS,
         slot_specs=SPECS, postprocesses=False, max_loaders=1,
@@ -88,7 +90,7 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
-    assert batch.tops["data"].shape == (3, 2)
+    assert np.asarray(batch.tops["data"]).shape == (3, 2)
     with pytest.raises(TypeError, match="group 3 of a stream"):
         plan.unpack(Announce(3, 0, ()), rows(4))
 
@@ -137,6 +139,7 @@ def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     resumed = stream().resumed(state)
     assert resumed.position == StreamPosition(0, [2, 1], 1)
     assert resumed.first_number == 3
+    assert state["version"] == 1
     schedule = resumed.schedule()
     assert schedule.has(0)
     assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
@@ -177,6 +180,21 @@ def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -
 def test_a_streams_state_has_a_number_for_each_shard(sequences: str) -> None:
     with pytest.raises(ParameterError, match="expected 2 numbers"):
         stream().resumed({**stream().begin().state(), "sequences": sequences})
+
+
+def test_an_end_that_is_told_late_ends_no_other_epoch() -> None:
+    turns = ShardTurns(StreamPosition.start(1), epochs=3, chained=False)
+    turns.note_end(0, 0)
+    assert turns.next() == Draw(1, 0, 0)
+    turns.note_end(0, 0)
+    assert turns.next() == Draw(1, 0, 1)
+
+
+def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:
+    schedule = stream().schedule()
+    assert schedule.has(0)
+    schedule.note_done(0, 4)
+    assert schedule.announcement(0, 0, (), good_rows=0) is None
 
 
 # ---- sizes

@@ -165,7 +165,7 @@ def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
     fills = orders(made)
     assert report(made, fills[1])
     (hook,) = orders(made)
-    assert hook.task == Postprocess(3, 1, (2,))
+    assert hook.task == Postprocess(3, 1, 1, (2,))
     report(made, hook, bad_row(0, -1))
     report(made, fills[0])
     (other,) = orders(made)
@@ -179,7 +179,7 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
     (fill,) = orders(made)
     report(made, fill, bad_row(1, 1))
     (hook,) = orders(made)
-    assert hook.task == Postprocess(2, 0, ())
+    assert hook.task == Postprocess(2, 0, 0, ())
 
 
 # ---- deaths

@@ -210,7 +210,8 @@ def _what_was_released_is_announced_again(patch: pytest.MonkeyPatch) -> None:
 
 def _a_lost_message_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     def wrong(feed: Feed) -> None:
-        feed._arrived = feed._batch_link.frames.pop(0) if feed._batch_link.frames else None  # type: ignore[attr-defined]
+        link: Any = feed._batch_link
+        feed._arrived = link.frames.pop(0) if link.frames else None
         feed._in_doubt = False
 
     right = Feed._receive
@@ -259,7 +260,8 @@ def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatc
     def wrong(feed: Feed, group: int) -> None:
         feed._releasing.append(group)
         feed._reception.release(group)
-        feed._release_link.send(Release(group, 0))  # type: ignore[union-attr,arg-type]
+        link: Any = feed._release_link
+        link.send(Release(group, 0))
         feed._releasing.remove(group)
 
     patch.setattr(Feed, "release", wrong)
@@ -308,6 +310,12 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_an_interrupted_release_is_forgotten, _INTERRUPT),
     (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
 ]
+
+
+@pytest.mark.parametrize("variant", {variant.name: variant for _, variant in MISTAKES}.values(), ids=lambda v: v.name)
+def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
+    found = explore(variant)
+    assert (found.wrong, found.complete) == ("", True)
 
 
 @pytest.mark.parametrize(("mistake", "variant"), MISTAKES, ids=[mistake.__name__[1:] for mistake, _ in MISTAKES])

@@ -31,6 +31,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top, or none if it is 0.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 
@@ -40,6 +41,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: Positive | None = None
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
+    allow_external: bool = False
     open_files: Positive | None = None
 
 
@@ -66,7 +68,15 @@ class HDF5Source(StoredSource):
         dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
         files = [
-            examine_file(path, wanted, dims, locking=checked.locking, max_length=checked.max_length) for path in paths
+            examine_file(
+                path,
+                wanted,
+                dims,
+                locking=checked.locking,
+                max_length=checked.max_length,
+                allow_external=checked.allow_external,
+            )
+            for path in paths
         ]
         columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
         cache_bytes = _cache_bytes(checked.chunk_cache_bytes, columns)

@@ -20,6 +20,7 @@ from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
+from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _DATA = "data"
@@ -36,6 +37,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: only the first so many samples.
     index_cache: a file in which the index is kept from run to run, as long as the HDF5 files stay as they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 
@@ -46,6 +48,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: Positive | None = None
     index_cache: str | None = None
     locking: Locking = None
+    allow_external: bool = False
     open_files: Positive | None = None
 
 
@@ -67,9 +70,9 @@ class HDF5SamplesSource(Source):
         wanted = _wanted(checked, tops)
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [FileStamp.of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
-        self._key = hashlib.sha256(repr((stamps, wanted)).encode()).hexdigest()
+        self._key = hashlib.sha256(repr((stamps, wanted, checked.allow_external)).encode()).hexdigest()
         cache = base_dir / checked.index_cache if checked.index_cache else None
-        self._index = _make_index(stamps, wanted, checked.locking, cache, self._key)
+        self._index = _make_index(stamps, wanted, checked, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
             self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
@@ -170,16 +173,17 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
 
 
 def _make_index(
-    stamps: Sequence[FileStamp], wanted: Wanted, locking: Locking, cache: Path | None, key: str
+    stamps: Sequence[FileStamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
     kept = load_index(cache, key) if cache else None
     if kept is not None:
         return replace(kept, files=tuple(stamps))
     from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
-    scan = Scan(wanted)
-    for stamp in stamps:
-        scan.add_file(stamp, locking)
+    with Progress() as progress:
+        scan = Scan(wanted, progress)
+        for stamp in stamps:
+            scan.add_file(stamp, options.locking, allow_external=options.allow_external)
     index = scan.index()
     if cache:
         save_index(index, cache, key)

@@ -49,7 +49,7 @@ class ImageListSource(Source):
         self._path = base_dir / checked.path
         self._root = os.fsencode(base_dir / checked.root_folder)
         try:
-            text = self._path.read_bytes()
+            text = read_file(os.fsencode(self._path))
         except OSError as error:
             raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
         self._listed = parse_image_list(text, str(self._path), checked.labels)

@@ -60,6 +60,9 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         raise _missing(file, name, error) from error
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
+    if entry.external:
+        del entry  # a data set that is open cannot be given another prefix
+        return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), _access()))
     return entry
 
 
@@ -158,12 +161,20 @@ def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -
     """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
     if layout.plugin:
         register_plugins()
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access = _access()
     access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
     try:
         return h5py.Dataset(h5py.h5d.open(file.id, array.name.encode(), access))
     except KeyError as error:
         raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+
+
+def _access() -> h5py.h5p.PropDAID:
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    # Relative names of external storage mean the file's own folder, as those of external links do. By default the
+    # library takes them from the working directory, which is another one for each user.
+    access.set_efile_prefix(b"${ORIGIN}")
+    return access
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:

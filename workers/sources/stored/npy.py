@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, nearest, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from .file import FileStamp
@@ -68,8 +68,8 @@ def _paths(top: str, value: object) -> list[str]:
     paths = [given] if isinstance(given, str) else given
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
         raise ParameterError(
-            f"source npy: parameter {top!r} is {value!r}: expected a path, a glob or a list of them for a top of that "
-            f"name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
+            f"source npy: parameter {top!r} is {shown(value)}: expected a path, a glob or a list of them for a top of "
+            f"that name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
         )
     return paths
 
@@ -87,6 +87,10 @@ def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[st
 
 def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     """The array in the .npy file at `path`, its dimensions in the order `dims` if that is given."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise SourceError(
+            f"source npy: {path!r} is not a regular file; name a .npy file, or use a glob such as '*.npy'"
+        )
     try:
         stamp = FileStamp.of(path)
         with Path(path).open("rb") as stream:

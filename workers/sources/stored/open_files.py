@@ -70,10 +70,15 @@ class Reading:
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
         self._used: dict[str, FileStamp] = {}
+        self._last: tuple[str, OpenFile] | None = None
 
     def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
-        file = self._files.get(stamp)
+        if self._last and self._last[0] == stamp.path:  # the tops of one file are read one after the other
+            file = self._last[1]
+        else:
+            file = self._files.get(stamp)
+            self._last = stamp.path, file
         if stamp.path not in self._used:
             self._used[stamp.path] = stamp
             file.raw.require_intact()
@@ -85,7 +90,7 @@ class Reading:
         """Raises SourceError if one of the files was changed since it was examined."""
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
-            stamp.require_unchanged(file and file.raw.descriptor)
+            stamp.require_unchanged(file.raw.descriptor if file else None)
 
 
 class OpenFile:

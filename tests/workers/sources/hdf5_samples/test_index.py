@@ -63,9 +63,9 @@ def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     scans: list[str] = []
     scan = hdf5_samples_scan.Scan.add_file
 
-    def counting(self: Any, stamp: Any, *args: Any) -> None:
+    def counting(self: Any, stamp: Any, *given: Any, **named: Any) -> None:
         scans.append(stamp.path)
-        scan(self, stamp, *args)
+        scan(self, stamp, *given, **named)
 
     monkeypatch.setattr(hdf5_samples_scan.Scan, "add_file", counting)
     return scans
