@@ -275,6 +275,7 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         ({"sampler": varying, "in_order": False}, "in_order is false"),
         ({"sampler": varying, "batch_sampler": bucketed}, "several things say .*: sampler, batch_sampler; keep one"),
         ({"sampler": 3}, "sampler is 3: expected"),
+        ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),
         ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
         ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
         ({"sampler": {}}, "expected one of"),
