@@ -148,7 +148,7 @@ def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
 
 
 def _plain(value: object) -> Any:
-    """Tuples, paths and NumPy's numbers as the plain values that YAML knows."""
+    """Tuples, paths and what NumPy has as the plain values that YAML knows."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

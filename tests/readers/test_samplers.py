@@ -20,7 +20,7 @@ import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError, SourceError
-from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.pipeline import Pipeline
@@ -287,6 +287,7 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         ({"sampler": varying, "in_order": False}, "in_order is false"),
         ({"sampler": varying, "batch_sampler": bucketed}, "several things say .*: sampler, batch_sampler; keep one"),
         ({"sampler": 3}, "sampler is 3: expected"),
+        ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),
         ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
         ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
         ({"sampler": {}}, "expected one of"),
@@ -374,6 +375,25 @@ def test_bad_samples_are_replaced_and_told() -> None:
             assert batch["label"].tolist() == batch.indices.tolist()
             assert 7 not in batch.indices
         assert reader.statistics().replaced > 1
+
+
+def tell(batch: HookBatch, rng: np.random.Generator) -> Any:
+    """What the hook knows of its batch comes out beside it."""
+    noise = rng.integers(1 << 40, size=len(batch.indices))
+    return {"told": batch.indices, "epoch": np.full(len(noise), batch.epoch), "noise": noise}
+
+
+@pytest.mark.parametrize("order", ["a function", "bucketed"])
+def test_a_postprocess_hook_knows_the_samples(order: str) -> None:
+    noise = []
+    for num_loaders in (1, 3):
+        with reader_of(order, postprocess=tell, num_loaders=num_loaders) as reader:
+            batches = list(reader)
+        assert [batch["told"].tolist() for batch in batches] == expected(order)
+        assert all(set(batch["epoch"].tolist()) == {batch.epoch} for batch in batches)
+        noise.append([batch["noise"].tolist() for batch in batches])
+    assert noise[0] == noise[1]
+    assert len({str(numbers) for numbers in noise[0]}) == len(noise[0])
 
 
 # ---- torch's samplers, and a layer's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,10 @@ class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def make_sampler(
     parameters: Parameters, hooks: Hooks, source: Source | StreamSource, base_dir: Path, open_field: OpenField
 ) -> Sampler | None:
-    """None if `shuffle` decides; raises ParameterError, SourceError. `open_field`: opens what is declared, for one."""
+    """None if `shuffle` decides. `open_field`: opens the declared source for one field alone.
+
+    Raises ParameterError, SourceError.
+    """
     declared = {"sampler": parameters.sampler, "batch_sampler": parameters.batch_sampler}
     told = {name: value for name, value in declared.items() if value is not None}
     overridden = [name for name in declared if getattr(hooks, name) is not None]
@@ -128,6 +131,10 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
     gives_batches = name == "batch_sampler"
     if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str) and not gives_batches:
         return _subset(value, parameters, samples, Path(), name)
+    if isinstance(value, Iterator):
+        raise ParameterError(
+            f"{name} is {value!r}, which can be iterated over only once: give the function that makes it"
+        )
     if callable(value):
         return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):

@@ -142,11 +142,11 @@ class SampledSchedule:
 
     def freed(self) -> list[tuple[int, int]]:
         """(offset, size) of what nobody needs any more in the file; each is told once."""
-        in_use = {
-            run.key for group in (*self._groups.values(), self._pending) for placed in group for run in placed.runs
-        }
-        for key in [key for key in self._drawn if key not in in_use and key != self._needed]:
-            if key[0] < self.epoch or key != self._key(key[0]):
+        past = [key for key in self._drawn if key[0] < self.epoch or key != self._key(key[0])]
+        if past:
+            groups = (*self._groups.values(), self._pending)
+            in_use = {run.key for group in groups for placed in group for run in placed.runs} | {self._needed}
+            for key in set(past) - in_use:
                 epoch = self._drawn.pop(key)
                 self._freed.append((epoch.offset, epoch.size))
         freed, self._freed = self._freed, []
