@@ -14,6 +14,7 @@ _CLASSES = {
     "hdf5": "hdf5.source:HDF5Source",
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
+    "lmdb": "lmdb.source:LmdbSource",
     "image_list": "images.source:ImageListSource",
 }
 
