@@ -82,7 +82,7 @@ def test_an_unknown_layer_type_is_named_with_its_line_and_the_nearest(tmp_path: 
 
 def test_a_layer_type_that_only_caffe_has_is_refused(tmp_path: Path) -> None:
     for kind, instead in (
-        ("Data", "with a Python layer"),
+        ("WindowData", "with a Python layer"),
         ("MemoryData", "Input layer"),
         ("HDF5Output", "from Python"),
     ):
