@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -182,7 +183,7 @@ class LmdbSource(Source):
             return
         shape = self._shape(datum)
         values = np.array(datum.float_data, np.float32) if self._float else np.frombuffer(datum.data, np.uint8)
-        if values.size != np.prod(shape) or datum.encoded or min(shape) < 1:
+        if values.size != math.prod(shape) or datum.encoded or min(shape) < 1:
             held = f"{len(datum.data)} bytes of data and {len(datum.float_data)} float_data"
             expected = "float_data" if self._float else "bytes of data, or an encoded picture"
             raise ValueError(
