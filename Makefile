@@ -21,7 +21,7 @@ help:
 	@echo 'make test       every check: format, lint, types, tests'
 	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
 	@echo 'make test-long  every check, with the tests that take minutes'
-	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about ten minutes'
+	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make format     let ruff rewrite what it can'
 	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'

@@ -19,6 +19,7 @@ RUNTIME = (
     "pyzmq>=25.1",
     "msgspec>=0.18",
     "cloudpickle>=3.0",
+    "xxhash>=3.0",
     "PyYAML>=6.0",
     "rich>=13.0",
     "typer>=0.12",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .workers.base.errors import BlobfeedError as BlobfeedError
     from .workers.base.errors import DescriptorLimitError as DescriptorLimitError
     from .workers.base.errors import EndOfData as EndOfData
+    from .workers.base.errors import ExtraMissing as ExtraMissing
     from .workers.base.errors import FetchOrderError as FetchOrderError
     from .workers.base.errors import InexactValueError as InexactValueError
     from .workers.base.errors import InterpreterError as InterpreterError
@@ -67,6 +68,7 @@ _HOMES = {
         "BlobfeedError",
         "DescriptorLimitError",
         "EndOfData",
+        "ExtraMissing",
         "FetchOrderError",
         "InexactValueError",
         "InterpreterError",
@@ -114,4 +116,6 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    """Without what lacks its library: `help(blobfeed)` asks for every name."""
+    readers = import_module(".readers", __name__)
+    return sorted({*globals(), *_HOME_OF} - (set(readers.__all__) - set(dir(readers))))

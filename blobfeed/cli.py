@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from . import __version__
 from .workers.base.errors import BlobfeedError
+from .workers.base.extras import need
 
 _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -37,10 +37,6 @@ _Threads = Annotated[
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
-class TorchMissing(BlobfeedError):
-    """The trainer computes with PyTorch, which is not installed."""
-
-
 @app.command()
 def train(
     solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
@@ -57,7 +53,7 @@ def train(
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     with _one_message(debug):
-        _need_torch()
+        need("torch", "training")
         from .trainer.solving.progress import make_reporter
         from .trainer.solving.solver import Solver
         from .trainer.solving.training import StopRequest, fix_threads
@@ -86,7 +82,7 @@ def score(
 ) -> None:
     """Print the means of a net's outputs over some batches."""
     with _one_message(debug):
-        _need_torch()
+        need("torch", "testing a net")
         from .trainer.solving.progress import scores_text
         from .trainer.solving.training import fix_threads, score_net
 
@@ -102,7 +98,7 @@ def convert_file(
 ) -> None:
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
     with _one_message(debug):
-        _need_torch()
+        need("torch", "converting weights")
         from .trainer.solving.convert import convert
 
         typer.echo(convert(source, target))
@@ -112,11 +108,6 @@ def convert_file(
 def version() -> None:
     """Print the version."""
     typer.echo(f"blobfeed {__version__}")
-
-
-def _need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise TorchMissing("training needs PyTorch, which is not installed: pip install 'blobfeed[torch]'")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -13,7 +14,8 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import HookBatch, Hooks, Sample
 from ..workers.base.specs import AnyArray
 
-_HOOKS = ("decode", "postprocess")
+HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
+
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
 
@@ -44,6 +46,12 @@ class DetachedLayer:
         changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
         return changed
 
+    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return self._made().sampler(epoch, samples, rng)
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return self._made().batch_sampler(epoch, samples, rng)
+
     def _made(self) -> Any:
         if self._layer is None:
             self._layer = self._class.__new__(self._class)
@@ -53,13 +61,13 @@ class DetachedLayer:
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
     """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    decodes, postprocesses = (getattr(type(layer), name) is not getattr(base, name) for name in _HOOKS)
-    if not decodes and not postprocesses:
+    overridden = {name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)}
+    if not overridden:
         return Hooks()
     detached = DetachedLayer(layer)
+    hooks = Hooks(**{name: getattr(detached, name) for name in overridden})
     takes_rng = len(inspect.signature(layer.postprocess).parameters) > 1
-    postprocess = detached.postprocess_with_rng if takes_rng else detached.postprocess
-    return Hooks(detached.decode if decodes else None, postprocess if postprocesses else None)
+    return replace(hooks, postprocess=detached.postprocess_with_rng) if hooks.postprocess and takes_rng else hooks
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

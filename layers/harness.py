@@ -10,6 +10,7 @@ import yaml
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
+from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from .standin import Blob, BlobVector
 
@@ -88,6 +89,7 @@ def make_layer(layer_class: type[_LayerT], param_str: str, phase: int, base_dir:
 def _blob(device: str) -> Any:
     if not device:
         return Blob()
+    need("torch", f"a harness with device {device!r}")
     from .torch_blob import TorchBlob
 
     return TorchBlob(device)

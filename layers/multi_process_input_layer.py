@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -12,19 +13,23 @@ from ..readers.delivery.delivery import Blob, Delivery
 from ..readers.delivery.host_delivery import make_delivery
 from ..readers.delivery.tops import LengthsTop, Shape, Top, make_tops
 from ..readers.sharding import with_shard
-from ..workers.base.errors import ParameterError, PipelineClosed
+from ..workers.base.closing import close_all
+from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
 from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.plan import State
+from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
+from .state_file import StateFile, snapshot_of_command
 
 _TRAIN = 0
+_LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
 
 
@@ -50,8 +55,9 @@ class MultiProcessInputLayer(CaffeLayer):
           }
         }
 
-    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, and declare
-    parameters of its own in `extra_parameters`. No process is started before the first batch is needed.
+    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, `sampler` or
+    `batch_sampler`, which say which samples an epoch has, and declare parameters of its own in `extra_parameters`. No
+    process is started before the first batch is needed.
 
     Every error that blobfeed raises can come out of `setup` (what is wrong with the parameters, the source, the decode
     hook) or out of `reshape` and `forward` (what went wrong since); see workers/errors.py.
@@ -93,6 +99,8 @@ class MultiProcessInputLayer(CaffeLayer):
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
+        if parameters.state_file and train:
+            self._input.keep_state(StateFile(base_dir / parameters.state_file))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 
@@ -112,9 +120,14 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Put the next batch into the tops: one copy."""
-        delivery = self._opened().delivery_to(top)
+        feed = self._opened()
+        delivery = feed.delivery_to(top)
+        if feed.state_file is not None:
+            feed.state_file.before_batch(feed.state_dict())
         delivery.fill([top[i] for i in range(len(top))])
         delivery.filled = None
+        if feed.state_file is not None:
+            feed.state_file.after_batch(feed.state_dict())
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
@@ -144,6 +157,21 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return None
 
+    # ---- hooks for subclasses, run in a process of their own, one epoch ahead
+
+    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        """Return the indices of the epoch's samples, in their order: any number, repetitions allowed.
+
+        `samples`: how many the source has. `rng`: keyed by the seed and the epoch; the result must depend on these
+        arguments alone, for after a restart the epoch is drawn again. Without an override `shuffle` decides. Runs on
+        the same copy of the layer as `decode`.
+        """
+        raise NotImplementedError("a layer without a sampler of its own was asked for one")
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        """Yield arrays of sample indices, one for each batch of the epoch, of 1 to `batch_size` samples each."""
+        raise NotImplementedError("a layer without a batch_sampler of its own was asked for one")
+
     # ---- for whoever holds the layer object: `net.layers[i]`, `net.layer_dict[name]` in pycaffe
 
     def statistics(self) -> Statistics:
@@ -157,6 +185,21 @@ class MultiProcessInputLayer(CaffeLayer):
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go on where `state` was saved; after setup and before the first forward. Raises ParameterError."""
         self._opened().pipeline.load_state_dict(state)
+
+    def restore(self, snapshot: Path | str) -> None:
+        """Go on where the data stood when Caffe wrote `snapshot`, a `.solverstate`; before the first forward.
+
+        Needs the parameter `state_file`. Raises ParameterError.
+        """
+        self._opened().restore(Path(snapshot))
+
+    def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
+        """Draw by other weights, one for each sample of the source: those of `sampler: {weights: …}` count no more.
+
+        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
+        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
+        """
+        self._opened().set_weights(weights, at_once=at_once)
 
     def close(self) -> None:
         """End the loaders and give everything back. It may be left out: they end with the trainer's process."""
@@ -183,9 +226,25 @@ class _Input:
         """No reshape has been called since setup."""
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
+        self.state_file: StateFile | None = None
+
+    def keep_state(self, state_file: StateFile) -> None:
+        """Have the position noted beside the snapshots, and go on from the one that the command names."""
+        self.state_file = state_file
+        if (snapshot := snapshot_of_command()) is not None:
+            self.restore(snapshot)
+        if self.pipeline.parameters.rank:
+            self.state_file = None  # of all ranks the position is the same
+
+    def restore(self, snapshot: Path) -> None:
+        if self.state_file is None:
+            raise ParameterError("restore: the layer has no 'state_file', or is not of rank 0 in phase TRAIN")
+        self.pipeline.load_state_dict(self.state_file.restore(snapshot))
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size
+        for made in self._tops:
+            _check_size(made, rows)
         self._reshape(top, [made.largest_shape(rows) for made in self._tops])
 
     def reshape(self, top: Blobs) -> None:
@@ -194,12 +253,13 @@ class _Input:
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
 
+    def set_weights(self, weights: Any, *, at_once: bool) -> None:
+        received = None if self._delivery is None else self._delivery.progress
+        self.pipeline.set_weights(weights, at_once=at_once, received=received)
+
     def close(self) -> None:
-        try:
-            if self._delivery is not None:
-                self._delivery.close()
-        finally:
-            self.pipeline.close()
+        parts = (self._delivery, self.pipeline, self.state_file)
+        close_all(*(part.close for part in parts if part is not None))
 
     def delivery_to(self, top: Blobs) -> Delivery:
         if self._delivery is None:
@@ -217,12 +277,37 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
     without_lengths = [top for top in tops if not isinstance(top, LengthsTop)]
     for choice in (tops, without_lengths):
         if len(choice) == count:
+            for top in choice:
+                _check_type(top, what)
             return choice
     names = ", ".join(top.name for top in tops)
     raise ParameterError(
         f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many, or choose among "
         "them with the parameter 'tops'"
     )
+
+
+def _check_type(top: Top, what: str) -> None:
+    if not np.can_cast(top.dtype, np.float32, "same_kind"):
+        raise ParameterError(
+            f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make numbers of "
+            "them in decode, or leave the top out of 'tops'"
+        )
+
+
+def _check_size(top: Top, rows: int) -> None:
+    """Raises ParameterError: Caffe would abort."""
+    count = math.prod(shape := top.largest_shape(rows))
+    if count > _LARGEST_BLOB:
+        raise ParameterError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {count:,} numbers, "
+            f"and Caffe's blobs hold at most {_LARGEST_BLOB:,}: lower batch_size"
+        )
+    if 4 * count > (have := available_memory()):
+        raise RingAllocationError(
+            f"parameter 'batch_size' is {rows:,}: top {top.name!r} would have the shape {shape}, {4 * count:,} bytes, "
+            f"and {have:,} bytes are available: lower batch_size, or give the process more memory"
+        )
 
 
 def _extra_parameters(layer_class: type[MultiProcessInputLayer]) -> dict[str, object]:

@@ -51,7 +51,13 @@ def read_param_str(text: str, extra: Mapping[str, object], source: InnerSource |
     rest = {name: value for name, value in values.items() if name not in extra and name not in inner}
     if source is not None:
         rest["source"] = {source.kind: {name: values[name] for name in inner if name in values}}
-    return LayerOptions(check_parameters(rest, what), own)
+    parameters = check_parameters(rest, what)
+    if parameters.device:
+        raise ParameterError(
+            f"{what}: parameter 'device' is {parameters.device!r}: it is for readers; a layer fills its "
+            "blobs wherever the net has them: leave it out"
+        )
+    return LayerOptions(parameters, own)
 
 
 def _checked(name: str, value: object, default: object, what: str) -> object:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..workers.base.extras import is_installed, need
+
 if __name__ != "blobfeed.readers":
     raise ImportError(f"import blobfeed.readers: as {__name__!r} its classes would exist a second time")
 
@@ -34,6 +36,9 @@ _HOMES = {
     "find_shard": "sharding",
 }
 
+_NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "tensorflow", "TorchDataset": "torch"}
+"""The library without which there is no such class."""
+
 __all__ = list(_HOMES)
 
 if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a public one
@@ -41,9 +46,12 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _NEEDS:
+            need(_NEEDS[name], f"blobfeed.{name}")
         found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
         return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    """Without what lacks its library: `help` asks for every name."""
+    return sorted({*globals(), *(name for name in _HOMES if name not in _NEEDS or is_installed(_NEEDS[name]))})

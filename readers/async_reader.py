@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
 from ..workers.plan.plan import State
-from .looped import LoopedPipeline, check_hook
+from .looped import LoopedPipeline, check_hook, close_when_forgotten
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +82,7 @@ class AsyncReader(Closing):
             "AsyncReader", _source(self.options), hooks, _parameters(self.options), copy=False, loans=_PAIRS
         )
         self._fetches = 0
-        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
+        self._finalizer = close_when_forgotten(self, self._feed)
 
     def fetch_data(self) -> bool:
         """Ask for the next batch, without waiting for it; True where an epoch ends with it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
-from .looped import LoopedPipeline, SourceLike
+from .looped import LoopedPipeline, SourceLike, close_when_forgotten
 
 
 class BatchReader(Closing):
@@ -25,8 +24,9 @@ class BatchReader(Closing):
             train(batch["data"], batch["label"])
 
     `source`: a mapping such as {"hdf5": {"path": …}}, or a Source. All parameters of a pipeline may be given by name.
-    `decode(sample, rng)` and `postprocess(batch)` run in the loaders. `base_dir`: what relative paths are taken from,
-    else the working directory. `train`: False for centred crops and no mirroring.
+    `decode(sample, rng)` and `postprocess(batch)` run in the loaders; `sampler` and `batch_sampler` say which samples
+    an epoch has (docs/order.md). `base_dir`: what relative paths are taken from, else the working directory. `train`:
+    False for centred crops and no mirroring.
 
     `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
     anew; without it one loop never ends. A loop that is left early is over: the next one begins with the next epochs.
@@ -57,12 +57,14 @@ class BatchReader(Closing):
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters
         self.copies = self._feed.copies
+        self.error: Exception | None = None
+        """What the last step of a loop raised. TensorFlow passes only its text on, as an UnknownError."""
         self._newest: _Span | None = None
         """Of the loop that was asked for last: no other one goes on."""
         self._begun: _Span | None = None
         """Of the loop that began last."""
         self._closed = False
-        self._finalizer = weakref.finalize(self, LoopedPipeline.close, self._feed)
+        self._finalizer = close_when_forgotten(self, self._feed)
 
     # ---- what it gives
 
@@ -95,7 +97,10 @@ class BatchReader(Closing):
         if batches is None and self.parameters.epochs is None:
             raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
         if batches is None:
-            raise TypeError("a BatchReader of a stream has no length: where a stream ends is known when it has ended")
+            raise TypeError(
+                "a BatchReader of a stream has no length, nor has one of a user's own sampler: where an epoch ends is "
+                "known when it has been drawn"
+            )
         return batches
 
     def __iter__(self) -> Iterator[NamedBatch]:
@@ -116,7 +121,7 @@ class BatchReader(Closing):
         try:
             if span.end is not None and batches.count >= span.end:
                 return None
-            if span.end_epoch is not None and batches.next_epoch() >= span.end_epoch:
+            if span.end_epoch is not None and self._feed.loops.next_epoch(batches) >= span.end_epoch:
                 span.has_ended = True
                 return None
             return batches.next()
@@ -152,6 +157,16 @@ class BatchReader(Closing):
         self._feed.jump(state)
         self._newest = None
 
+    def set_weights(self, weights: object, *, at_once: bool = False) -> None:
+        """Draw by other weights, one for each sample of the source: those of `sampler={"weights": …}` count no more.
+
+        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
+        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
+        """
+        self._check_open()
+        received = self._feed.batches.delivery.progress
+        self._feed.pipeline.set_weights(weights, at_once=at_once, received=received)
+
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""
         return self._feed.pipeline.statistics()
@@ -162,7 +177,10 @@ class BatchReader(Closing):
         self._finalizer()
 
     def _state_of_next_loop(self) -> State:
-        return self._feed.loops.next_loop(self._feed.batches.state_dict())
+        state, begun = self._feed.batches.state_dict(), self._begun
+        if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
+            return state  # the loop's last batch said that it was the last of its epochs
+        return self._feed.loops.next_loop(state)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -199,7 +217,12 @@ class _Loop(Iterator[NamedBatch]):
     def __next__(self) -> NamedBatch:
         if self._is_over:
             raise StopIteration
-        batch = self._reader._next(self._span)
+        try:
+            batch = self._reader._next(self._span)
+        except Exception as error:
+            self._reader.error = error
+            raise
+        self._reader.error = None
         delivery = self._reader._feed.batches.delivery
         if batch is None:
             delivery.end_loans()

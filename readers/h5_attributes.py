@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ..workers.base.errors import SourceError
 from ..workers.base.specs import AnyArray
+from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
 
 

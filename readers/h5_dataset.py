@@ -34,9 +34,10 @@ class H5Dataset(Dataset[Item]):
 
     `paths`: a file, a list of them, a glob, or a text file that lists them.  `groups`: only what lies in these groups.
     `datasets`: where a sample is a group of data sets, their paths in it.  `labels`: which attributes are labels; by
-    default those that the first sample found has.  `limit`: only the first so many samples.  `index_cache`: a file in
-    which the index is kept: an archive of a million samples is gone through once, and again when a file has changed.
-    `transform`: a function of the item, run where it is read.  `options`: what else the source `hdf5_samples` takes.
+    default those that the first sample found has.  `limit`: only the first so many samples; -1: all.  `index_cache`: a
+    file in which the index is kept: an archive of a million samples is gone through once, and again when a file has
+    changed.  `transform`: a function of the item, run where it is read.  `options`: what else the source
+    `hdf5_samples` takes.
 
     Raises ParameterError and SourceError.
     """
@@ -71,7 +72,7 @@ class H5Dataset(Dataset[Item]):
             "groups": wanted,
             "datasets": list(datasets),
             "labels": list(self._labels),
-            "limit": limit,
+            "limit": None if limit == -1 else limit,
             "index_cache": None if index_cache is None else str(index_cache),
         }
         self._source = HDF5SamplesSource(given | options, base_dir=where)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.make_plan import open_declared
-from ..workers.processes.process import interrupts_deferred
+from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
-from .loops import IndexedLoops, Loops, StreamLoops
+from .loops import IndexedLoops, Loops, SampledLoops, StreamLoops
 from .sharding import with_shard
 
 _Hook = TypeVar("_Hook")
@@ -87,10 +91,7 @@ class LoopedPipeline:
 
     def close(self) -> None:
         if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
-            try:
-                self.batches.close()
-            finally:
-                self.pipeline.close()
+            close_all(self.batches.close, self.pipeline.close)
 
     def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
         return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)
@@ -99,11 +100,34 @@ class LoopedPipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
         return Pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
 
-    def _indexed_loops(self) -> IndexedLoops:
-        given = self.parameters
-        return IndexedLoops(
-            self.pipeline.samples, given.batch_size, given.last_batch, given.world_size or 1, given.epochs
-        )
+    def _indexed_loops(self) -> Loops:
+        given, batches = self.parameters, self.pipeline.batches
+        if batches is None:
+            return SampledLoops(given.epochs, None)
+        loops = IndexedLoops(batches.begun_at(0, None), given.epochs)
+        return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
+
+
+_open_feeds: set[LoopedPipeline] = set()
+
+
+def close_when_forgotten(owner: object, feed: LoopedPipeline) -> Callable[[], object]:
+    """Have `feed` closed when `owner` is collected, or at exit; what is returned closes it at once."""
+    _open_feeds.add(feed)
+    finalizer = weakref.finalize(owner, _close, feed)
+    finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
+    return finalizer
+
+
+def _close(feed: LoopedPipeline) -> None:
+    _open_feeds.discard(feed)
+    feed.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    with interrupts_ignored():
+        close_all(*(partial(_close, feed) for feed in _open_feeds))
 
 
 def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
@@ -119,4 +143,10 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
-    return with_shard(check_parameters(declared, what))
+    parameters = check_parameters(declared, what)
+    if parameters.state_file:
+        raise ParameterError(
+            f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, which nobody tells of a "
+            "snapshot; keep the reader's state_dict() beside your checkpoint"
+        )
+    return with_shard(parameters)

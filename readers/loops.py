@@ -6,9 +6,17 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..workers.order.batches import Batches, LastBatch
 from ..workers.plan.plan import State
+
+
+class UpcomingBatches(Protocol):
+    """What `NamedBatches` knows of the batch that comes next."""
+
+    def next_epoch(self) -> int: ...
+    def state_dict(self) -> State: ...
 
 
 class Loops(ABC):
@@ -31,6 +39,10 @@ class Loops(ABC):
         """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
         return None
 
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
+        return batches.next_epoch()
+
     @abstractmethod
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
@@ -45,30 +57,33 @@ class IndexedLoops(Loops):
     batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop.
     """
 
-    samples: int
-    batch_size: int
-    last_batch: LastBatch
-    world_size: int
+    endless: Batches
+    """From the first epoch on; every rank has as many."""
     epochs: int | None
 
     @property
+    def samples(self) -> int:
+        return self.endless.samples
+
+    @property
     def batches(self) -> int | None:
-        return self._plan(0, self.epochs).total
+        return self.endless.begun_at(0, self.epochs).total
 
     def left(self, state: Mapping[str, int | str]) -> int | None:
         position = int(state["position"])
         if self.epochs is None:
             return None
-        if self.last_batch == "wrap":
-            return self._wrap_batches - position // self._round % self._wrap_batches
-        return self._plan(position, (position // self._loop_samples + 1) * self.epochs).total
+        if self.endless.last_batch == "wrap":
+            return self._wrap_batches - position // self.endless.round_rows % self._wrap_batches
+        return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
         position = int(state["position"])
         if self.epochs is None:
             return dict(state)
-        if self.last_batch == "wrap":
-            position += (self._wrap_batches - position // self._round % self._wrap_batches) * self._round
+        if self.endless.last_batch == "wrap":
+            rounds = position // self.endless.round_rows % self._wrap_batches
+            position += (self._wrap_batches - rounds) * self.endless.round_rows
         else:
             position = (position // self._loop_samples + 1) * self._loop_samples
         return {**state, "position": position}
@@ -76,21 +91,54 @@ class IndexedLoops(Loops):
     def pipeline_epochs(self, state: Mapping[str, object]) -> None:
         return None
 
-    def _plan(self, position: int, epochs: int | None) -> Batches:
-        """The batches from a global position on: those of rank 0, but every rank has as many."""
-        return Batches(self.samples, self.batch_size, self.last_batch, epochs, 0, self.world_size, position)
-
-    @property
-    def _round(self) -> int:
-        return self.batch_size * self.world_size
-
     @property
     def _loop_samples(self) -> int:
         return self.samples * (self.epochs or 1)
 
     @property
     def _wrap_batches(self) -> int:
-        return -(-self._loop_samples // self._round)
+        return -(-self._loop_samples // self.endless.round_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLoops(Loops):
+    """Loops over epochs that a sampler draws. `equal`: the same loops by arithmetic, if all epochs are as long.
+
+    Else a loop ends before the first round that begins in an epoch that is not its own: the same for all ranks.
+    """
+
+    epochs: int | None
+    equal: IndexedLoops | None
+
+    @property
+    def batches(self) -> int | None:
+        return None if self.equal is None else self.equal.batches
+
+    def left(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
+
+    def next_loop(self, state: Mapping[str, int | str]) -> State:
+        if self.epochs is None:
+            return dict(state)
+        if self.equal is None:
+            return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
+        begin = int(self.equal.next_loop(self._positioned(self.equal, state))["position"])
+        epoch, position = divmod(begin, self.equal.samples)
+        return {**state, "epoch": epoch, "position": position}
+
+    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
+        if self.epochs is None or self.equal is not None:
+            return None
+        return (int(state["epoch"]) // self.epochs + 1) * self.epochs
+
+    def next_epoch(self, batches: UpcomingBatches) -> int:
+        return int(batches.state_dict()["epoch"])
+
+    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
+        return None
+
+    def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
+        return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
 
 @dataclass(frozen=True, slots=True)

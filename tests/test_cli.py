@@ -216,7 +216,7 @@ def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
     )
     assert finished.returncode == 1
     assert finished.stderr == (
-        "blobfeed: error: training needs PyTorch, which is not installed: pip install 'blobfeed[torch]'\n"
+        "blobfeed: error: training needs torch, which is not installed: pip install 'blobfeed[torch]'\n"
     )
 
 

@@ -154,13 +154,11 @@ IN_ANOTHER_PROCESS = [name for name in blobfeed.__all__ if re.match("keras|tf_|t
 
 @pytest.mark.parametrize("name", sorted({*blobfeed.__all__} - {*IN_ANOTHER_PROCESS}))
 def test_every_public_name_is_there(name: str) -> None:
-    assert name in dir(blobfeed)
     try:
         assert getattr(blobfeed, name).__name__ == name
-    except ModuleNotFoundError as error:
-        if error.name not in HEAVY:
-            raise
-        pytest.skip(f"{error.name} is not installed")
+    except errors.ExtraMissing as error:
+        pytest.skip(str(error))
+    assert name in dir(blobfeed)
 
 
 @pytest.mark.parametrize("name", IN_ANOTHER_PROCESS)
@@ -173,6 +171,58 @@ def test_every_public_name_that_brings_a_framework_is_there(
     monkeypatch.setenv("KERAS_BACKEND", backend)
     run = python(f"import blobfeed; print(blobfeed.{name}.__name__)", tmp_path)
     assert run.stdout == f"{name}\n", run.stderr
+
+
+WITHOUT = """
+import importlib.machinery, pydoc, sys
+
+import numpy as np
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, *rest):
+        hidden = name.partition(".")[0] in {"torch", "keras", "tensorflow", "cv2"}
+        return None if hidden else super().find_spec(name, *rest)
+
+sys.meta_path[:] = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+import blobfeed
+from blobfeed.readers.batch_reader import BatchReader
+
+assert "MultiProcessInputLayer" in pydoc.plain(pydoc.render_doc(blobfeed))
+assert "TorchDataset" not in dir(blobfeed)
+np.save("x.npy", np.zeros((4, 2), np.float32))
+attempts = {
+    "TorchDataset": lambda: blobfeed.TorchDataset,
+    "H5Dataset": lambda: blobfeed.H5Dataset,
+    "KerasDataset": lambda: blobfeed.KerasDataset,
+    "TensorFlowDataset": lambda: blobfeed.TensorFlowDataset,
+    "harness": lambda: blobfeed.LayerHarness(blobfeed.NpyInputLayer, "{data: x.npy, batch_size: 1}", device="cpu"),
+    "images": lambda: BatchReader({"image_list": {"path": "x.txt"}}, batch_size=1),
+    "images in a layer": lambda: blobfeed.LayerHarness(blobfeed.ImageListInputLayer, "{path: x.txt, batch_size: 1}"),
+    "device": lambda: BatchReader({"npy": {"data": "x.npy"}}, batch_size=1, device="cpu"),
+}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+    except blobfeed.ExtraMissing as error:
+        print(name, "-", error)
+"""
+
+
+def test_without_a_library_help_works_and_the_extra_is_named(tmp_path: Path) -> None:
+    run = python(WITHOUT, tmp_path)
+    assert run.returncode == 0, run.stderr
+    missing = "which is not installed: pip install"
+    assert run.stdout.splitlines() == [
+        f"TorchDataset - blobfeed.TorchDataset needs torch, {missing} 'blobfeed[torch]'",
+        f"H5Dataset - blobfeed.H5Dataset needs torch, {missing} 'blobfeed[torch]'",
+        f"KerasDataset - blobfeed.KerasDataset needs keras, {missing} 'blobfeed[keras]'",
+        f"TensorFlowDataset - blobfeed.TensorFlowDataset needs tensorflow, {missing} 'blobfeed[tensorflow]'",
+        f"harness - a harness with device 'cpu' needs torch, {missing} 'blobfeed[torch]'",
+        f"images - source image_list needs cv2, {missing} 'blobfeed[images]'",
+        f"images in a layer - source image_list needs cv2, {missing} 'blobfeed[images]'",
+        f"device - parameter 'device' ('cpu') needs torch, {missing} 'blobfeed[torch]'",
+    ]
 
 
 def test_every_class_of_error_is_public() -> None:

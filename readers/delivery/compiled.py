@@ -56,7 +56,9 @@ def _fits(rows: AnyArray, out: AnyArray) -> bool:
 
 
 def _is_plain(array: AnyArray) -> bool:
-    return array.flags.c_contiguous and array.dtype.isnative and array.dtype.kind in "iuf"
+    """Without floats of other sizes: NumPy notices if a float64 is beyond float32, and Numba knows no float16."""
+    kind = array.dtype.kind
+    return array.flags.c_contiguous and array.dtype.isnative and (kind in "iu" or array.dtype == np.float32)
 
 
 @functools.cache

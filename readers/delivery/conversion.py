@@ -5,7 +5,7 @@ Measured for 64×3×224×224 (38 MB of float32) on one core of an AMD EPYC 9004,
 (3.5 ms: it goes through buffers of 8192 items, and each pass reads memory again), cv2.LUT (3.6 ms), numexpr on one
 thread (9.2 ms), a scratch block in the cache (4.4 ms: the first store into memory that is not in the cache is what
 costs, so that goes to the top itself). cv2.addWeighted over converted blocks takes 2.7 ms; that is not worth a second
-copy of OpenCV in a process that may have linked its own. Compiled loops take 1.4 ms: see delivery_compiled.py.
+copy of OpenCV in a process that may have linked its own. Compiled loops take 1.4 ms: see compiled.py.
 """
 
 from __future__ import annotations
@@ -46,40 +46,53 @@ class Conversion:
     def changes_values(self) -> bool:
         return self.mean is not None or self.scale != 1.0
 
+    def computed_in(self, into: np.dtype[np.generic]) -> np.dtype[np.generic]:
+        """The type of each step on the way into the type `into`: at least float32, and rounded to `into` at the end."""
+        return np.dtype(np.float32) if self.changes_values and into.itemsize < 4 else into
+
     def put(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
-        """Convert `rows` into `out`, both of shape (rows, *sample shape).
+        """Convert `rows` into `out`, both of shape (rows, *sample shape), which `check_types` has let pass.
 
         `corners`: shape (rows, 3), as MeanImage.corners gives them, where each row has its own part of the mean.
+        Raises FloatingPointError where a value is beyond the range of the type that is computed in.
         """
         if not self.changes_values:
-            np.copyto(out, rows, casting="same_kind")
+            _cast(rows, out)
             return
         if self.image is not None and corners is not None:
             self._put_cropped(rows, out, self.image, corners)
             return
         if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
-        scale = out.dtype.type(self.scale)
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
         for block in _blocks(rows.shape):
-            self._put_block(rows[block], out[block], None if mean is None else mean[block[1:]], scale)
+            self._put_block(rows[block], out[block], None if mean is None else mean[block[1:]])
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
         if convert_cropped(rows, out, image.both, corners, self.scale):
             return
-        scale = out.dtype.type(self.scale)
         for row, corner in enumerate(corners.tolist()):
-            self._put_block(rows[row], out[row], image.part(corner), scale)
+            self._put_block(rows[row], out[row], image.part(corner))
 
-    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: np.generic) -> None:
-        if values.dtype != out.dtype:
-            np.copyto(out, values, casting="same_kind")
-            values = out
+    def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None) -> None:
+        computed_in = self.computed_in(out.dtype)
+        work = out if computed_in == out.dtype else np.empty(out.shape, computed_in)
+        if values.dtype != work.dtype:
+            _cast(values, work)
+            values = work
         if mean is not None:
-            np.subtract(values, mean, out=out)
-            values = out
-        if scale != 1:
-            np.multiply(values, scale, out=out)
+            np.subtract(values, mean, out=work)
+            values = work
+        if self.scale != 1:
+            np.multiply(values, work.dtype.type(self.scale), out=work)
+        if work is not out:
+            np.copyto(out, work, casting="same_kind")
+
+
+def _cast(values: AnyArray, out: AnyArray) -> None:
+    """Raises FloatingPointError if a value gets infinite: the processor notes it by the way, so the check is free."""
+    with np.errstate(over="raise"):
+        np.copyto(out, values, casting="same_kind")
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
@@ -105,18 +118,66 @@ def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str) -> Mean
     return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
 
 
-def check_exact(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
-    """Raises InexactValueError where `rows` has integers that the floating-point type `into` cannot hold exactly."""
-    if rows.dtype.kind not in "iu" or into.kind != "f" or not rows.size:
+def check_types(stored: np.dtype[np.generic], into: np.dtype[np.generic], conversion: Conversion, top: str) -> None:
+    """Raises ParameterError where values of the one type are not meant for memory of the other, whatever they are."""
+    if conversion.changes_values and into.kind != "f":
+        raise ParameterError(
+            f"top {top!r} has a mean or a scale, and is to be put into {into.name} memory, which would cut the result "
+            "to whole numbers: give it memory of a floating-point type, or leave out 'transform.scale' and the mean"
+        )
+    if not np.can_cast(stored, into, "same_kind"):
+        raise ParameterError(
+            f"top {top!r} has values of type {stored.name}, and is to be put into {into.name} memory, which cannot "
+            "hold them: make another type of them in decode, or leave the top out of 'tops'"
+        )
+
+
+def check_whole_numbers(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
+    """Raises InexactValueError where `rows` has integers that the type `into` cannot hold exactly."""
+    if rows.dtype.kind not in "iu" or into.kind not in "iuf" or not rows.size:
         return
-    bits = _EXACT_BITS.get(into.itemsize, 64)
-    if 8 * rows.dtype.itemsize <= bits:
+    lowest, highest = _whole_numbers(into)
+    possible = np.iinfo(rows.dtype.name)
+    if lowest <= possible.min and possible.max <= highest:
         return
-    limit = 2**bits
     for value in (int(rows.max()), int(rows.min())):
-        if abs(value) > limit:
+        if not lowest <= value <= highest:
             raise InexactValueError(
                 f"top {top!r} got the {rows.dtype.name} value {value}, and {into.name} holds whole numbers exactly "
-                f"only up to {limit}: store or decode it as a float where rounding is meant, split it into two tops, "
-                "or read it with a BatchReader, whose tensors keep the type"
+                f"only from {lowest} to {highest}: store or decode it as a float if rounding is meant, split it "
+                "into two tops, or read it with a BatchReader, whose tensors keep the type"
             )
+
+
+def _whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
+    """The lowest and the highest of the whole numbers that a type holds without a gap."""
+    if dtype.kind == "f":
+        limit: int = 2 ** _EXACT_BITS.get(dtype.itemsize, 64)
+        return -limit, limit
+    return int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
+
+
+def check_range(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
+    """Raises InexactValueError where a floating-point value gets infinite in the type `into`.
+
+    Only for memory that the processor does not write to itself; else `put` sees it for nothing.
+    """
+    if rows.dtype.kind != "f" or into.kind != "f" or into.itemsize >= rows.dtype.itemsize:
+        return
+    with np.errstate(over="raise"):
+        try:
+            for block in _blocks(rows.shape):
+                rows[block].astype(into)
+        except FloatingPointError:
+            raise out_of_range(rows, into, top) from None
+
+
+def out_of_range(rows: AnyArray, into: np.dtype[np.generic], top: str) -> InexactValueError:
+    """The error for `rows`, of which one value is finite and gets infinite in the type `into`."""
+    finite = rows[np.isfinite(rows)]
+    value = finite[np.abs(finite).argmax()]
+    return InexactValueError(
+        f"top {top!r} got the {rows.dtype.name} value {value:g}, and {into.name} holds none beyond "
+        f"{float(np.finfo(into.name).max):g}: bring the values into that range in decode, or read them with a "
+        "BatchReader, whose arrays keep the type"
+    )

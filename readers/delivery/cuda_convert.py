@@ -21,14 +21,17 @@ class DeviceConversion:
         `corners`: shape (rows, 3), as MeanImage.corners gives them, where each row has its own part of the mean.
         """
         with torch.no_grad():
-            if (mean := self._mean_for(values, corners)) is not None:
-                torch.sub(values, mean, out=out)
-                if self._scale != 1.0:
-                    out.mul_(self._scale)
-            elif self._scale != 1.0:
-                torch.mul(values, self._scale, out=out)
-            else:
-                out.copy_(values)
+            mean = self._mean_for(values, corners)
+            # Step by step, as in `Conversion`: torch.mul of a float16 tensor would round to float16 first.
+            narrow = out.element_size() < 4 and (mean is not None or self._scale != 1.0)
+            work = torch.empty_like(out, dtype=torch.float32) if narrow else out
+            work.copy_(values)
+            if mean is not None:
+                work.sub_(mean)
+            if self._scale != 1.0:
+                work.mul_(self._scale)
+            if narrow:
+                out.copy_(work)
 
     def _mean_for(self, values: torch.Tensor, corners: torch.Tensor | None) -> torch.Tensor | None:
         if self._both is None or corners is None:

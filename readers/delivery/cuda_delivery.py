@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...workers.base.closing import close_all
 from ...workers.base.specs import AnyArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Progress
-from .conversion import Conversion, check_exact
+from .conversion import Conversion, check_range, check_types, check_whole_numbers
 from .cuda_convert import DeviceConversion
 from .cuda_device import CudaDevice
 from .delivery import Blob, Delivery, Upcoming, require_shape
@@ -73,11 +75,7 @@ class CudaDelivery(Delivery):
         self._device = device
         self._buffers = [_Buffer() for _ in range(pipeline.parameters.device_prefetch)]
         self._turns = _Turns((), tuple(self._buffers))
-        # A top of samples of varying size is converted when it is staged.
-        self._conversions = [
-            DeviceConversion(top.conversion if isinstance(top, EvenTop) else Conversion(), device.device)
-            for top in self.tops
-        ]
+        self._conversions = [DeviceConversion(_conversion_on_device(top), device.device) for top in self.tops]
         self._locked: bool | None = None
         self._at_end: Progress | None = None
 
@@ -91,21 +89,15 @@ class CudaDelivery(Delivery):
 
     def close(self) -> None:
         self._at_end, self._looked_at = self.progress, None
-        try:
-            for buffer in self._buffers:
-                # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream:
-                # kernels on the caller's stream may still be reading there.
-                if buffer.used is not None:
-                    self._device.send_after(buffer.used)
-        finally:
-            try:
-                self._device.unlock()
-            finally:
-                self._take_sent()
-                for buffer in self._buffers:
-                    self._release_slot(buffer)
-                self._buffers.clear()
-                self._turns = _Turns((), ())
+        # torch gives freed memory to whoever asks next on the stream that it was taken on, the copy stream: kernels on
+        # the caller's stream may still be reading there.
+        waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers if buffer.used is not None]
+        releases = [partial(self._release_slot, buffer) for buffer in self._buffers]
+        close_all(*waits, self._device.unlock, self._take_sent, *releases, self._forget)
+
+    def _forget(self) -> None:
+        self._buffers.clear()
+        self._turns = _Turns((), ())
 
     def _upcoming(self) -> Upcoming:
         if self._turns.sent:
@@ -151,19 +143,18 @@ class CudaDelivery(Delivery):
         """Start the copies of the pipeline's next batch into a free buffer, and take it."""
         self._release_slots()
         batch = upcoming.batch
-        for top, dtype in zip(self.tops, types, strict=True):
-            if isinstance(top, EvenTop) and dtype is not None:
-                check_exact(top.rows(batch), dtype, top.name)
         buffer = self._turns.free[0]
         if buffer.used is not None:
             self._device.send_after(buffer.used)
         if buffer.sent is not None:
             buffer.sent.done.synchronize()  # long done; its host memory is about to be written to
             self._release_slot(buffer)
+        hosts = [self._host_array(*each, batch, buffer) for each in zip(self.tops, upcoming.shapes, strict=True)]
+        for top, host, dtype in zip(self.tops, hosts, types, strict=True):
+            _check_values(top, host, dtype)
         values: dict[str, torch.Tensor] = {}
         kept: list[AnyArray] = []
-        for top, shape in zip(self.tops, upcoming.shapes, strict=True):
-            host = self._host_array(top, batch, shape, buffer)
+        for top, host in zip(self.tops, hosts, strict=True):
             values[top.name] = self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
             if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
                 kept.append(corners)
@@ -184,7 +175,7 @@ class CudaDelivery(Delivery):
             buffer.device[name] = self._device.memory(largest_bytes)
         return self._device.send(host, buffer.device[name])
 
-    def _host_array(self, top: Top, batch: Batch, shape: Shape, buffer: _Buffer) -> AnyArray:
+    def _host_array(self, top: Top, shape: Shape, batch: Batch, buffer: _Buffer) -> AnyArray:
         """What is sent: the slot's own memory where that is page-locked, else a staged copy of it."""
         if isinstance(top, EvenTop) and self._is_locked(top.rows(batch)):
             return top.rows(batch)
@@ -239,6 +230,20 @@ class CudaDelivery(Delivery):
                 conversion.put(sent.values[top.name], out, sent.values.get(CROPS))
         finally:
             buffer.used = self._device.used()
+
+
+def _conversion_on_device(top: Top) -> Conversion:
+    """A top of samples of varying size is converted when it is staged."""
+    return top.conversion if isinstance(top, EvenTop) else Conversion()
+
+
+def _check_values(top: Top, host: AnyArray, into: np.dtype[np.generic] | None) -> None:
+    """The device would cut and round without a word. `into`: None if NumPy has no such type, as bfloat16."""
+    if into is not None:
+        conversion = _conversion_on_device(top)
+        check_types(host.dtype, into, conversion, top.name)
+        check_whole_numbers(host, conversion.computed_in(into), top.name)
+        check_range(host, conversion.computed_in(into), top.name)
 
 
 def _sent(buffer: _Buffer) -> _Sent:

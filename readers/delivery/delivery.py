@@ -115,8 +115,8 @@ class Delivery(ABC):
 
     def close(self) -> None:
         """Give back what is held of the pipeline; before the pipeline itself is closed."""
-        self.end_loans()
         self._looked_at = None  # its arrays would keep the ring's memory
+        self.end_loans()
 
     def _next(self) -> Upcoming:
         return self._upcoming() if self.filled is None else self.filled.upcoming

@@ -6,6 +6,7 @@ import functools
 import io
 import math
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def load_mean_file(path: Path) -> NDArray[np.float32]:
 def _from_npy(content: bytes, path: Path) -> NDArray[Any]:
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, MemoryError, TokenError) as error:
         raise ParameterError(f"mean_file {path} is no readable .npy file: {error}") from None
     if array.dtype.kind not in "fiub":
         raise ParameterError(f"mean_file {path} holds {array.dtype}: expected real numbers")

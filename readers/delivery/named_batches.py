@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...workers.base.errors import ParameterError
+from ...workers.base.extras import need
 from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
@@ -72,6 +73,8 @@ class NamedBatches:
         self._given: Callable[[Any], Any] = lambda data: data
         self.delivery: Delivery
         device = pipeline.parameters.device
+        if device:
+            need("torch", f"parameter 'device' ({device!r})")
         types = [check_torch_has(top) for top in tops] if device else []
         if device in ("", "cpu"):
             shows = [not copy and isinstance(top, EvenTop) and not top.conversion.changes_values for top in tops]

@@ -14,7 +14,7 @@ from ...workers.base.parameters import Pad, Parameters, Transform
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
-from .conversion import Conversion, check_exact, mean_of
+from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range
 from .mean_file import load_mean_file
 from .mean_image import mean_image
 
@@ -39,7 +39,7 @@ class Top(ABC):
 
     @abstractmethod
     def put(self, batch: Batch, out: AnyArray) -> None:
-        """Put the batch into `out`, which has `shape(batch)`; raises InexactValueError."""
+        """Put the batch into `out`, which has `shape(batch)`; raises InexactValueError, ParameterError."""
 
 
 class EvenTop(Top):
@@ -64,9 +64,7 @@ class EvenTop(Top):
         return rows
 
     def put(self, batch: Batch, out: AnyArray) -> None:
-        rows = self.rows(batch)
-        check_exact(rows, out.dtype, self.name)
-        self.conversion.put(rows, out, self.corners(batch))
+        _put(self, self.rows(batch), out, self.corners(batch))
 
     def corners(self, batch: Batch) -> IndexArray | None:
         """Where each row's part of the mean image lies, shape (rows, 3); None where all have the same."""
@@ -108,8 +106,7 @@ class UnevenTop(Top):
             out.fill(self.pad.value)
         for row in range(batch.rows):
             sample = rows.get(row)[np.newaxis]
-            check_exact(sample, out.dtype, self.name)
-            self.conversion.put(sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
+            _put(self, sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
 
     def _rounded(self, shape: Shape) -> Shape:
         multiple = 1 if self.pad is None else self.pad.to_multiple_of
@@ -145,6 +142,16 @@ class LengthsTop(Top):
         np.copyto(out, self._of.rows(batch).shapes[:, self._of.varying], casting="same_kind")
 
 
+def _put(top: EvenTop | UnevenTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
+    check_types(rows.dtype, out.dtype, top.conversion, top.name)
+    into = top.conversion.computed_in(out.dtype)
+    check_whole_numbers(rows, into, top.name)
+    try:
+        top.conversion.put(rows, out, corners)
+    except FloatingPointError:
+        raise out_of_range(rows, into, top.name) from None
+
+
 def varying_axes(spec: ArraySpec) -> tuple[int, ...]:
     """The axes in which samples differ: height and width of (channels, height, width), else the first one."""
     return (1, 2) if len(spec.shape) == 3 else (0,) if spec.shape else ()
@@ -171,6 +178,13 @@ def _lengths(tops: Sequence[Top]) -> list[Top]:
 
 
 def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path) -> Conversion:
+    if spec.dtype.kind not in "biuf":
+        if transform.mean_value or transform.mean_file or transform.scale != 1.0:
+            raise ParameterError(
+                f"top {name!r} has values of type {spec.dtype.name}, from which 'transform' can subtract no mean and "
+                "which it cannot scale: make numbers of them in decode, or name another top first in 'tops'"
+            )
+        return Conversion()
     if transform.mean_value:
         return Conversion(transform.scale, mean_of(transform.mean_value, spec.shape, name))
     if not transform.mean_file:

@@ -1,4 +1,4 @@
-"""`python -m tests.faults`: injects faults into real pipelines and prints a table of figures, in about ten minutes."""
+"""`python -m tests.faults`: injects faults into real pipelines and prints a table of figures, in about half an hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ from typing import TextIO
 from benchmarks.report import machine
 
 from ..support import leftovers
-from . import chaos, crashes, footprint, hostile, interrupts, recovery, restarts, trainer_death
+from . import (
+    chaos,
+    crashes,
+    footprint,
+    fuzz,
+    hostile,
+    interleavings,
+    interrupts,
+    recovery,
+    restarts,
+    soak,
+    trainer_death,
+)
 from .figures import Figure, table
 from .scale import FULL, QUICK, Scale
 
@@ -32,6 +44,9 @@ STUDIES: dict[str, Study] = {
     "restarts": restarts.study,
     "memory": footprint.study,
     "hostile": hostile.study,
+    "interleavings": interleavings.study,
+    "fuzz": fuzz.study,
+    "soak": soak.study,
 }
 
 
@@ -39,6 +54,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a little of everything, in about forty seconds")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(STUDIES), help=", ".join(STUDIES))
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help=f"how long the soak takes; else {FULL.soak_s:g}")
     parser.add_argument("--seed", type=int, default=FULL.seed, help="whom faults strike, and when")
     return parser.parse_args(given)
 
@@ -90,6 +106,8 @@ def _run(names: Sequence[str], scale: Scale, folder: Path, progress: TextIO) -> 
 def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     scale = replace(QUICK if arguments.quick else FULL, seed=arguments.seed)
+    if arguments.soak is not None:
+        scale = replace(scale, soak_s=arguments.soak)
     leftovers.mark_environment()
     log = Path(tempfile.gettempdir(), f"blobfeed_faults_{os.getpid()}.log")
     with _own_temporary_directory() as temporary, tempfile.TemporaryDirectory() as files, _warnings_in(log) as progress:

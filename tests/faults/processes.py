@@ -48,7 +48,7 @@ def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> Lo
 def assembler() -> int:
     """The process id of the one pipeline's assembler that runs."""
     (child,) = (
-        child for child in psutil.Process().children() if "blobfeed.workers.processes.assembler" in child.cmdline()
+        child for child in psutil.Process().children() if "blobfeed.workers.processes.assembler_main" in child.cmdline()
     )
     return int(child.pid)
 

@@ -21,6 +21,11 @@ class Scale:
     crash_step: int
     """One case of the table of crashes in so many is run."""
     starts: int
+    soak_s: float
+    damaged_files: int
+    """Copies of each format."""
+    states: int
+    """Looked at, of each variant of a small run, if it has more."""
     interrupts: int
     """Inside deliveries, over all ways in which a batch can come."""
     survival_s: float = 1.0
@@ -42,6 +47,9 @@ FULL = Scale(
     hostile_frames=4000,
     crash_step=1,
     starts=7,
+    soak_s=600.0,
+    damaged_files=1000,
+    states=200_000,
     interrupts=2000,
 )
 QUICK = Scale(
@@ -56,6 +64,9 @@ QUICK = Scale(
     hostile_frames=400,
     crash_step=35,
     starts=1,
+    soak_s=9.0,
+    damaged_files=60,
+    states=500,
     interrupts=300,
     work_step=2,
 )

@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter
 
 from tests.support import leftovers
 from tests.support.standin_files import write_images
 from tests.support.standin_train import compile_caffe_train, environment, started
 
+_ROOT = Path(__file__).resolve().parents[2]
 _GONE_S = 1.0
 _PATIENCE_S = 30
 
@@ -154,6 +157,35 @@ def test_nobody_outlives_a_trainer_that_is_killed(program: Path, folder: Path, n
         assert _nobody_is_left_within_a_second()
         process.communicate(timeout=_PATIENCE_S)  # nobody holds its pipes either
         assert time.monotonic() - begun < _GONE_S + 0.5
+
+
+def _examples() -> list[Path]:
+    return sorted(path.parent for path in (_ROOT / "prototxt_examples").glob("*/solver.prototxt"))
+
+
+@pytest.mark.parametrize("example", _examples(), ids=lambda path: path.name)
+def test_the_layers_of_the_examples_run_from_their_folder(program: Path, example: Path) -> None:
+    layers = read_prototxt(example / "net.prototxt", NetParameter).message.layer
+    inputs = [layer for layer in layers if layer.type == "Python"]
+    assert inputs
+    for layer in inputs:
+        given = layer.python_param
+        command = [str(program), given.module, given.layer, given.param_str, str(len(layer.top)), "3", "0"]
+        done = subprocess.run(
+            command, check=False, cwd=example, env=environment(Path()), capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("example", _examples(), ids=lambda path: path.name)
+def test_the_page_about_caffe_has_a_command_for_every_example(example: Path) -> None:
+    blocks = (_ROOT / "docs" / "caffe.md").read_text().split("```")
+    (block,) = (text for text in blocks if f"cd prototxt_examples/{example.name}" in text)
+    assert "mkdir -p runs && " in block
+    assert "caffe train --solver=solver.prototxt" in block
+    own_modules = list(example.glob("*.py"))
+    if any(path.stem in (example / "net.prototxt").read_text() for path in own_modules):
+        assert "PYTHONPATH=.:$PYTHONPATH" in block
 
 
 def _python_of_another_version(folder: Path) -> Path:

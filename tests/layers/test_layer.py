@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
+from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, multi_process_input_layer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
 from blobfeed.workers.base.errors import (
@@ -18,6 +18,7 @@ from blobfeed.workers.base.errors import (
     InexactValueError,
     ParameterError,
     PipelineClosed,
+    RingAllocationError,
     SampleError,
     SourceError,
 )
@@ -113,6 +114,33 @@ def test_a_mistake_in_the_net_definition_is_said_in_setup(
 def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="'delivery' is 'view'"):
         LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "message"),
+    [
+        (10**12, ParameterError, r"'batch_size' is 1,000,000,000,000: top 'data' .* hold at most 2,147,483,647"),
+        (10**30, ParameterError, "'batch_size' is "),
+        (
+            30 << 20,
+            RingAllocationError,
+            r"'batch_size' is 31,457,280: top 'data' .* bytes, and 1,000,000 bytes are avail",
+        ),
+    ],
+)
+def test_a_batch_that_no_memory_holds_is_refused_in_setup(
+    train: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rows: int, kind: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr(multi_process_input_layer, "available_memory", lambda: 1_000_000)
+    with pytest.raises(kind, match=message):
+        LayerHarness(MultiProcessInputLayer, {**train, "batch_size": rows})
+
+
+def test_a_layer_has_no_device_of_its_own(train: dict[str, Any]) -> None:
+    with pytest.raises(
+        ParameterError, match=r"layer MultiProcessInputLayer: parameter 'device' is 'cuda:7'.*leave it out"
+    ):
+        LayerHarness(MultiProcessInputLayer, {**train, "device": "cuda:7"})
 
 
 def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
@@ -302,6 +330,30 @@ def test_labels_that_float32_cannot_hold_are_an_error_and_not_rounded(tmp_path: 
         assert harness.forward()["label"][1] == 2**24
         with pytest.raises(InexactValueError, match="top 'label' got the int64 value 16777217"):
             harness.forward()
+
+
+def test_a_float_beyond_float32_is_an_error_and_not_infinity(tmp_path: Path) -> None:
+    data = np.ones((6, 2))
+    data[3, 1] = 1e300
+    write_hdf5(tmp_path / "x.h5", data=data, label=np.arange(6))
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        np.testing.assert_array_equal(harness.forward()["label"], [0, 1])
+        with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value 1e\+300"):
+            harness.forward()
+        np.testing.assert_array_equal(harness.forward()["label"], [4, 5])
+
+
+@pytest.mark.parametrize(("value", "named"), [(np.str_("cat"), "str"), (np.complex64(1j), "complex64")])
+def test_a_top_of_other_things_than_numbers_is_refused_in_setup(
+    train: dict[str, Any], value: np.generic, named: str
+) -> None:
+    class Names(MultiProcessInputLayer):
+        def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+            return {"data": sample["data"], "label": np.array(value)}
+
+    with pytest.raises(ParameterError, match=f"layer Names: top 'label' has values of type {named}.*float32"):
+        LayerHarness(Names, train)
 
 
 def test_values_that_are_not_numbers_pass_unchanged(tmp_path: Path) -> None:

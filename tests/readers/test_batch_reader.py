@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch
@@ -21,7 +25,7 @@ from blobfeed.workers.sources import open_source
 
 from tests.support import leftovers
 from tests.support.reader_data import IMAGE, images, labels, write_hdf5
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_S, wait_until
 
 SAMPLES = 10
 
@@ -319,3 +323,53 @@ def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:
         read(source, tops=["name"], device="cpu")
     with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
         assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]
+
+
+INTERRUPTED_AT_THE_END = """
+import os, signal, sys
+from blobfeed import BatchReader
+
+reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
+next(iter(reader))
+close = reader._feed.batches.close
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    close()
+reader._feed.batches.close = interrupted
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_second_interrupt_while_the_program_ends_says_nothing_more(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "train.h5", SAMPLES)
+    command = [sys.executable, "-c", INTERRUPTED_AT_THE_END, str(tmp_path / "train.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_closing_gives_everything_back_though_each_step_of_it_fails(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(what: str) -> Any:
+        def step(*_: object) -> None:
+            raise RuntimeError(f"trouble in the {what}")
+
+        return step
+
+    before = leftovers.descriptors()
+    reader = read(source)
+    next(iter(reader))
+    feed: Any = reader._feed.pipeline._feed
+    processes = psutil.Process(feed._assembler.pid).children(recursive=True)
+    assert processes
+    monkeypatch.setattr(reader._feed.batches.delivery, "close", fails("delivery"))
+    monkeypatch.setattr(feed._sealer, "seal", fails("link"))
+    monkeypatch.setattr(reader._feed.pipeline.source, "close", fails("source"))
+    with pytest.raises(RuntimeError, match="trouble in the delivery"):
+        reader.close()
+    psutil.wait_procs(processes, timeout=DEADLINE_S)
+    assert not any(process.is_running() for process in processes)
+    assert leftovers.opened_since(before) == []
+    reader.close()

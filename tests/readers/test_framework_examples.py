@@ -20,6 +20,10 @@ DIGITS = EXAMPLES / "digits" / "digits_train.h5"
 
 def right_in_percent(*command: str, **environment: str) -> float:
     """The last percentage that an example prints."""
+    return all_right_in_percent(*command, **environment)[-1]
+
+
+def all_right_in_percent(*command: str, **environment: str) -> list[float]:
     run = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -29,7 +33,7 @@ def right_in_percent(*command: str, **environment: str) -> float:
         timeout=240,
     )
     assert run.returncode == 0, run.stderr
-    return float(re.findall(r"([\d.]+)% of (?:450|the) test digits right", run.stdout)[-1])
+    return [float(found) for found in re.findall(r"([\d.]+)% of (?:450|the) test digits right", run.stdout)]
 
 
 def skip_without(*modules: str) -> None:
@@ -41,6 +45,12 @@ def skip_without(*modules: str) -> None:
 def test_a_torch_loop() -> None:
     skip_without("torch")
     assert right_in_percent(str(EXAMPLES / "torch_digits" / "train.py")) > 95
+
+
+def test_a_run_with_feedback_beats_one_without() -> None:
+    skip_without("torch")
+    without, with_feedback = all_right_in_percent(str(EXAMPLES / "feedback_digits" / "train.py"))
+    assert with_feedback > without + 1
 
 
 def test_two_ranks_of_torchrun_see_each_sample_once(tmp_path: Path) -> None:

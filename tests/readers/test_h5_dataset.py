@@ -123,6 +123,9 @@ def test_only_some_groups_and_only_the_first_samples(tmp_path: Path) -> None:
         file["test/trajectory_0"].attrs["number"] = -1
     dataset = H5Dataset(tmp_path / "all.h5", groups="train", limit=5)
     assert [int(dataset[index]["labels"]["number"]) for index in range(len(dataset))] == [0, 1, 2, 3, 4]
+    assert len(H5Dataset(tmp_path / "all.h5", groups="train", limit=-1)) == len(
+        H5Dataset(tmp_path / "all.h5", groups="train")
+    )
     assert set(H5Dataset(tmp_path / "all.h5", groups="test")[0]["labels"]) == {"number"}
 
 

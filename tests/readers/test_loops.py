@@ -18,21 +18,17 @@ def loops(draw: st.DrawFn) -> IndexedLoops:
     round_rows = size * world
     assume(last != "drop" or samples >= round_rows)
     assume(last != "partial" or not 0 < samples % round_rows < world)
-    return IndexedLoops(samples, size, last, world, draw(st.integers(1, 3)))
+    return IndexedLoops(Batches(samples, size, last, None, 0, world), draw(st.integers(1, 3)))
 
 
 def at(position: int) -> State:
     return {"position": position, "seed": 7}
 
 
-def endless(loop: IndexedLoops) -> Batches:
-    return Batches(loop.samples, loop.batch_size, loop.last_batch, None, 0, loop.world_size)
-
-
 @settings(deadline=None, max_examples=80)
 @given(loops())
 def test_the_loops_cut_the_endless_batches_without_a_gap(loop: IndexedLoops) -> None:
-    plan, number = endless(loop), 0
+    plan, number = loop.endless, 0
     for _ in range(3):
         batches = loop.left(at(plan.round_start(number)))
         assert batches == loop.batches
@@ -43,7 +39,7 @@ def test_the_loops_cut_the_endless_batches_without_a_gap(loop: IndexedLoops) -> 
 @settings(deadline=None, max_examples=80)
 @given(loops(), st.integers(0, 50))
 def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLoops, number: int) -> None:
-    plan = endless(loop)
+    plan = loop.endless
     position = plan.round_start(number)
     remaining = loop.left(at(position))
     assert remaining is not None
@@ -54,12 +50,11 @@ def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLo
 @settings(deadline=None, max_examples=80)
 @given(loops())
 def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> None:
-    plan = Batches(loop.samples, loop.batch_size, loop.last_batch, loop.epochs, 0, loop.world_size)
-    assert loop.batches == plan.total
+    assert loop.batches == loop.endless.begun_at(0, loop.epochs).total
 
 
 def test_an_endless_loop_has_no_length_and_no_successor() -> None:
-    loop = IndexedLoops(10, 4, "wrap", 1, None)
+    loop = IndexedLoops(Batches(10, 4), None)
     assert loop.batches is None
     assert loop.left(at(8)) is None
     assert loop.next_loop(at(8)) == at(8)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.errors import ParameterError, SampleError
+from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
@@ -100,6 +101,23 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
         dataset = TensorFlowDataset(resumed)
         assert [batch["label"].numpy().tolist() for batch in dataset] == expected[1:4]
         assert sum(1 for _ in dataset) == 3
+
+
+def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(source: dict[str, Any]) -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+        if sample.index == 6:
+            raise ValueError("sample six is odd")
+        return dict(sample)
+
+    with BatchReader(source, decode=decode, **SETTINGS) as reader:
+        batches = iter(TensorFlowDataset(reader))
+        assert len(next(batches)["label"]) == 4
+        assert reader.error is None
+        with pytest.raises(tf.errors.UnknownError, match="sample 6"):
+            next(batches)
+    assert isinstance(reader.error, SampleError)
+    assert reader.error.index == 6
+    assert isinstance(reader.error.__cause__, ValueError)
 
 
 # ---- the queue pipeline

@@ -19,7 +19,7 @@ import blobfeed
 _SOURCE = Path(__file__).with_name("caffe_train.c")
 
 
-def compile_caffe_train(folder: Path) -> Path:
+def compile_caffe_train(folder: Path, *flags: str) -> Path:
     """The program in `folder`; skips the test if there is no compiler, header or library to build it with."""
     compiler = shutil.which(os.environ.get("CC", "")) or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -28,7 +28,7 @@ def compile_caffe_train(folder: Path) -> Path:
     if not Path(include, "Python.h").exists():
         pytest.skip(f"needs Python's headers: no Python.h in {include}")
     program = folder / "caffe_train"
-    command = [compiler, "-O1", "-Wall", "-I", include, str(_SOURCE), "-o", str(program), *_link_flags()]
+    command = [compiler, "-O1", "-Wall", "-I", include, str(_SOURCE), "-o", str(program), *_link_flags(), *flags]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
     return program

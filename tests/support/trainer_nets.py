@@ -141,10 +141,10 @@ def write_golden_solver(run: str, folder: Path) -> Path:
     return solver
 
 
-def make_net(folder: Path, text: str, phase: Phase = Phase.TRAIN, seed: int = 0) -> Net:
+def make_net(folder: Path, text: str, phase: Phase = Phase.TRAIN, seed: int = 0, device: torch.device = CPU) -> Net:
     path = folder / "net.prototxt"
     path.write_text(text)
-    return Net(read_prototxt(path, NetParameter), State(phase), CPU, Generators.seeded(seed, CPU))
+    return Net(read_prototxt(path, NetParameter), State(phase), device, Generators.seeded(seed, device))
 
 
 def with_inputs(text: str, **shapes: tuple[int, ...]) -> str:

@@ -70,9 +70,6 @@ class Embed(Layer):
     def forward(self, bottom: Tensor) -> Tensors:
         numbers = bottom.long()
         wrong = (numbers < 0) | (numbers >= len(self.blobs[0]))
-        if wrong.any():
-            raise self.context.misfit(
-                f"input {int(numbers[wrong][0])} is not within input_dim: 0 to {len(self.blobs[0]) - 1}"
-            )
-        rows = functional.embedding(numbers, self.blobs[0])
+        self.refuse(numbers, wrong, f"input {{}} is not within input_dim: 0 to {len(self.blobs[0]) - 1}")
+        rows = functional.embedding(numbers.masked_fill(wrong, 0), self.blobs[0])
         return (rows + self.blobs[1] if len(self.blobs) > 1 else rows,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, at least one."""
 
 Tensors = tuple[Tensor, ...]
+
+_MOST_UNCHECKED = 8
+"""Checks of values on the device that may be open; further behind the host it seldom is."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Layer:
         self.param = context.param
         self.blobs: list[Tensor] = []
         """The weights, in the order of the layer's `param { ... }`."""
+        self._unchecked: deque[tuple[HostCopy, str]] = deque()
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -117,6 +122,25 @@ class Layer:
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
 
+    def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
+        """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
+
+        On CUDA a later call raises it, or `check`: the host does not wait for the device.
+        """
+        if numbers.numel():
+            place = wrong.reshape(-1).to(torch.uint8).argmax().reshape(1)
+            first = torch.stack([wrong.reshape(-1).gather(0, place).long(), numbers.reshape(-1).gather(0, place)])
+            self._unchecked.append((HostCopy(first), why))
+        self.check(leave=_MOST_UNCHECKED)
+
+    def check(self, *, leave: int = 0) -> None:
+        """Raise what `refuse` has found since; waits until at most `leave` of its calls have not been looked at."""
+        while len(self._unchecked) > leave or (self._unchecked and self._unchecked[0][0].has_come()):
+            copy, why = self._unchecked.popleft()
+            (is_wrong,), (number,) = copy.wait().tolist()
+            if is_wrong:
+                raise self.context.misfit(why.format(number))
+
     def spec(self, index: int) -> ParamSpec | None:
         """The multipliers of weights `index`, if the prototxt gives any."""
         return self.param.param[index] if index < len(self.param.param) else None
@@ -130,6 +154,27 @@ class Layer:
     def need_axes(self, count: int, shape: Shape) -> None:
         if len(shape) != count:
             raise self.context.misfit(f"needs a bottom of {count} axes, got shape {shape}")
+
+
+class HostCopy:
+    """A tensor's values on their way to the host; they are there at once if the tensor is."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._event: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def has_come(self) -> bool:
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> Tensor:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values
 
 
 LAYER_TYPES: dict[str, type[Layer]] = {}

@@ -44,17 +44,14 @@ class Judged:
 
 
 def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
-    """Bring both to three axes; raises NetError if a label names no class."""
+    """Bring both to three axes; raises NetError if a label names no class, on CUDA later: there it is left out."""
     classes = scores.shape[axis]
     rows = scores.reshape(math.prod(scores.shape[:axis]), classes, -1)
     flat = labels.reshape(len(rows), -1).long()
     counts = torch.ones_like(flat, dtype=torch.bool) if ignored is None else flat != ignored
     wrong = counts & ((flat < 0) | (flat >= classes))
-    if wrong.any():
-        raise layer.context.misfit(
-            f"label {int(flat[wrong][0])} names no class: there are scores for {classes} classes, 0 to {classes - 1}"
-        )
-    return Judged(rows, flat, counts)
+    layer.refuse(flat, wrong, f"label {{}} names no class: there are scores for {classes} classes, 0 to {classes - 1}")
+    return Judged(rows, flat.masked_fill(wrong, 0), counts & ~wrong)
 
 
 def ignored_label(options: LossParameter) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob, Shape
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
@@ -128,6 +129,11 @@ class Net:
                     objective = objective + weight * (tensor.sum() if tensor.dim() else tensor)
         return objective
 
+    def check(self) -> None:
+        """Raise what was wrong with values that only the device has seen; waits for it."""
+        for layer in self.layers.values():
+            layer.check()
+
     def outputs(self) -> dict[str, Tensor]:
         """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}
@@ -203,16 +209,9 @@ class Net:
                 layer.user_layer.load_state_dict(states[name])
 
     def close(self) -> None:
-        """Close all Python layers, even if one fails."""
-        problems: list[Exception] = []
-        for layer in self.python_layers().values():
-            if isinstance(layer.user_layer, HasClose):
-                try:
-                    layer.user_layer.close()
-                except Exception as error:
-                    problems.append(error)
-        if problems:
-            raise problems[0]
+        """End what Python layers have running; all of them, even where one fails."""
+        layers = [layer.user_layer for layer in self.python_layers().values()]
+        close_all(*(layer.close for layer in layers if isinstance(layer, HasClose)))
 
 
 def loss_weights(layer: Layer) -> list[float]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
+from ...workers.sources.stored.hdf5_library import h5py
 from ..net.graph import Net
 from ..prototxt.blob_proto import fill_blob, to_array
 from ..prototxt.descriptors import message_class

@@ -7,6 +7,8 @@ nothing that the file may contain (torch's weights_only).
 from __future__ import annotations
 
 import os
+import pickle
+import secrets
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -66,8 +68,10 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` write a temporary file, then rename it to `path`; raises SnapshotError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
     try:
+        # A file that is new: else a link that lies there would be written through.
+        temporary.touch(exist_ok=False)
         try:
             write(temporary)
             with temporary.open("rb") as file:
@@ -120,7 +124,13 @@ def _read(file: BinaryIO, path: Path) -> Any:
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file can make torch raise anything
+    except pickle.UnpicklingError:
+        raise _no_snapshot(
+            path,
+            "it holds more than tensors and plain values, and nothing in a snapshot is executed: it is another "
+            "program's file, or damaged",
+        ) from None
+    except Exception as error:  # a broken file makes torch raise whatever comes first
         reason, _, _ = str(error).partition("\n")
         raise _no_snapshot(path, f"{type(error).__name__}: {reason}") from error
 

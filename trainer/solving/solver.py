@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.python import HasStatistics
 from ..net.graph import Generators, Net
@@ -128,6 +129,7 @@ class Solver:
 
     def save(self) -> Path:
         """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
+        self.train_net.check()  # nothing is written that wrong labels had a part in
         path = snapshots.snapshot_path(self.prefix, self.iteration)
         snapshots.save(
             Snapshot(
@@ -217,12 +219,8 @@ class Solver:
             mine.copy_(theirs)
 
     def close(self) -> None:
-        """Close the layers of all nets."""
-        try:
-            self.train_net.close()
-        finally:
-            for net in self.test_nets:
-                net.close()
+        """End what the nets' layers have running."""
+        close_all(*(net.close for net in (self.train_net, *self.test_nets)))
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +251,7 @@ def mean_outputs(
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
+    net.check()
     return _means(sums, iterations)
 
 

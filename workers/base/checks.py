@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -13,6 +14,29 @@ from msgspec import inspect
 from .errors import ParameterError
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
+
+
+_MOST_SHOWN = 300
+
+
+class _Shown(reprlib.Repr):
+    """What a message shows of a value: enough to recognise it by, and never the numbers of a whole array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = 12
+        self.maxstring = self.maxother = 200
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
+        return super().repr_instance(value, level)
+
+
+def shown(value: object) -> str:
+    """`repr(value)`, shortened; an array or a tensor by its shape and type."""
+    text = _Shown().repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 40]}…{text[-40:]}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -44,7 +68,7 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     msgspec.Meta(ge=1)]` and `Literal[...]` state what is allowed.
     """
     if not isinstance(options, Mapping):
-        raise ParameterError(f"{what}: expected a mapping of names to values, got {options!r}")
+        raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
     kind = inspect.type_info(into)
     _check_keys(options, kind, what)
     try:
@@ -79,7 +103,7 @@ def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type
         name += f"[{step}]" if isinstance(step, int) else f".{step}"
         value = value[step] if isinstance(value, Mapping) else value[int(step)]
         kind = inner
-    return f"{what}: parameter {name.lstrip('.')!r} is {value!r}: expected {allowed(kind)}"
+    return f"{what}: parameter {name.lstrip('.')!r} is {shown(value)}: expected {allowed(kind)}"
 
 
 def _steps(message: str) -> Iterator[str | int]:

@@ -1,8 +1,9 @@
-"""What is closed when its `with` block is left."""
+"""Closing: when a `with` block is left, and of several things, whichever of them fail."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Self
 
 
@@ -17,3 +18,18 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def close_all(*steps: Callable[[], object]) -> None:
+    """Take every step, in order, even if others raise; then raise the first error.
+
+    An ExitStack would raise the last one, which is often only a consequence of the first.
+    """
+    first: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first

@@ -91,5 +91,9 @@ class UnequalShapesError(BlobfeedError, ValueError):
     """Samples of different shapes lie in one batch, and nothing says how to bring them to one shape."""
 
 
+class ExtraMissing(BlobfeedError, ImportError):
+    """A library is not installed, which one of blobfeed's extras would bring."""
+
+
 class FetchOrderError(BlobfeedError, RuntimeError):
     """An AsyncReader was asked for a batch that nobody fetched, or for more fetches at a time than its `njob`."""

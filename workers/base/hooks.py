@@ -52,6 +52,7 @@ PostprocessHook = (
     Callable[[HookBatch], Mapping[str, AnyArray] | None]
     | Callable[[HookBatch, np.random.Generator], Mapping[str, AnyArray] | None]
 )
+SamplerHook = Callable[[int, int, np.random.Generator], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,15 @@ class Hooks:
     there is one top: any names, shapes and types, the same ones for every sample. `postprocess(batch)` or
     `postprocess(batch, rng)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in place or
     returns what replaces it or comes beside it.
+
+    `sampler(epoch, samples, rng)` returns the indices of an epoch's samples, `batch_sampler` gives arrays of indices,
+    one for each batch. They run in a process of their own.
     """
 
     decode: DecodeHook | None = None
     postprocess: PostprocessHook | None = None
+    sampler: SamplerHook | None = None
+    batch_sampler: SamplerHook | None = None
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:

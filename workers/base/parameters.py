@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .checks import check_options
+from .checks import check_options, shown
 from .errors import ParameterError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,6 +54,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
+    sampler: Any = None
+    batch_sampler: Any = None
     seed: NotNegative = 0
     seed_globals: bool = True
     rand_skip: NotNegative = 0
@@ -69,6 +72,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_bad_samples: NotNegative = 100
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
+    state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
     delivery: Literal["copy", "view"] = "copy"
@@ -76,12 +80,23 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
+    _check_source(values, what)
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
+    _check_tops(parameters.tops, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
+
+
+def _check_source(values: Mapping[str, Any], what: str) -> None:
+    source = values.get("source") if isinstance(values, Mapping) else None
+    if source is not None and not isinstance(source, str | Mapping):
+        raise ParameterError(
+            f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
+            "HDF5 file; save arrays by np.save and read them as {npy: {data: data.npy, label: label.npy}}"
+        )
 
 
 def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,6 +118,16 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return changed
 
 
+def _check_tops(tops: tuple[str, ...] | None, what: str) -> None:
+    if tops is not None and not tops:
+        raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
+    if tops is not None and len(set(tops)) < len(tops):
+        raise ParameterError(
+            f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
+            "the same blob as their bottom"
+        )
+
+
 def _check_shard(parameters: Parameters, what: str) -> None:
     rank, world_size = parameters.rank, parameters.world_size
     if (rank is None) != (world_size is None):
@@ -112,6 +137,9 @@ def _check_shard(parameters: Parameters, what: str) -> None:
 
 
 def _check_transform(transform: Transform, what: str) -> None:
+    for name, numbers in (("scale", (transform.scale,)), ("mean_value", transform.mean_value)):
+        if wrong := [number for number in numbers if not math.isfinite(number)]:
+            raise ParameterError(f"{what}: parameter 'transform.{name}' has {wrong[0]}: expected finite numbers")
     if transform.mean_file and transform.mean_value:
         raise ParameterError(
             f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "

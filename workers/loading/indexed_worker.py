@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import socket
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from ..base.hooks import Sample
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
-from ..order.batches import Groups, Segment
+from ..order.batches import Groups
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
 from ..transport.error_channel import summary_of
@@ -99,14 +101,20 @@ def _row_of(raw: Mapping[str, Rows], row: int) -> dict[str, AnyArray]:
     return {name: rows.get(row) if isinstance(rows, RaggedRows) else rows[row] for name, rows in raw.items()}
 
 
+class WantedRows(NamedTuple):
+    """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
+
+    row: int
+    indices: IndexArray
+    epochs: IndexArray
+
+
 class IndexedWorker(Worker):
-    """Samples by index: which ones is a function of the order and the groups."""
+    """Samples by index; a subclass knows which ones a task wants."""
 
     def __init__(
         self,
         decoded: DecodedSource,
-        order: EpochOrder,
-        groups: Groups,
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
@@ -114,39 +122,31 @@ class IndexedWorker(Worker):
     ) -> None:
         super().__init__(parameters, decoded.postprocessor, slots, status, channel)
         self._decoded = decoded
-        self._order = order
-        self._groups = groups
+
+    @abstractmethod
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        """The samples of the task's rows."""
 
     def announce(self, task: Fill) -> None:
         """Tell the source of samples that a later task will want."""
         try:
-            for segment in self._groups.segments(task.group, task.first_row, task.rows):
-                self._decoded.source.will_need(self._order.indices(segment.position, segment.count))
+            for wanted in self.wanted(task):
+                self._decoded.source.will_need(wanted.indices)
         except Exception as error:  # reading will meet it again, and know which sample it was
             _log.info("samples could not be announced to their source: %s", summary_of(error))
 
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
-        for segment in self._groups.segments(task.group, task.first_row, task.rows):
-            indices, epochs = self._samples(segment)
-            out = cut_rows(self.slots[task.slot], segment.row, segment.count)
+        for row, indices, epochs in self.wanted(task):
+            out = cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
-                bad.append(self._after_deaths(segment.row, indices, epochs, out, task.skip))
+                bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
             else:
-                bad.extend(self._make(segment.row, indices, epochs, out))
+                bad.extend(self._make(row, indices, epochs, out))
             if bad and bad[-1].replacement < 0:
                 break  # the run ends with this one, so the rows behind it are not needed
         return WorkDone(bad)
-
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
-        indices = self._order.indices(where.start, where.rows)
-        return BatchSamples(indices, where.start // self._order.samples, (where.start,))
-
-    def _samples(self, segment: Segment) -> tuple[IndexArray, IndexArray]:
-        positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)
-        return self._order.indices(segment.position, segment.count), positions // self._order.samples
 
     def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
         """All rows at once; if that raises, one by one, to learn which of them it was."""
@@ -197,3 +197,32 @@ class IndexedWorker(Worker):
                 continue
             return candidate
         return -1
+
+
+class OrderedWorker(IndexedWorker):
+    """Which samples a task wants is a function of the order and the groups."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        order: EpochOrder,
+        groups: Groups,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        channel: socket.socket,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, channel)
+        self._order = order
+        self._groups = groups
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for segment in self._groups.segments(task.group, task.first_row, task.rows):
+            positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)
+            indices = self._order.indices(segment.position, segment.count)
+            yield WantedRows(segment.row, indices, positions // self._order.samples)
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
+        indices = self._order.indices(where.start, where.rows)
+        return BatchSamples(indices, where.start // self._order.samples, (where.start,))

@@ -66,11 +66,16 @@ class Batches:
         self.rank = rank
         self.world_size = world_size
         self.start = start
-        self._round_rows = batch_size * world_size
+        self.round_rows = batch_size * world_size
         self._first_epoch, skipped = divmod(start, samples)
         self._rounds = self._rounds_in(samples)
         self._first_rounds = self._rounds_in(samples - skipped)
         self._check_every_rank_gets_some(samples - skipped)
+
+    def begun_at(self, start: int, epochs: int | None) -> Batches:
+        """The same from the global position `start` to the end of so many epochs."""
+        size, rank, world_size = self.batch_size, self.rank, self.world_size
+        return Batches(self.samples, size, self.last_batch, epochs, rank, world_size, start)
 
     @property
     def total(self) -> int | None:
@@ -78,7 +83,7 @@ class Batches:
         if self.epochs is None:
             return None
         if self.last_batch == "wrap":
-            return max(0, _ceil_div(self.epochs * self.samples - self.start, self._round_rows))
+            return max(0, _ceil_div(self.epochs * self.samples - self.start, self.round_rows))
         if self._first_epoch >= self.epochs:
             return 0
         return self._first_rounds + (self.epochs - self._first_epoch - 1) * self._rounds
@@ -94,7 +99,7 @@ class Batches:
             raise IndexError(f"batch {k} of {self.total} batches")
         start = self.round_start(k)
         rest = self.samples - start % self.samples
-        if self.last_batch != "partial" or rest >= self._round_rows:
+        if self.last_batch != "partial" or rest >= self.round_rows:
             return BatchRange(start + self.rank * self.batch_size, self.batch_size)
         rows, longer = divmod(rest, self.world_size)
         return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
@@ -102,26 +107,26 @@ class Batches:
     def round_start(self, k: int) -> int:
         """The global position where round k begins: what a state holds when k batches have been taken."""
         if self.last_batch == "wrap" or k < self._first_rounds:
-            return self.start + k * self._round_rows
+            return self.start + k * self.round_rows
         epochs, number = divmod(k - self._first_rounds, self._rounds)
-        return (self._first_epoch + 1 + epochs) * self.samples + number * self._round_rows
+        return (self._first_epoch + 1 + epochs) * self.samples + number * self.round_rows
 
     def ends_epoch(self, k: int) -> bool:
         """Whether an epoch ends with round k or within it; the same for all ranks."""
         return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def _rounds_in(self, rows: int) -> int:
-        return rows // self._round_rows if self.last_batch == "drop" else _ceil_div(rows, self._round_rows)
+        return rows // self.round_rows if self.last_batch == "drop" else _ceil_div(rows, self.round_rows)
 
     def _check_every_rank_gets_some(self, first_rows: int) -> None:
         sizes = f"samples={self.samples}, batch_size={self.batch_size}, world_size={self.world_size}"
         if self.last_batch == "drop" and not self._rounds:
             raise ParameterError(
                 f"last_batch is 'drop', and an epoch has no full batch for every rank: {sizes}, but "
-                f"{self._round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
+                f"{self.round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
             )
         for rows, what in ((self.samples, "an epoch"), (first_rows, f"the epoch from position {self.start} on")):
-            rest = rows % self._round_rows
+            rest = rows % self.round_rows
             if self.last_batch == "partial" and 0 < rest < self.world_size:
                 raise ParameterError(
                     f"last_batch is 'partial', and the last round of {what} has {rest} samples for "

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import partial
 
 import zmq
 
+from ..base.closing import close_all
 from ..base.errors import (
     AssemblerDied,
     BlobfeedError,
@@ -24,13 +26,14 @@ from ..base.errors import (
     TooManyBadSamples,
 )
 from ..loading.worker import location_of
+from ..order.weights_log import NewWeights
 from ..plan.plan import Plan
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
 from ..transport.status_board import Count
 from .reception import Reception
 
@@ -66,7 +69,7 @@ class Feed:
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
-        self.shared = Shared(plan.layout, plan.slots, plan.max_loaders)
+        self.shared = Shared(plan.layout, plan.slots, plan.status_lines, sampler=plan.needs_sampler)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)
@@ -118,17 +121,29 @@ class Feed:
     def release(self, group: int) -> None:
         """Give the group's slot back."""
         self._releasing.append(group)
-        self._reception.release(group)
         self._send_releases()
 
     def _send_releases(self) -> None:
         """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
         leaks the slot."""
         while self._releasing:
+            self._reception.release(self._releasing[0])
             waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
             if self._release_link is not None and self._failure is None:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
+
+    def set_weights(self, new: NewWeights) -> None:
+        """Tell the sampler of new weights."""
+        change, weights, gone = new
+        if self.shared.weights is None or self._release_link is None or self._failure is not None:
+            return
+        with interrupts_deferred():
+            self.shared.weights.write(change.version * weights.nbytes, weights)
+            message = SetWeights(change.version, change.from_batch, change.from_epoch)
+            self._release_link.send(self._sealer.seal(message))
+            for version in gone:
+                self.shared.weights.free(version * weights.nbytes, weights.nbytes)
 
     def ready_group(self) -> Announce | None:
         """The next group, if it has come; an error in its place is left for `next_group` to raise."""
@@ -178,12 +193,12 @@ class Feed:
     def _wait(self) -> Announce:
         if (assembler := self._assembler) is None:
             raise PipelineClosed("the pipeline has been closed; make a new one")
+        self._send_releases()  # first: a group whose release was interrupted is not held any more
         if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(
                 f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
             )
-        self._send_releases()
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
@@ -274,17 +289,20 @@ class Feed:
         link, self._release_link = self._release_link, None
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
-            try:
-                if link is not None:
-                    link.send(self._sealer.seal(Stop()))
-                if assembler is not None:
-                    self._inbox.receive()
-                    deaf = link is None or is_stopped(assembler.pid)
-                    assembler.end(0.0 if deaf else _END_S)
-            finally:
-                self._context.destroy(linger=0)
-                self.shared.close()
+            end = () if assembler is None else (partial(self._end, assembler, link),)
+            close_all(*end, partial(self._context.destroy, linger=0), self.shared.close)
+
+    def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
+        """Ask the assembler to end, and see that it does even if it cannot be asked."""
+        patience_s = 0.0
+        try:
+            if link is not None:
+                link.send(self._sealer.seal(Stop()))
+            self._inbox.receive()
+            patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
+        finally:
+            assembler.end(patience_s)
 
 
 def _end_of_stream(plan: Plan) -> EndOfData:
-    return EndOfData(f"the stream has ended in all of its epochs (epochs={plan.parameters.epochs})")
+    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")

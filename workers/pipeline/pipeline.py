@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.closing import Closing
+from ..base.closing import Closing, close_all
 from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
+from ..order.batches import Batches
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
@@ -93,6 +94,16 @@ class Pipeline(Closing):
     def total_batches(self) -> int | None:
         """From the start, or from where a state was loaded, to the end; None where there is no end."""
         return self._plan.total_batches
+
+    @property
+    def batches(self) -> Batches | None:
+        """All batches of this rank, as arithmetic, if every epoch is as long."""
+        return self._plan.batches
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a sampler draws the epochs."""
+        return self._plan.needs_sampler
 
     @property
     def source(self) -> Source | StreamSource:
@@ -218,6 +229,17 @@ class Pipeline(Closing):
         self._plan = self._plan.resumed(state)
         self._at = _At(self._plan.begin())
 
+    def set_weights(self, weights: object, *, at_once: bool = False, received: Progress | None = None) -> None:
+        """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
+
+        `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
+        """
+        self._check_usable()
+        received = received or self._at.progress
+        new = self._plan.reweigh(weights, received, at_once=at_once, started=self._feed is not None)
+        if self._feed is not None:
+            self._feed.set_weights(new)
+
     # ---- the end
 
     def close(self) -> None:
@@ -229,9 +251,7 @@ class Pipeline(Closing):
         self._at = _At(self._at.progress)
         self._open.clear()
         feed, self._feed = self._feed, None
-        if feed is not None:
-            feed.close()
-        self._plan.source.close()
+        close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..base.specs import IndexArray, Rows
 from ..order.epoch_order import EpochOrder
+from ..transport.messages import DrawnBatch
 
 
 @dataclass(eq=False)
@@ -30,6 +31,8 @@ class Batch:
     replaced: Mapping[int, int] = field(repr=False)
     shard: int = 0
     """Of a stream: which of its shards gave the batch."""
+    drawn: DrawnBatch | None = field(default=None, repr=False)
+    """Of a sampler: what it drew."""
 
     @cached_property
     def indices(self) -> IndexArray:
@@ -37,9 +40,12 @@ class Batch:
 
         A stream's samples have no indices: these count what its shard has given in this epoch.
         """
-        if self.order is None:
+        if self.drawn is not None:
+            indices: IndexArray = np.frombuffer(self.drawn.indices, np.int64).copy()
+        elif self.order is not None:
+            indices = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
+        else:
             return np.arange(self.position, self.position + self.rows, dtype=np.int64)
-        indices: IndexArray = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
         for row, index in self.replaced.items():
             indices[row] = index
         return indices
@@ -47,6 +53,9 @@ class Batch:
     @property
     def epochs(self) -> IndexArray:
         """The epoch of each row, shape (rows,): a batch that wraps holds the end of one and the start of the next."""
+        if self.drawn is not None:
+            epochs, rows = zip(*self.drawn.epochs, strict=True)
+            return np.repeat(np.array(epochs, np.int64), rows)
         if self.order is None:
             return np.full(self.rows, self.epoch, np.int64)
         first = self.epoch * self.order.samples + self.position

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows, Rows
-from ..loading.indexed_worker import IndexedWorker
+from ..loading.indexed_worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
-from ..transport.messages import Announce
+from ..transport.messages import Announce, DrawnRows
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
 from .plan import Plan, State, check_state
@@ -28,6 +28,7 @@ class IndexedPlan(Plan):
 
     can_be_cut = True
     complaint = ""
+    cause = 0, ""
     finished = False
 
     @property
@@ -39,12 +40,8 @@ class IndexedPlan(Plan):
         return self.order.samples
 
     @property
-    def batches_per_epoch(self) -> int:
-        return self.groups.batches.batches_per_epoch
-
-    @property
-    def total_batches(self) -> int | None:
-        return self.groups.batches.total
+    def batches(self) -> Batches:
+        return self.groups.batches
 
     # ---- for the trainer
 
@@ -89,6 +86,9 @@ class IndexedPlan(Plan):
     def stream_batch(self, group: int) -> None:
         return None
 
+    def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
+        return ()
+
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         size = self.parameters.batch_size
         sizes = [self.groups.batches.batch(k).rows for k in self.groups.numbers(group)]
@@ -110,8 +110,10 @@ class IndexedPlan(Plan):
 
     # ---- for a loader
 
-    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket) -> IndexedWorker:
-        return IndexedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
+    def worker(
+        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+    ) -> OrderedWorker:
+        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from ..base.errors import ParameterError, SourceError
@@ -28,8 +30,10 @@ from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
 from ..sources.stream import StreamSource
 from .indexed_plan import IndexedPlan, make_batches
+from .make_sampler import make_sampler
 from .packed import Packed
 from .plan import Plan, max_loaders, usable_cores
+from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
 
 _TRIAL_BATCH = 2
@@ -49,10 +53,23 @@ def make_plan(
     source = source or open_declared(parameters, hooks, base_dir)
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
+
+    def opened(field: str) -> Source | StreamSource:
+        return _open(parameters, (field,), base_dir)
+
+    sampler = make_sampler(parameters, hooks, source, base_dir, opened)
+    hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept():
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
-        return _indexed_plan(parameters, hooks, source, transform, base_dir)
+        if sampler is None:
+            return _indexed_plan(parameters, hooks, source, transform, base_dir)
+        # How the samples would be dealt in the source's own order does not matter.
+        plain = msgspec.structs.replace(
+            parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None
+        )
+        plan = _indexed_plan(plain, hooks, source, transform, base_dir)
+        return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
@@ -61,7 +78,7 @@ def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Sourc
     Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
     it is read as it is by default.
     """
-    if parameters.fields is not None or parameters.tops is None or hooks == Hooks():
+    if parameters.fields is not None or parameters.tops is None or (hooks.decode, hooks.postprocess) == (None, None):
         return _open(parameters, parameters.fields or parameters.tops, base_dir)
     try:
         return _open(parameters, parameters.tops, base_dir)

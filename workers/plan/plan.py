@@ -4,8 +4,8 @@
     assembler   what to make next: `schedule`
     loaders     how to make it: `worker`
 
-Reading by index and reading as a stream are two classes of plan. Anyone who needs `batch_size`, `seed` or another
-parameter asks `parameters`; nobody keeps a copy.
+Reading by index, in a sampler's order and as a stream are three classes of plan. Anyone who needs `batch_size`, `seed`
+or another parameter asks `parameters`; nobody keeps a copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
@@ -26,8 +26,10 @@ from ..loading.indexed_worker import DecodedSource
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
 from ..loading.worker import Worker
+from ..order.batches import Batches
+from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.messages import Announce, StreamBatch
+from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.ring import SlotLayout
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
@@ -75,6 +77,9 @@ class Schedule(Protocol):
     def stream_batch(self, group: int) -> StreamBatch | None:
         """Which batch of a stream the group is."""
 
+    def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
+        """Where the indices of these rows lie, if a sampler drew them."""
+
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         """The rows of each batch in the group that lies within its first `good_rows` rows."""
 
@@ -95,6 +100,10 @@ class Schedule(Protocol):
     @property
     def complaint(self) -> str:
         """Why there is no way on, or nothing."""
+
+    @property
+    def cause(self) -> tuple[int, str]:
+        """The exception behind the complaint: its number on the error channel and its traceback, (0, "") if none."""
 
     @property
     def finished(self) -> bool:
@@ -120,6 +129,12 @@ class Plan(ABC):
     seconds_per_row: float = 0.0
     first_number: int = 0
 
+    needs_sampler: ClassVar[bool] = False
+    """Whether a process draws the epochs."""
+
+    ends: ClassVar[str] = "the stream has ended in all of its epochs"
+    """What is told behind the last batch, if the number of batches is not known."""
+
     @property
     @abstractmethod
     def batches_per_slot(self) -> int: ...
@@ -131,11 +146,16 @@ class Plan(ABC):
 
     @property
     @abstractmethod
-    def batches_per_epoch(self) -> int | None: ...
+    def batches(self) -> Batches | None:
+        """All batches of this rank, if every epoch is as long."""
 
     @property
-    @abstractmethod
-    def total_batches(self) -> int | None: ...
+    def batches_per_epoch(self) -> int | None:
+        return None if self.batches is None else self.batches.batches_per_epoch
+
+    @property
+    def total_batches(self) -> int | None:
+        return None if self.batches is None else self.batches.total
 
     @abstractmethod
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
@@ -153,8 +173,17 @@ class Plan(ABC):
         """For one assembler, from the plan's start."""
 
     @abstractmethod
-    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket) -> Worker:
-        """For one loader; raises whatever unpickling user code raises."""
+    def worker(
+        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+    ) -> Worker:
+        """For one loader; raises whatever unpickling user code raises. `drawn`: the file with the sampler's indices."""
+
+    def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
+        """Note new weights for the sampler, and from where on they count; raises ParameterError."""
+        raise ParameterError(
+            "set_weights: this pipeline has no sampler with weights: declare sampler: {weights: FILE, draws: n}, or "
+            "{draws: n} to begin with equal ones"
+        )
 
     @property
     def source(self) -> Source | StreamSource:
@@ -165,6 +194,11 @@ class Plan(ABC):
     def delivered(self) -> tuple[str, ...]:
         """What of a slot's rows the trainer gets."""
         return (*self.specs, *(name for name in self.slot_specs if name == CROPS))
+
+    @property
+    def status_lines(self) -> int:
+        """Of the status board: one for each loader, and the last one for the sampler."""
+        return self.max_loaders + 1
 
     @property
     def layout(self) -> SlotLayout:

@@ -13,7 +13,7 @@ from ..base.specs import NamedRows, Rows
 from ..loading.stream_worker import StreamWorker
 from ..order.shard_turns import Draw, ShardTurns, StreamPosition
 from ..sources.stream import EMPTY_EPOCH
-from ..transport.messages import Announce, StreamBatch
+from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
 from .plan import Plan, State, check_state
@@ -37,11 +37,7 @@ class StreamPlan(Plan):
         raise SourceError("a stream does not know how many samples it has: read it until its end")
 
     @property
-    def batches_per_epoch(self) -> None:
-        return None
-
-    @property
-    def total_batches(self) -> None:
+    def batches(self) -> None:
         return None
 
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
@@ -71,7 +67,9 @@ class StreamPlan(Plan):
     def schedule(self) -> StreamSchedule:
         return StreamSchedule(self)
 
-    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket) -> StreamWorker:
+    def worker(
+        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+    ) -> StreamWorker:
         return StreamWorker(self.decoded.value, self.parameters, slots, status, channel)
 
 
@@ -109,6 +107,7 @@ class StreamSchedule:
     plan: StreamPlan
     can_be_cut: bool = False
     complaint: str = ""
+    cause: tuple[int, str] = (0, "")
     _turns: ShardTurns = field(init=False)
     _draws: dict[int, Draw] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
@@ -139,6 +138,9 @@ class StreamSchedule:
     def stream_batch(self, group: int) -> StreamBatch:
         draw = self._draws[group]
         return StreamBatch(draw.epoch, self._shard_of_all(draw), draw.sequence, self.plan.parameters.batch_size)
+
+    def drawn(self, _group: int, _first_row: int, _rows: int) -> tuple[DrawnRows, ...]:
+        return ()
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         rows = self._rows.get(group, 0)

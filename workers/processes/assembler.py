@@ -10,9 +10,9 @@
         │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have cost a message: all
         │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
-It is started as an interpreter of its own (`python -m blobfeed.workers.processes.assembler DESCRIPTOR`), forks the
-nursery before it makes its ZeroMQ context, and waits in one place for all there is: releases, results, deaths of
-loaders (through the nursery), the death of the trainer (through its pidfd), and the next deadline.
+It is started as an interpreter of its own (assembler_main.py), forks the nursery before it makes its ZeroMQ context,
+and waits in one place for all there is: releases, results, deaths of loaders (through the nursery), the death of the
+trainer (through its pidfd), and the next deadline.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zmq
 
 from ..base.errors import LoaderDied
+from ..order.weights_log import WeightsChange
+from ..plan.sampled_schedule import SampledSchedule
 from ..transport import links
 from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
@@ -42,6 +44,7 @@ from ..transport.messages import (
     Release,
     Resend,
     Sealer,
+    SetWeights,
     StartFailed,
     Stop,
     ToAssembler,
@@ -55,6 +58,8 @@ from .loader import run_loader
 from .loader_pool import Death, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
+from .sampler import run_sampler
+from .sampling import Sampling
 
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
@@ -66,13 +71,17 @@ _log = logging.getLogger("blobfeed")
 class Assembler:
     """Thin around the assembly: receives, asks it, sends."""
 
-    def __init__(self, config: Config, nursery: Nursery) -> None:
+    def __init__(self, config: Config, nursery: Nursery, sampler: socket.socket) -> None:
         self._config = config
-        self._nursery = nursery.fileno()
+        self._nursery = nursery
         self._plan = plan = config.plan
-        self._board = StatusBoard(config.descriptors.board, plan.max_loaders)
+        self._board = StatusBoard(config.descriptors.board, plan.status_lines)
         self._pool = LoaderPool(config, nursery, self._board)
         self._assembly = Assembly(plan)
+        schedule = self._assembly.schedule
+        self._sampling: Sampling | None = None
+        if isinstance(schedule, SampledSchedule):
+            self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
         auto = plan.parameters.num_loaders == "auto"
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
         self._sealer = Sealer(config.key)
@@ -96,7 +105,8 @@ class Assembler:
         for watched in (
             self._release_link,
             self._result_link,
-            self._nursery,
+            self._nursery.fileno(),
+            *(() if self._sampling is None else (self._sampling.link.fileno(),)),
             self._config.descriptors.trainer,
         ):
             self._poller.register(watched, zmq.POLLIN)
@@ -118,12 +128,14 @@ class Assembler:
             self._pool.start_missing(time.monotonic())
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
+            if self._sampling is not None and self._assembly.last is None:
+                self._sampling.turn(time.monotonic())
             self._assembly.announce()
             self._tell_trainer()
             self._wait()
         except LoaderDied as death:
             if isinstance(death, NurseryDied):
-                self._poller.unregister(self._nursery)
+                self._poller.unregister(self._nursery.fileno())
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
         if self._assembly.last is not None:
             self._pool.wanted = 0
@@ -142,20 +154,30 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        if self._nursery in ready and (death := self._pool.handle_event()):
-            # Its last reports may already lie in the socket: what they tick off need not be made again.
-            self._drain_results()
-            self._bury(death)
+        if self._sampling is not None and self._sampling.link.fileno() in ready:
+            self._sampling.receive()
+        if self._nursery.fileno() in ready:
+            self._take_event()
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
         self._board.set_count(Count.TASKS, self._assembly.tasks_done)
         self._board.set_count(Count.REPLACED, self._assembly.replaced)
 
+    def _take_event(self) -> None:
+        event = self._nursery.receive()
+        if event.loader < 0 and self._sampling is not None:
+            self._sampling.handle_event(event)
+        elif death := self._pool.handle_event(event):
+            # Its last reports may already lie in the socket: what they tick off need not be made again.
+            self._drain_results()
+            self._bury(death)
+
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         limit = self._plan.parameters.task_timeout_s
-        deadlines = (self._assembly.ledger.next_deadline(limit), self._pool.next_deadline())
+        deadlines = [self._assembly.ledger.next_deadline(limit), self._pool.next_deadline()]
+        deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
 
@@ -166,6 +188,8 @@ class Assembler:
         for loader in self._assembly.ledger.overdue(time.monotonic(), limit):
             self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         self._pool.kill_slow_starters(time.monotonic())
+        if self._sampling is not None:
+            self._sampling.kill_overdue(time.monotonic())
 
     def _scale(self, waited_s: float) -> None:
         auto, before = self._auto, self._pool.wanted
@@ -235,6 +259,9 @@ class Assembler:
                         self._releases.dropped += 1
                 case Resend(number):
                     self._assembly.resend(number)
+                case SetWeights(version, from_batch, from_epoch):
+                    if self._sampling is not None:
+                        self._sampling.schedule.note_weights(WeightsChange(version, from_batch, from_epoch))
                 case Stop():
                     self._stopping = True
 
@@ -245,24 +272,36 @@ def _use_huge_pages(config: Config) -> Iterator[int]:
     yield from ring.use_huge_pages()
 
 
-def main() -> None:
-    """`python -m blobfeed.workers.processes.assembler DESCRIPTOR`, the descriptor holding the Config."""
+def run(descriptor: int, unguard: Callable[[], None]) -> None:
+    """The whole life of the assembler.
+
+    `descriptor` holds the Config. `unguard`: called when this process is about to watch the trainer itself.
+    """
     leave_signals_to_trainer()
     raise_descriptor_limit()
     _print_at_once()
-    config = Config.read(int(sys.argv[1]))
+    config = Config.read(descriptor)
     log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
     sys.path[:] = config.sys_path
     kept = config.descriptors
+    unguard()
+    sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def become(number: int, line: int) -> None:
+        if number < 0:
+            run_sampler(config, number, line, theirs)
+        else:
+            run_loader(config, number, line)
+
     nursery = Nursery(
-        lambda loader, line: run_loader(config, loader, line),
+        become,
         config.plan.decoded.modules,
-        keep=(kept.ring, kept.board, kept.errors),
+        keep=(theirs.fileno(), *(descriptor for descriptor in kept.all() if descriptor != kept.trainer)),
         background=lambda: _use_huge_pages(config),
     )
     try:
         if _trainer_is_ready(config):
-            Assembler(config, nursery).run()
+            Assembler(config, nursery, sampler).run()
     finally:
         nursery.close()
         links.remove_socket_directory(Path(config.sockets))
@@ -296,7 +335,3 @@ def _end_group() -> None:
     """End this process and whatever programs user code has started in loaders and left behind."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

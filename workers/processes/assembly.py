@@ -40,7 +40,7 @@ class Assembly:
         self.new_bad_samples: list[BadRow] = []
         """Each bad sample once, however often it comes; for the log."""
         self._parameters = plan.parameters
-        self._schedule = plan.schedule()
+        self.schedule = self._schedule = plan.schedule()
         self.ledger = Ledger(
             slots=plan.slots,
             rows_of=self._schedule.rows_of,
@@ -72,10 +72,12 @@ class Assembly:
     def _message_for(self, task: Task) -> Fill | Postprocess:
         stream = self._schedule.stream_batch(task.group)
         if not task.is_postprocess:
-            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream)
+            drawn = self._schedule.drawn(task.group, task.first_row, task.rows)
+            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
         batches = self._schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream)
+        drawn = self._schedule.drawn(task.group, 0, self._schedule.rows_of(task.group))
+        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream, drawn)
 
     # ---- from the loaders
 
@@ -158,7 +160,8 @@ class Assembly:
             if not self._tell(self._schedule.announcement(group, slot, replaced)):
                 self.ledger.release(group)
         if self._schedule.complaint:
-            self.end(Failure("SourceError", self._schedule.complaint))
+            cause, traceback = self._schedule.cause
+            self.end(Failure("SourceError", self._schedule.complaint, cause=cause, traceback=traceback))
         elif self._schedule.finished:
             self.end(End())
 

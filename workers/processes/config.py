@@ -19,16 +19,21 @@ from ..transport.error_channel import Levels
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Inherited by the assembler; the loaders keep ring, board and errors."""
+    """Inherited by the assembler; the loaders keep all but the trainer's. -1: there is none."""
 
     trainer: int
     """pidfd of the trainer"""
     ring: int
     board: int
     errors: int
+    drawn: int = -1
+    """The epochs that the sampler has drawn: indices, in memory"""
+    weights: int = -1
+    """What the user has set, for the sampler"""
 
     def all(self) -> tuple[int, ...]:
-        return (self.trainer, self.ring, self.board, self.errors)
+        every = (self.trainer, self.ring, self.board, self.errors, self.drawn, self.weights)
+        return tuple(descriptor for descriptor in every if descriptor >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,9 @@ class Config:
     def write(self) -> int:
         """A descriptor to pass to the child; raises what pickling the user's code raises."""
         # What the source was made from may hold anything, and only the open source is needed from here on.
-        parameters = msgspec.structs.replace(self.plan.parameters, source=None, mix=())
+        parameters = msgspec.structs.replace(
+            self.plan.parameters, source=None, mix=(), sampler=None, batch_sampler=None
+        )
         sent = replace(self, plan=replace(self.plan, parameters=parameters))
         descriptor = os.memfd_create("blobfeed-config", os.MFD_CLOEXEC)
         try:

@@ -27,7 +27,7 @@ _TASK_S = 0.010
 _MEMORY = 0.7
 """Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
 
-_ENOUGH_TO_CONVICT = 6
+ENOUGH_TO_CONVICT = 6
 """Sum of the weights of its deaths from which a task is called poisoned."""
 
 
@@ -322,7 +322,7 @@ class Ledger:
             return None
         task.deaths += 1
         task.suspicion += weight
-        if task.suspicion >= _ENOUGH_TO_CONVICT:
+        if task.suspicion >= ENOUGH_TO_CONVICT:
             return task
         self._put_back(task)
         return None

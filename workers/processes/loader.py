@@ -37,14 +37,14 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
     _settle()
-    status = StatusBoard(config.descriptors.board, config.plan.max_loaders).line(line)
+    status = StatusBoard(config.descriptors.board, config.plan.status_lines).line(line)
     status.begin(loader, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     report = _connect_results(context, config)
     try:
         ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
-        worker = config.plan.worker(ring.views, status, channel)
+        worker = config.plan.worker(ring.views, status, channel, config.descriptors.drawn)
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)

@@ -135,9 +135,8 @@ class LoaderPool:
             if not member.ready and now > member.deadline:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
-    def handle_event(self) -> Death | None:
-        """Take one event from the nursery; raises NurseryDied."""
-        event = self._nursery.receive()
+    def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> Death | None:
+        """What the nursery has told of a loader."""
         if isinstance(event, LoaderStarted):
             self._members[event.loader].handle = event.handle
             return None

@@ -63,6 +63,19 @@ def interrupts_deferred() -> Iterator[None]:
             handler(signal.SIGINT, None)
 
 
+@contextlib.contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C has no effect: for the end of a program, where it would only spoil the clearing up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
+
+
 def fill_standard_streams() -> None:
     """Open the null device as descriptors 0, 1 and 2 if they are closed, for good.
 

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from ..transport import links
 from ..transport.ring import Ring, SlotLayout
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
 
-_MODULE = f"{__package__}.assembler"
+_MODULE = f"{__package__}.assembler_main"
 
 
 class Shared:
@@ -32,11 +33,11 @@ class Shared:
     Raises RingAllocationError, SocketPathError.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int, loaders: int) -> None:
+    def __init__(self, layout: SlotLayout, slots: int, status_lines: int, *, sampler: bool) -> None:
         with ExitStack() as stack:
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
-            self.board = StatusBoard.create(loaders)
+            self.board = StatusBoard.create(status_lines)
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
@@ -44,7 +45,14 @@ class Shared:
             self._childrens.enter_context(theirs)
             trainer = os.pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
-            self.descriptors = Descriptors(trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno())
+            files = [SharedFile.create(f"blobfeed-{name}") for name in ("drawn", "weights")] if sampler else []
+            for file in files:
+                stack.callback(file.close)
+            self.weights = files[1] if files else None
+            of_sampler = [file.descriptor for file in files]
+            self.descriptors = Descriptors(
+                trainer, self.ring.descriptor, self.board.descriptor, theirs.fileno(), *of_sampler
+            )
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = secrets.token_bytes(32)
@@ -64,7 +72,7 @@ class AssemblerProcess:
     def __init__(self, config: Config) -> None:
         descriptor = config.write()
         try:
-            self._process = _start(descriptor, config.descriptors)
+            self._process = _start(descriptor, config)
         finally:
             os.close(descriptor)
         try:
@@ -90,16 +98,16 @@ class AssemblerProcess:
         os.close(self.handle)
 
 
-def _start(configuration: int, inherited: Descriptors) -> subprocess.Popen[bytes]:
+def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
     """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
     the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
     to the trainer's standard error.
     """
     return subprocess.Popen(
-        [find_interpreter(), "-P", "-m", _MODULE, str(configuration)],
+        [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(config.descriptors.errors), config.sockets],
         stdin=subprocess.DEVNULL,
         stdout=2,
-        pass_fds=(configuration, *inherited.all()),
+        pass_fds=(descriptor, *config.descriptors.all()),
         env=child_environment(),
         start_new_session=True,
     )

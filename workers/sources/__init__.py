@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..base.checks import nearest
+from ..base.checks import nearest, shown
 from ..base.errors import ParameterError
+from ..base.extras import need
 from ..base.source import Source
 
 _CLASSES = {
@@ -25,14 +26,18 @@ def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_
     Raises ParameterError for an unknown kind or a bad option, SourceError for what the files hold.
     """
     if not isinstance(spec, Mapping) or len(spec) != 1:
-        raise ParameterError(f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {spec!r}")
+        raise ParameterError(
+            f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {shown(spec)}"
+        )
     ((kind, options),) = spec.items()
     if kind not in _CLASSES:
         raise ParameterError(
             f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
         )
     if not isinstance(options, Mapping):
-        raise ParameterError(f"source {kind}: expected a mapping of options, got {options!r}")
+        raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
+    if kind == "image_list":
+        need("cv2", f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
     source_class: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
     return source_class(options, tops=tops, base_dir=base_dir)

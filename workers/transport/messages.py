@@ -36,6 +36,14 @@ class Resend(_Message, frozen=True, tag="resend"):
     number: int
 
 
+class SetWeights(_Message, frozen=True, tag="set_weights"):
+    """The sampler's weights of that version lie in the shared file; see weights_log.py for from where on they count."""
+
+    version: int
+    from_batch: int
+    from_epoch: int
+
+
 class Stop(_Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
@@ -48,6 +56,21 @@ class StreamBatch(_Message, frozen=True):
     shard: int
     sequence: int
     rows: int
+
+
+class DrawnBatch(_Message, frozen=True):
+    """A batch of drawn epochs: where its first row stands, where the next round begins, and which samples it has.
+
+    `epochs`: (epoch, rows) for each run of its rows. `indices`: int64, the sample of each row.
+    """
+
+    rows: int
+    epoch: int
+    position: int
+    end_epoch: int
+    end_position: int
+    epochs: tuple[tuple[int, int], ...]
+    indices: bytes
 
 
 class Resent(_Message, frozen=True, tag="resent"):
@@ -71,6 +94,7 @@ class Announce(_Message, frozen=True, tag="announce"):
     replaced: tuple[tuple[int, int], ...] = ()
     stream: StreamBatch | None = None
     rows: int = -1
+    drawn: tuple[DrawnBatch, ...] = ()
 
 
 class Failure(_Message, frozen=True, tag="failure"):
@@ -92,10 +116,24 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 
 # assembler → loader
+class DrawnRows(_Message, frozen=True):
+    """`count` rows from `row` of a slot hold the samples of `epoch` from its `position` on.
+
+    `offset`: where the shared file has their indices.
+    """
+
+    row: int
+    count: int
+    offset: int
+    epoch: int
+    position: int
+
+
 class Fill(_Message, frozen=True, tag="fill"):
     """Make `rows` rows of `group` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad.
 
-    `stream`: which batch of a stream the rows are; its shard is counted over all ranks.
+    `stream`: which batch of a stream the rows are; its shard is counted over all ranks. `drawn`: where the indices of
+    the rows lie, if a sampler drew them.
     """
 
     task: int
@@ -105,12 +143,13 @@ class Fill(_Message, frozen=True, tag="fill"):
     rows: int
     skip: int = 0
     stream: StreamBatch | None = None
+    drawn: tuple[DrawnRows, ...] = ()
 
 
 class Postprocess(_Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
 
-    `replaced`, `stream`: as for Announce.
+    `replaced`, `stream`: as for Announce. `drawn`: as for Fill.
     """
 
     task: int
@@ -119,6 +158,7 @@ class Postprocess(_Message, frozen=True, tag="postprocess"):
     batches: tuple[int, ...]
     replaced: tuple[tuple[int, int], ...] = ()
     stream: StreamBatch | None = None
+    drawn: tuple[DrawnRows, ...] = ()
 
 
 class Order(_Message, frozen=True, tag="order"):
@@ -178,10 +218,38 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
     traceback: str
 
 
-ToAssembler = Release | Resend | Stop
+# assembler → sampler and back, over an inherited socket pair
+class Draw(_Message, frozen=True, tag="draw"):
+    """Draw `epoch` with that version of the weights, and put its indices at `offset` of the shared file."""
+
+    request: int
+    epoch: int
+    weights: int
+    offset: int
+
+
+class Drawn(_Message, frozen=True, tag="drawn"):
+    """So many `indices` lie in the file, and behind them the sizes of `batches`, if the sampler gave batches."""
+
+    request: int
+    indices: int
+    batches: int
+
+
+class DrawFailed(_Message, frozen=True, tag="draw_failed"):
+    """The epoch could not be drawn; see Failure."""
+
+    request: int
+    text: str
+    cause: int = 0
+    traceback: str = ""
+
+
+ToAssembler = Release | Resend | SetWeights | Stop
 ToTrainer = Announce | Failure | End | Resent
 ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed
+FromSampler = Drawn | DrawFailed
 
 _M = TypeVar("_M")
 

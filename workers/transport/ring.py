@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -92,6 +93,12 @@ class Ring:
             return cls(descriptor, layout, slots)
         except OSError as error:
             os.close(descriptor)
+            if error.errno == errno.EFBIG and need > (limit := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) >= 0:
+                raise RingAllocationError(
+                    f"the ring of {slots} batch slots needs {need:,} bytes, and a file of this process, so "
+                    f"its memory file too, may have {limit:,} (ulimit -f): raise that limit, or lower batch_size or "
+                    "prefetch_batches"
+                ) from error
             if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
                 raise _shortage(need, have, slots) from error
             raise

@@ -26,6 +26,7 @@ class Activity(enum.IntEnum):
     READING = 3
     DECODING = 4
     POSTPROCESSING = 5
+    SAMPLING = 6
 
 
 class Count(enum.IntEnum):
@@ -40,7 +41,7 @@ class Count(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none."""
+    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none. The sampler has a negative number."""
 
     pid: int
     loader: int
@@ -51,9 +52,11 @@ class LoaderState:
     """time.monotonic() at which the activity began."""
 
     def __str__(self) -> str:
-        sample = f" sample {self.sample}" if self.sample >= 0 else ""
+        what = "epoch" if self.activity is Activity.SAMPLING else "sample"
+        sample = f" {what} {self.sample}" if self.sample >= 0 else ""
         seconds = time.monotonic() - self.since
-        return f"loader {self.loader} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
+        who = f"loader {self.loader}" if self.loader >= 0 else "sampler"
+        return f"{who} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
 class StatusBoard:

@@ -32,7 +32,7 @@ def _mean(shape: tuple[int, ...] | None) -> Mean | None:
 
 
 @pytest.mark.usefixtures("loops")
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
 @pytest.mark.parametrize("shape", _MEANS)
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1 / 255])
 def test_compiled_and_numpy_agree_to_the_bit(
@@ -81,6 +81,8 @@ def test_a_conversion_takes_the_compiled_way_where_there_is_one(monkeypatch: pyt
         (_rows("uint8")[..., ::2], np.zeros((2, 3, 4, 3), np.float32)),
         (_rows(">i4"), np.zeros((2, 3, 4, 5), np.float32)),
         (_rows("bool"), np.zeros((2, 3, 4, 5), np.float32)),
+        (_rows("float16"), np.zeros((2, 3, 4, 5), np.float32)),
+        (_rows("float64"), np.zeros((2, 3, 4, 5), np.float32)),  # NumPy notices what is beyond float32
         (_rows("uint8"), np.zeros((2, 3, 4, 5), np.float64)),
         (_rows("uint8"), np.zeros((2, 3, 4, 9), np.float32)[..., :5]),
     ],

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import conversion as delivery_values
-from blobfeed.readers.delivery.conversion import Conversion, check_exact, mean_of
+from blobfeed.readers.delivery.conversion import (
+    Conversion,
+    check_range,
+    check_types,
+    check_whole_numbers,
+    mean_of,
+)
 from blobfeed.readers.delivery.mean_image import Mean
 from blobfeed.workers.base.errors import InexactValueError, ParameterError
 from blobfeed.workers.base.specs import AnyArray
@@ -95,14 +101,64 @@ def test_an_integer_is_refused_just_where_numbers_of_its_size_are_rounded(
     value = data.draw(near.filter(lambda value: info.min <= value <= info.max))
     rows = np.array([0, value], stored)
     if abs(value) <= limit:
-        check_exact(rows, np.dtype(into), "label")
+        check_whole_numbers(rows, np.dtype(into), "label")
         assert int(rows.astype(into)[1]) == value
     else:
         with pytest.raises(InexactValueError, match=f"top 'label' got the {stored} value {value}"):
-            check_exact(rows, np.dtype(into), "label")
+            check_whole_numbers(rows, np.dtype(into), "label")
 
 
 @pytest.mark.parametrize(("stored", "into"), [("float64", "float32"), ("int64", "int32"), ("bool", "float16")])
 def test_other_types_are_not_looked_at(stored: str, into: str) -> None:
-    check_exact(np.full(3, 2**30).astype(stored), np.dtype(into), "data")
-    check_exact(np.empty(0, np.int64), np.dtype("float32"), "data")
+    check_whole_numbers(np.full(3, 2**30).astype(stored), np.dtype(into), "data")
+    check_whole_numbers(np.empty(0, np.int64), np.dtype("float32"), "data")
+
+
+@pytest.mark.parametrize(("stored", "into"), [("int64", "int32"), ("int32", "int8"), ("uint8", "int8")])
+def test_an_integer_that_a_smaller_integer_type_cannot_hold_is_refused(stored: str, into: str) -> None:
+    highest = np.iinfo(into).max
+    check_whole_numbers(np.array([0, highest], stored), np.dtype(into), "label")
+    with pytest.raises(InexactValueError, match=f"got the {stored} value {highest + 1}, and {into}"):
+        check_whole_numbers(np.array([0, highest + 1], stored), np.dtype(into), "label")
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize(("stored", "into"), [("float64", "float32"), ("float32", "float16")])
+def test_a_float_that_would_get_infinite_raises_and_infinity_itself_passes(
+    stored: str, into: str, scale: float
+) -> None:
+    good = np.array([[np.inf, -np.inf, np.nan, 1.0]], stored)
+    out = np.zeros(good.shape, into)
+    Conversion(scale).put(good, out)
+    np.testing.assert_array_equal(out, good * np.array(scale, stored))
+    check_range(good, np.dtype(into), "data")
+    bad = np.array([[np.inf, 1.0, -1e38, 2.0]], stored) * (1e200 if stored == "float64" else 1)
+    if scale == 1.0 or stored == "float64":  # with a scale float16 is computed in float32, which holds it
+        with pytest.raises(FloatingPointError):
+            Conversion(scale).put(bad, np.zeros(bad.shape, into))
+    with pytest.raises(InexactValueError, match=f"top 'data' got the {stored} value -1e\\+.*, and {into} holds none"):
+        check_range(bad, np.dtype(into), "data")
+
+
+def test_a_result_for_float16_is_rounded_once_at_the_end() -> None:
+    rows = np.array([[2051.0, 4099.0]], np.float32)
+    out = np.zeros(rows.shape, np.float16)
+    Conversion(0.5, np.ones(2, np.float32)).put(rows, out)
+    np.testing.assert_array_equal(out, [[1025.0, 2048.0]])
+
+
+@pytest.mark.parametrize(
+    ("stored", "into", "conversion", "told"),
+    [
+        ("uint8", "int64", Conversion(0.5), "has a mean or a scale, and is to be put into int64 memory"),
+        ("uint8", "int64", Conversion(1.0, np.ones(1, np.float32)), "has a mean or a scale"),
+        ("float32", "int64", Conversion(), "float32, and is to be put into int64 memory"),
+        ("complex64", "float32", Conversion(), "complex64, and is to be put into float32 memory"),
+    ],
+)
+def test_types_that_cannot_hold_the_values_are_refused(
+    stored: str, into: str, conversion: Conversion, told: str
+) -> None:
+    with pytest.raises(ParameterError, match=f"top 'data' .*{told}"):
+        check_types(np.dtype(stored), np.dtype(into), conversion, "data")
+    check_types(np.dtype("uint8"), np.dtype("float32"), conversion, "data")

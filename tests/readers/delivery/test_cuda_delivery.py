@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.errors import EndOfData, InexactValueError
+from blobfeed.workers.base.errors import EndOfData, InexactValueError, ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
@@ -22,6 +24,7 @@ from tests.support.standin_files import images, write_hdf5, write_images
 
 torch = pytest.importorskip("torch")
 
+from blobfeed.readers.delivery.cuda_convert import DeviceConversion  # noqa: E402
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery  # noqa: E402
 from blobfeed.readers.delivery.cuda_device import CudaDevice  # noqa: E402
 
@@ -130,6 +133,45 @@ def test_an_error_of_a_later_batch_waits_for_its_turn(feeding: Any, tmp_path: Pa
     np.testing.assert_array_equal(feed.next()[1], labels[8:])
     with pytest.raises(EndOfData):
         feed.next()
+
+
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("bad", [np.float64(1e300), np.int64(2**24 + 1)])
+def test_values_beyond_a_blob_are_an_error_on_a_device_too(
+    feeding: Any, tmp_path: Path, varies: bool, bad: np.generic
+) -> None:
+    data = np.ones((12, 2), bad.dtype)
+    data[5, 1] = bad
+    write_hdf5(tmp_path / "train.h5", data=data, label=np.arange(12))
+    feed = feeding(PlayedDevice(1000), epochs=1, **({"max_shapes": {"data": [2]}} if varies else {}))
+    np.testing.assert_array_equal(feed.next()[0], data[:4])
+    with pytest.raises(InexactValueError, match="top 'data' got the"):
+        feed.next()
+    np.testing.assert_array_equal(feed.next()[0], data[8:])
+
+
+def test_a_scaled_top_is_not_cut_to_whole_numbers_on_a_device(feeding: Any) -> None:
+    feed = feeding(PlayedDevice(0), transform={"scale": 0.5})
+    feed.targets[0] = _Target()
+    feed.targets[0].data = torch.zeros(4, 3, 4, 5, dtype=torch.int64)
+    feed.targets[1].reshape(*feed.delivery.next_shapes()[1])
+    with pytest.raises(ParameterError, match="top 'data' has a mean or a scale, and is to be put into int64"):
+        feed.delivery.deliver(feed.targets)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("into", ["float16", "float32", "float64"])
+def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> None:
+    images = np.random.default_rng(0).random((2, 3, 4, 5)) * 255
+    means = [None, *(np.full(shape, 104.00698793, np.float32) for shape in ((), (1, 1, 1), (3, 4, 5)))]
+    for stored, mean, scale in itertools.product(("uint8", "int32", "float16", "float64"), means, (1.0, 1 / 255)):
+        rows = images.astype(stored)
+        conversion = Conversion(scale, mean)
+        here = np.zeros(rows.shape, into)
+        conversion.put(rows, here)
+        there = torch.zeros(rows.shape, dtype=getattr(torch, into), device=device)
+        DeviceConversion(conversion, torch.device(device)).put(torch.from_numpy(rows).to(device), there, None)
+        assert there.cpu().numpy().tobytes() == here.tobytes(), (stored, mean, scale)
 
 
 def test_the_last_batch_arrives_with_its_own_rows(feeding: Any) -> None:

@@ -149,6 +149,24 @@ def test_integers_of_varying_samples_are_checked_too() -> None:
         _put(_tops(dtype="int64")[0], batch)
 
 
+def test_floats_of_varying_samples_are_checked_too() -> None:
+    batch = _batch([np.full((3, 2, 2), -1e300)])
+    with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value -1e\+300"):
+        _put(_tops(dtype="float64")[0], batch)
+
+
+def test_a_scaled_top_is_not_cut_to_whole_numbers() -> None:
+    data = _tops(transform={"scale": 0.5})[0]
+    batch = _batch([_sample(3, 2, 2)])
+    with pytest.raises(ParameterError, match="top 'data' has a mean or a scale, and is to be put into int64"):
+        data.put(batch, np.zeros(data.shape(batch), np.int64))
+
+
+def test_text_has_no_mean_and_no_scale() -> None:
+    with pytest.raises(ParameterError, match=r"top 'data' has values of type str.*name another top first"):
+        _tops(dtype="<U5", transform={"scale": 0.5})
+
+
 def test_a_mean_file_needs_samples_of_one_size(tmp_path: Path) -> None:
     np.save(tmp_path / "mean.npy", np.zeros((3, 9, 9), np.float32))
     with pytest.raises(ParameterError, match=r"'transform.mean_file' is 'mean.npy'.*vary in size"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.pooling import pooled_size
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.blob_proto import fill_blob
@@ -343,6 +344,44 @@ def test_a_label_that_names_no_class_is_refused(tmp_path: Path, kind: str, label
     net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=numbers(2, 3), z=numbers(2))
     with pytest.raises(NetError, match=f"label {label} names no class: there are scores for 3 classes, 0 to 2"):
         run(net, x=numbers(2, 3), z=np.array([0, label], np.float32))
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+def test_a_wrong_label_that_only_the_device_has_seen_is_named_later(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=numbers(2, 3), z=numbers(2))
+    x, good, bad = numbers(2, 3), np.array([0, 1], np.float32), np.array([0, 7], np.float32)
+    has_come = HostCopy.has_come
+    for name_it in (net.check, lambda: run(net, x=x, z=good)):
+        monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+        assert np.isfinite(run(net, x=x, z=bad))
+        monkeypatch.setattr(HostCopy, "has_come", has_come)
+        with pytest.raises(NetError, match="label 7 names no class: there are scores for 3 classes, 0 to 2"):
+            name_it()
+        net.check()
+    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    for _ in range(100):  # nothing is kept without end
+        run(net, x=x, z=good)
+    assert len(net.layers["y"]._unchecked) < 20
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+def test_on_cuda_the_host_does_not_wait_for_the_labels(tmp_path: Path, kind: str) -> None:
+    shapes = {"x": (2, 3), "z": (2,)}
+    text = with_inputs(f'layer {{ name: "y" bottom: "x" top: "y" bottom: "z" type: "{kind}" }}', **shapes)
+    net = make_net(tmp_path, text, device=torch.device("cuda"))
+    for name, shape in shapes.items():
+        net.blobs[name].reshape(*shape)
+        net.blobs[name].data[...] = np.ones(shape, np.float32)
+    net.forward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        net.forward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    net.check()
 
 
 def test_euclidean_loss_is_half_the_mean_squared_distance(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_a_failing_write_leaves_the_old_snapshot_and_nothing_else(
     assert sorted(tmp_path.iterdir()) == files
 
 
+def test_a_snapshot_is_never_written_through_a_link_that_lies_at_its_temporary_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        (tmp_path / "victim").write_text("precious")
+        monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+        for guess in (os.getpid(), "guessed"):
+            (tmp_path / f".solver_iter_0.pt.{guess}").symlink_to(tmp_path / "victim")
+        with pytest.raises(SnapshotError, match="cannot be written: File exists"):
+            solver.save()
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_the_prefix_is_taken_from_the_working_directory_and_its_folder_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,8 +118,9 @@ def test_a_snapshot_cannot_execute_anything(tmp_path: Path, monkeypatch: pytest.
     torch.save({"format": Evil()}, tmp_path / "evil.pt")
     (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil()))
     for name in ("evil.pt", "evil.pickle"):
-        with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed"):
+        with pytest.raises(SnapshotError, match="is not a snapshot of blobfeed") as caught:
             snapshots.load(tmp_path / name)
+        assert "weights_only" not in "".join(traceback.format_exception(caught.value))  # no advice to execute it
     assert not (tmp_path / "executed").exists()
 
 

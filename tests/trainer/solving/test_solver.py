@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.python import PythonLayer
-from blobfeed.trainer.prototxt.errors import PrototxtError, SolverError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SolverError
 from blobfeed.trainer.solving.progress import LineReporter
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import StopRequest, train
@@ -175,6 +176,37 @@ def test_layers_are_closed_whatever_happens(tmp_path: Path) -> None:
         layer = net.layers["data"]
         assert isinstance(layer, PythonLayer)
         assert layer.user_layer.closed  # type: ignore[attr-defined]
+
+
+def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp_path: Path) -> None:
+    two_tests = SMALL_SOLVER + "test_iter: 3 test_iter: 3 test_interval: 10\ntest_state {} test_state {}\n"
+    path = write_project(tmp_path, solver=two_tests)
+    closing = (
+        "\n    def close(self):\n        self.closed = True\n        raise RuntimeError(f'trouble in {self.name}')\n"
+    )
+    (tmp_path / "batches.py").write_text(BATCHES + closing)
+    solver = Solver.from_file(path)
+    layers = [
+        layer.user_layer for net in (solver.train_net, *solver.test_nets) for layer in net.python_layers().values()
+    ]
+    for name, layer in zip(("train", "test 0", "test 1"), layers, strict=True):
+        layer.name = name  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="trouble in train"):
+        solver.close()
+    assert all(layer.closed for layer in layers)  # type: ignore[attr-defined]
+
+
+def test_nothing_is_saved_that_a_label_had_a_part_in_that_is_no_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(BATCHES.replace("self.label[rows]", "self.label[rows] + 7"))
+    with Solver.from_file(path) as solver:
+        monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)  # as if the device were far behind
+        solver.step()
+        with pytest.raises(NetError, match="names no class"):
+            solver.save()
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_training_ends_where_the_data_ends(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ def test_the_least_that_is_needed_gives_every_default() -> None:
         ({"transform": {"mean_value": [1, "x"]}}, "'transform.mean_value[1]' is 'x': expected a number"),
         ({"max_shapes": {"data": [3, "x"]}}, "'max_shapes' is {'data': [3, 'x']}: expected a mapping of names"),
         ({"cache": {"path": "c"}}, "'cache.size_limit' is missing: expected a whole number >= 1"),
+        ({"transform": {"scale": float("nan")}}, "'transform.scale' has nan: expected finite numbers"),
+        ({"transform": {"mean_value": [1, float("inf")]}}, "'transform.mean_value' has inf: expected finite numbers"),
+        ({"tops": []}, "'tops' is []: expected one name or more"),
+        ({"tops": ["data", "data"]}, "'tops' is ['data', 'data']: expected each name once"),
         ({"pad": 3}, "'pad' is 3: expected a mapping with keys among value, to_multiple_of"),
     ],
 )

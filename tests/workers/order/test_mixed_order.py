@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from fractions import Fraction
 
@@ -36,6 +37,37 @@ def test_shares_are_whole_draws_next_to_the_exact_ones(weights: list[float]) -> 
 def test_shares_of_small_whole_weights_are_exact(weights: list[int]) -> None:
     draws = draws_per_pattern(weights)
     assert all(Fraction(n, sum(draws)) == Fraction(w, sum(weights)) for n, w in zip(draws, weights, strict=True))
+
+
+@settings(deadline=None, max_examples=100)
+@given(weights=WEIGHTS)
+def test_shares_that_cannot_be_exact_are_rounded_where_most_is_missing(weights: list[float]) -> None:
+    draws = draws_per_pattern(weights)
+    total, exact = sum(draws), [Fraction(str(weight)) for weight in weights]
+    shares = [weight / sum(exact) * total for weight in exact]
+    missing = [share - math.floor(share) for share in shares]
+    up = [count > math.floor(share) for count, share in zip(draws, shares, strict=True)]
+    assert all(count - math.floor(share) in (0, 1) for count, share in zip(draws, shares, strict=True))
+    most_left = max((part for part, rounded in zip(missing, up, strict=True) if not rounded), default=0)
+    assert min((part for part, rounded in zip(missing, up, strict=True) if rounded), default=1) >= most_left
+
+
+def test_of_three_sources_the_one_with_the_largest_remainder_gets_the_last_draw() -> None:
+    """Of 8192 draws their shares are about 1474.2, 3131.3 and 3586.5, so the third is rounded up."""
+    weights = [Fraction("1.37"), Fraction("2.91"), Fraction("3.3331")]
+    shares = [weight / sum(weights) * 8192 for weight in weights]
+    largest = max(range(3), key=lambda source: shares[source] % 1)
+    down = [math.floor(share) for share in shares]
+    assert sum(down) == 8191
+    assert draws_per_pattern([1.37, 2.91, 3.3331]) == tuple(
+        count + (source == largest) for source, count in enumerate(down)
+    )
+
+
+def test_the_smallest_share_that_is_drawn_is_one_draw_of_a_pattern() -> None:
+    assert draws_per_pattern([1, 8191]) == (1, 8191)
+    with pytest.raises(ParameterError, match="the weight 1 is"):
+        draws_per_pattern([1, 8192])
 
 
 def test_decimal_weights_are_taken_as_written() -> None:

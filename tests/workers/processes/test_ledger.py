@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -196,7 +198,7 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
     ledger.add_loader(1)
     ledger.open_groups()
     first, _ = [task for _, task in ledger.assign(0.0)]
-    assert ledger.overdue(9.0, 10.0) == []
+    assert ledger.overdue(10.0, 10.0) == []
     assert ledger.next_deadline(10.0) == 10.0
     assert ledger.overdue(11.0, 10.0) == [1]
     ledger.done(1, first.id, 9.0)
@@ -221,6 +223,8 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: 
             break
     assert poisoned is not None
     assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
+    assert poisoned.deaths == enough - 1, "the first death was of three rows, and only cut them"
+    assert poisoned.suspicion == (enough - 1) * weight
     assert deaths == enough
 
 
@@ -279,6 +283,60 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
     for _, task in [(2, task) for task in ledger.assigned(2)]:
         ledger.done(2, task.id, 0.0)
     assert [(loader, task.group) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
+
+
+class CountingHeaps:
+    """Stands for heapq in the ledger."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+
+    def heappush(self, heap: list[Any], entry: Any) -> None:
+        self.operations += 1
+        heapq.heappush(heap, entry)
+
+    def heappop(self, heap: list[Any]) -> Any:
+        self.operations += 1
+        return heapq.heappop(heap)
+
+
+def operations_a_turn(monkeypatch: pytest.MonkeyPatch, queued: int, turns: int = 50) -> int:
+    """The most heap operations in one turn, with so many tasks queued for a loader that is busy."""
+    heaps = CountingHeaps()
+    monkeypatch.setattr("blobfeed.workers.processes.ledger.heapq", heaps)
+    ledger = Ledger(slots=1, rows_of=lambda _: queued, has=lambda group: group == 0, affinity=lambda *_: 0)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_groups()
+    assert [loader for loader, _ in ledger.assign(0.0)] == [1, 1]
+    most = 0
+    for _ in range(turns):
+        for finished in (True, False):
+            before = heaps.operations
+            if finished:
+                ledger.done(1, ledger.assigned(1)[0].id, 0.0)
+            assert [loader for loader, _ in ledger.assign(0.0)] == [1] * finished
+            most = max(most, heaps.operations - before)
+    return most
+
+
+def test_a_turn_touches_as_few_of_4096_tasks_that_wait_for_a_busy_loader_as_of_64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert operations_a_turn(monkeypatch, 4096) <= operations_a_turn(monkeypatch, 64) <= 2
+
+
+def test_a_turn_that_looks_at_the_whole_queue_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Ledger._next_assignment
+
+    def put_all_back_and_look_again(ledger: Ledger) -> tuple[int, Task] | None:
+        for line in ledger._loaders.values():
+            ledger._put_back_waiting(line)
+        return right(ledger)
+
+    monkeypatch.setattr(Ledger, "_next_assignment", put_all_back_and_look_again)
+    assert operations_a_turn(monkeypatch, 4096, turns=1) > 4096
 
 
 @given(

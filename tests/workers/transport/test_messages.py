@@ -30,6 +30,8 @@ LINKS: dict[str, Any] = {
     "batches": ToTrainer,
     "tasks": messages.Order,
     "results": FromLoader,
+    "to the sampler": messages.Draw,
+    "from the sampler": messages.FromSampler,
 }
 
 
@@ -37,6 +39,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Whatever a field of this type can hold: integers of 64 bits, as MessagePack has them."""
     if annotation is int:
         return st.integers(-(2**63), 2**63 - 1)
+    if annotation is bytes:
+        return st.binary(max_size=20)
     if annotation is str:
         return st.text(max_size=20)
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):

@@ -246,3 +246,5 @@ def test_a_limit_of_the_process_that_the_ring_does_not_fit_is_a_shortage_too(lim
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"the ring of 4 batch slots needs {4 << 26:,} bytes" in done.stdout
+    if limit == "file size":
+        assert f"{32 << 20:,} (ulimit -f)" in done.stdout

@@ -2,8 +2,8 @@
 
     1. prepare   in the trainer: attach to a file that holds this very content, or put an empty one in its place
     2. attach    in each process that reads samples
-    3. store     write the sample's bytes, then its state: a process that dies in between has published nothing
-    4. take      gather published samples from the map
+    3. store     write the sample's bytes and checksum, then its state: a process that dies in between publishes nothing
+    4. take      gather published samples from the map, and say which of them their checksums do not fit
 
 Samples are written with pwrite and read through a read-only map; both use one page cache. So a full disk is an error of
 that call; a store into the map would be a SIGBUS. Two processes that store the same sample write the same bytes to the
@@ -19,17 +19,19 @@ import math
 import mmap
 import os
 import shutil
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from ...base.errors import ParameterError, SourceError
-from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 from ..stored.file import in_memory
-from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, Layout
+from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, SUM_BYTES, Layout
 
 _EMPTY = 0
 _WRITTEN = 1  # complete, but perhaps not on the disk yet: good until the machine stops
@@ -181,6 +183,7 @@ class CacheFile:
             os.close(self.descriptor)
             raise
         self.states: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, layout.samples, STATES_AT)
+        self._sums: NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, layout.samples, layout.sums_at)
         self._rows: dict[str, AnyArray] = {}
         self._shapes: dict[str, NDArray[np.int32]] = {}
         for name, region in layout.regions.items():
@@ -193,38 +196,70 @@ class CacheFile:
     def close(self) -> None:
         """Close file and map; nothing of this object may be used from then on."""
         os.close(self.descriptor)
-        self.states = np.empty(0, np.uint8)
+        self.states, self._sums = np.empty(0, np.uint8), np.empty(0, np.uint64)
         self._rows, self._shapes = {}, {}
         self._map.close()
 
-    def take(self, name: str, indices: IndexArray, rows: Rows) -> None:
-        """Copy samples `indices`, all of them published, into `rows`."""
-        if isinstance(rows, RaggedRows):
-            for row, index in enumerate(indices.tolist()):
-                rows.put(row, self.view(name, index))
-        else:
-            np.take(self._rows[name], indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
+    def take(self, indices: IndexArray, out: NamedRows) -> list[int]:
+        """Copy samples `indices`, all of them published, into the rows of `out`; which rows are damaged."""
+        for name, rows in out.items():
+            if not isinstance(rows, RaggedRows):
+                np.take(self._rows[name], indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a buffer
+        sums = self._sums[indices].tolist()
+        return [row for row, index in enumerate(indices.tolist()) if not self._complete(row, index, sums[row], out)]
 
-    def view(self, name: str, index: int) -> AnyArray:
-        """Sample `index`, which is published, as it lies in the map; read-only."""
+    def _complete(self, row: int, index: int, wanted: int, out: NamedRows) -> bool:
+        """Copy what varies in size; whether the sample in this row has the checksum that it was stored with."""
+        checksum = index
+        for name in self._rows:
+            rows = out.get(name)
+            if isinstance(rows, np.ndarray):
+                checksum = xxh3_64_intdigest(rows[row : row + 1].data, checksum)  # the copy is in the processor's cache
+            elif (view := self._view(name, index)) is None:
+                return False
+            else:
+                checksum = _add_to_checksum(checksum, view, self._layout.regions[name].spec)
+                if isinstance(rows, RaggedRows):
+                    rows.put(row, view)
+        return checksum == wanted
+
+    def sample(self, index: int) -> dict[str, AnyArray] | None:
+        """Sample `index`, which is published, as it lies in the map, read-only; None if it is damaged."""
+        views = {name: self._view(name, index) for name in self._rows}
+        found = {name: view for name, view in views.items() if view is not None}
+        whole = len(found) == len(views) and self._checksum(index, found) == int(self._sums[index])
+        return found if whole else None
+
+    def _checksum(self, index: int, sample: Mapping[str, AnyArray]) -> int:
+        checksum = index
+        for name in self._rows:
+            checksum = _add_to_checksum(checksum, sample[name], self._layout.regions[name].spec)
+        return checksum
+
+    def _view(self, name: str, index: int) -> AnyArray | None:
+        """None if the shape that is noted cannot be right."""
         row: AnyArray = self._rows[name][index]
         spec = self._layout.regions[name].spec
         if not spec.varies:
             return row
         shape = tuple(self._shapes[name][index].tolist())
+        if not all(0 <= extent <= largest for extent, largest in zip(shape, spec.shape, strict=True)):
+            return None
         return row[: math.prod(shape) * spec.dtype.itemsize].view(spec.dtype).reshape(shape)
 
-    def store(self, index: int, sample: Sequence[tuple[str, AnyArray]]) -> None:
+    def store(self, index: int, sample: Mapping[str, AnyArray]) -> None:
         """Write `sample`, an array of its own shape for each name, and publish it; raises OSError if it cannot."""
         if self._layout.varies:
             used = os.fstat(self.descriptor).st_blocks * 512
-            if used + sum(array.nbytes for _, array in sample) > self._size_limit:
+            if used + sum(array.nbytes for array in sample.values()) > self._size_limit:
                 raise OSError(errno.EFBIG, f"size_limit of {_megabytes(self._size_limit)} is reached")
-        for name, array in sample:
+        for name, array in sample.items():
             region = self._layout.regions[name]
             _write(self.descriptor, _bytes_of(array), region.row_at(index))
             if region.spec.varies:
                 _write(self.descriptor, _bytes_of(np.array(array.shape, np.int32)), region.shape_at(index))
+        checksum = self._checksum(index, sample)
+        _write(self.descriptor, checksum.to_bytes(SUM_BYTES, sys.byteorder), self._layout.sums_at + index * SUM_BYTES)
         # A process dying above leaves the sample unpublished; a reader that sees the state sees what was written
         # before it, since both go through the kernel, and x86 and the kernel's locks keep their order.
         os.pwrite(self.descriptor, bytes([_WRITTEN]), STATES_AT + index)
@@ -253,6 +288,15 @@ class CacheFile:
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
         for start, stop in zip(edges[::2], edges[1::2], strict=True):
             _write(self.descriptor, bytes([state]) * (stop - start), STATES_AT + start)
+
+
+def _add_to_checksum(checksum: int, array: AnyArray, spec: ArraySpec) -> int:
+    """The checksum of a sample's arrays so far, and of one more, its shape included if it varies.
+
+    XXH3 takes 2.7 µs for 3×224×224 bytes; zlib's crc32 takes 50, and the copy itself 10.
+    """
+    checksum = xxh3_64_intdigest(array.data, checksum)
+    return xxh3_64_intdigest(repr(array.shape).encode(), checksum) if spec.varies else checksum
 
 
 def _bytes_of(array: AnyArray) -> memoryview:

@@ -1,6 +1,6 @@
 """The layout of a cache file. Pure arithmetic over the specs.
 
-    identity | boot | a state for each sample | shapes of varying samples | rows of fixed size | rows of varying size
+    identity | boot | states | checksums | shapes of varying samples | rows of fixed size | rows of varying size
 
 Each part begins on a page. So does each row of varying size, which has space for the largest sample: the file is sparse
 there, a small sample takes no more disk than it needs, and finding it needs no table and no lock.
@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from ...base.specs import ArraySpec
 
 PAGE_BYTES = 4096
-MAGIC = b"blobfeed sample cache 1\n"
+MAGIC = b"blobfeed sample cache "
+VERSION = b"2\n"
 
 IDENTITY_BYTES = 2048
 BOOT_AT = IDENTITY_BYTES
 BOOT_BYTES = 64
 STATES_AT = PAGE_BYTES
 SHAPE_ITEM_BYTES = 4
+SUM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Layout:
 
     samples: int
     identity: bytes
+    sums_at: int
     regions: Mapping[str, Region]
     sparse_at: int
     size: int
@@ -58,7 +61,8 @@ class Layout:
 
 def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
     """The layout of a file for `samples` samples of `specs`; `key` names what they were made from, and how."""
-    end = _whole_pages(STATES_AT + samples)
+    sums_at = _whole_pages(STATES_AT + samples)
+    end = _whole_pages(sums_at + samples * SUM_BYTES)
     shapes_at: dict[str, int] = {}
     for name, spec in specs.items():
         shapes_at[name] = end
@@ -70,14 +74,14 @@ def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
         regions[name] = Region(spec, end, stride, shapes_at[name])
         end = _whole_pages(end + samples * stride)
         sparse_at = sparse_at if spec.varies else end
-    return Layout(samples, _identity(specs, samples, key, end), regions, sparse_at, end)
+    return Layout(samples, _identity(specs, samples, key, end), sums_at, regions, sparse_at, end)
 
 
 def _identity(specs: Mapping[str, ArraySpec], samples: int, key: str, size: int) -> bytes:
     """The first bytes of the file, which tell it from any other one; people can read them, too."""
     whole = json.dumps([key, samples, [(name, str(spec), spec.dtype.str) for name, spec in specs.items()]])
     digest = hashlib.blake2b(whole.encode(), digest_size=32).hexdigest()
-    text = MAGIC + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"
+    text = MAGIC + VERSION + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"
     return text.ljust(IDENTITY_BYTES, b"\0")
 
 

@@ -30,7 +30,8 @@ class CachedSource(Source):
     are read from `source` each time; the log says so once.
 
     A file that holds other content (another source, changed files, other decode options), or is damaged, is replaced;
-    processes that use it keep it. Two runs may share one. Raises ParameterError and SourceError, see `prepare`.
+    processes that use it keep it. Two runs may share one. A sample whose checksum is wrong is read from `source` again;
+    `damaged` has those that this process met. Raises ParameterError and SourceError, see `prepare`.
     """
 
     kind = "cache"
@@ -44,6 +45,7 @@ class CachedSource(Source):
         self._file: CacheFile | None = None
         self._usable = True
         self._fills = True
+        self.damaged: set[int] = set()
         prepare(self._path, self._layout, size_limit)
 
     def __len__(self) -> int:
@@ -74,8 +76,8 @@ class CachedSource(Source):
         for start, stop in itertools.pairwise(edges if len(hits) else []):
             here = {name: top[start:stop] for name, top in out.items()}
             if hits[start]:
-                for name, top in here.items():
-                    file.take(name, indices[start:stop], top)
+                for row in file.take(indices[start:stop], here):
+                    self._make_anew(file, indices[start + row : start + row + 1], here, row)
             else:
                 self._source.read(indices[start:stop], here)
                 self._keep(file, indices[start:stop], here)
@@ -84,7 +86,10 @@ class CachedSource(Source):
         file = self._opened()
         if file is None or not file.states[indices].all():
             return None
-        return [{name: file.view(name, index) for name in self.specs} for index in indices.tolist()]
+        samples = [file.sample(index) for index in indices.tolist()]
+        if None in samples:  # `read` makes the damaged ones anew
+            return None
+        return [{name: sample[name] for name in self.specs} for sample in samples if sample]
 
     def where(self, index: int) -> str:
         return self._source.where(index)
@@ -125,13 +130,26 @@ class CachedSource(Source):
                 )
         return self._file
 
+    def _make_anew(self, file: CacheFile, index: IndexArray, out: NamedRows, row: int) -> None:
+        """Sample `index`, which was damaged on the disk, from the source into this row and into the cache."""
+        if int(index[0]) not in self.damaged:
+            self.damaged.add(int(index[0]))
+            _log.warning(
+                "cache %s: sample %d (%s) is damaged, its checksum is wrong: it is made anew from its source, the %d. "
+                "one in this process; if there are more of them, look at the disk",
+                *(self._path, index[0], self.where(int(index[0])), len(self.damaged)),
+            )
+        here = {name: top[row : row + 1] for name, top in out.items()}
+        self._source.read(index, here)
+        self._keep(file, index, here)
+
     def _keep(self, file: CacheFile, indices: IndexArray, rows: Mapping[str, Rows]) -> None:
         """Store what was just read; a cache that is full, or fails, costs speed and no sample."""
         if not self._fills or len(rows) < len(self.specs):  # a sample is published whole or not at all
             return
         try:
             for row, index in enumerate(indices.tolist()):
-                file.store(index, [(name, _sample(top, row)) for name, top in rows.items()])
+                file.store(index, {name: _sample(top, row) for name, top in rows.items()})
         except OSError as error:
             self._fills = False
             held = int(np.count_nonzero(file.states))

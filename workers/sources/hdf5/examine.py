@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ..stored.external import ExternalFiles
 from ..stored.file import FileStamp, Locking
+from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import find_dataset, has_filter, longest_element, open_file
+from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {
@@ -28,14 +28,25 @@ _DIRECT_FILTERS: Mapping[int, FilterKind] = {
 
 
 def examine_file(
-    path: str, tops: Sequence[str], dims: Mapping[str, Sequence[str]], *, locking: Locking, max_length: int | None
+    path: str,
+    tops: Sequence[str],
+    dims: Mapping[str, Sequence[str]],
+    *,
+    locking: Locking,
+    max_length: int | None,
+    allow_external: bool,
 ) -> dict[str, StoredArray]:
     """The data sets `tops` of the file at `path`, those in `dims` with their dimensions as named there.
 
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
     """
+    arrays, external = {}, ExternalFiles(path, allowed=allow_external)
     with open_file(path, locking) as file:
-        arrays = {top: _examine(find_dataset(file, top), max_length) for top in tops}
+        for top in tops:
+            with errors_named(f"source hdf5: {path!r}: data set {top!r}"):
+                dataset = find_dataset(file, top)
+                others = external.stamps(dataset, f"source hdf5: {path}:{top}")
+                arrays[top] = replace(_examine(dataset, max_length), others=others)
     for top, names in dims.items():
         arrays[top] = replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
     counts = {top: array.samples for top, array in arrays.items()}
@@ -59,23 +70,8 @@ def _examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
     if base.kind not in "biufcS":
         raise _unsupported(dataset, stamp, name)
-    layout, others = find_layout(dataset, stamp, name), _other_files(dataset, stamp, name)
-    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout, others=others)
-
-
-def _other_files(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> tuple[FileStamp, ...]:
-    """The other files that a virtual or externally stored data set is made of; raises SourceError if one is missing.
-
-    The library itself would put the fill value wherever a part of a virtual data set is missing.
-    """
-    names = [entry[0] for entry in dataset.external or ()]
-    names += [source.file_name for source in dataset.virtual_sources()] if dataset.is_virtual else []
-    # "." is the file itself; a name with "%" is a pattern that the library fills with numbers.
-    paths = [Path(stamp.path).parent / other for other in dict.fromkeys(names) if other != "." and "%" not in other]
-    for path in paths:
-        if not path.is_file():
-            raise SourceError(f"source hdf5: {stamp.path}:{name} is partly stored in {str(path)!r}, which is not there")
-    return tuple(FileStamp.of(str(path)) for path in paths)
+    layout = find_layout(dataset, stamp, name)
+    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout)
 
 
 def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_length: int | None) -> StoredArray:

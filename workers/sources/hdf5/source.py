@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from ..stored.source import StoredSource
 
 _DEFAULT_TOPS = ("data", "label")
 
+_log = logging.getLogger(__name__)
+
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {hdf5: …}`.
@@ -27,7 +30,8 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         delivered as N×C×H×W.
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    chunk_cache_bytes: decoded chunks that each loader keeps.
+    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top, or none if it is 0.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 
@@ -37,6 +41,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_length: Positive | None = None
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
+    allow_external: bool = False
     open_files: Positive | None = None
 
 
@@ -63,8 +68,31 @@ class HDF5Source(StoredSource):
         dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
         files = [
-            examine_file(path, wanted, dims, locking=checked.locking, max_length=checked.max_length) for path in paths
+            examine_file(
+                path,
+                wanted,
+                dims,
+                locking=checked.locking,
+                max_length=checked.max_length,
+                allow_external=checked.allow_external,
+            )
+            for path in paths
         ]
         columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
-        opened = OpenFiles(checked.locking, checked.open_files, checked.chunk_cache_bytes)
+        cache_bytes = _cache_bytes(checked.chunk_cache_bytes, columns)
+        opened = OpenFiles(checked.locking, checked.open_files, cache_bytes)
         super().__init__(columns, opened, limit=checked.limit)
+
+
+def _cache_bytes(wanted: int, columns: Mapping[str, Column]) -> int:
+    """`wanted`, but enough for one chunk of each top: with less, each sample in turn would decode its whole chunk."""
+    needed = {top: max(array.decoded_bytes for array in column.arrays) for top, column in columns.items()}
+    total = sum(needed.values())
+    if not 0 < wanted < total:
+        return wanted
+    _log.warning(
+        "source hdf5: a chunk of each top takes %d bytes (%s) and chunk_cache_bytes is %d: each loader keeps %d bytes "
+        "of decoded chunks; smaller chunks take less memory, and less time to read in shuffled order",
+        *(total, ", ".join(f"{top} {size}" for top, size in needed.items() if size), wanted, total),
+    )
+    return total

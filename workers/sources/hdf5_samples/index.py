@@ -5,6 +5,7 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from ..stored.paths import PackedNames
 from ..stored.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"2"
+_VERSION = b"3"
+_CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
 
@@ -114,7 +116,8 @@ def save_index(index: SamplesIndex, path: Path, key: str) -> None:
     """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        temporary.write_bytes(_header(key) + msgspec.msgpack.encode(index, enc_hook=_plain))
+        stored = msgspec.msgpack.encode(index, enc_hook=_plain)
+        temporary.write_bytes(_header(key) + _checksum(stored) + stored)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -124,7 +127,7 @@ def save_index(index: SamplesIndex, path: Path, key: str) -> None:
 def load_index(path: Path, key: str) -> SamplesIndex | None:
     """The index in the file at `path`, or None if there is none or it was made under another `key`.
 
-    Raises SourceError if the file is no index at all: it is not ours to write over.
+    Raises SourceError if the file is damaged, or no index at all: it is not ours to write over.
     """
     if not path.exists():
         return None
@@ -134,7 +137,10 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
             raise ValueError("it does not name itself as one")
         if not content.startswith(_header(key)):
             return None
-        stored = memoryview(content)[len(_header(key)) :]
+        rest = memoryview(content)[len(_header(key)) :]
+        checksum, stored = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
+        if checksum != _checksum(stored):
+            raise ValueError("it is damaged, its checksum is another")
         return msgspec.msgpack.decode(stored, type=SamplesIndex, dec_hook=_as_was)
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise SourceError(
@@ -145,6 +151,10 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
 
 def _header(key: str) -> bytes:
     return b"%s %s %s\n" % (_NAME, _VERSION, key.encode())
+
+
+def _checksum(stored: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def _plain(value: Any) -> Any:

@@ -6,45 +6,51 @@ import math
 from array import array as compact_list
 from collections.abc import Iterator, Sequence
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
+from ..stored.external import ExternalFiles
 from ..stored.file import FileStamp, Locking
-from ..stored.library_rows import open_file
+from ..stored.hdf5_library import h5py
+from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
 from .index import IndexedData, SamplesIndex, Wanted
+from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
+_SAMPLES_A_WORD = 256
 _METADATA_CACHE_BYTES = 8 << 20
 
 
 class Scan:
     """Collects the samples of one file after the other into an index."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, progress: Progress) -> None:
         self._wanted = wanted
+        self._progress = progress
         self._stamps: list[FileStamp] = []
         self._starts = [0]
         self._names: list[str] = []
         self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
 
-    def add_file(self, stamp: FileStamp, locking: Locking) -> None:
+    def add_file(self, stamp: FileStamp, locking: Locking, *, allow_external: bool) -> None:
         """Take in the samples of one file; raises SourceError."""
-        with open_file(stamp.path, locking) as file:
+        with open_file(stamp.path, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
             file.id.set_mdc_config(config)
+            self._external = ExternalFiles(stamp.path, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             for name, entry in _entries(file, self._wanted):
                 if len(self._names) == self._wanted.limit:
                     break
-                self._add_sample(stamp, name, entry)
+                with errors_named(f"{_WHAT}: {stamp.path}:{name}"):
+                    self._add_sample(stamp, name, entry)
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 
@@ -52,10 +58,15 @@ class Scan:
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
-            self._data[top].add(dataset, where, stamp, self._direct_in)
+            column, before = self._data[top], len(self._data[top].offsets)
+            column.add(dataset, where, stamp, self._direct_in)
+            if column.offsets[before] < 0:
+                self._external.stamps(dataset, f"{_WHAT}: {where}")
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
+        if len(self._names) % _SAMPLES_A_WORD == 0:
+            self._progress.tell(stamp.path, len(self._names))
 
     def index(self) -> SamplesIndex:
         """All that was found; raises SourceError if there is nothing."""
@@ -77,7 +88,7 @@ class _DataColumn:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._offsets = compact_list("q")
+        self.offsets = compact_list("q")
         self._shapes = compact_list("i")
         self._type: h5py.h5t.TypeID | None = None
         self._dtype = np.dtype(np.uint8)
@@ -96,7 +107,7 @@ class _DataColumn:
                 f"{_WHAT}: {where} has shape {shape}, {self._first} has {self._rank} axes: all need the same number"
             )
         self._shapes.extend(shape)
-        self._offsets.append(self._offset(dataset, where, stamp, direct_in) if stored == self._direct else -1)
+        self.offsets.append(self._offset(dataset, where, stamp, direct_in) if stored == self._direct else -1)
 
     def _begin(self, dataset: h5py.Dataset, where: str) -> None:
         if dataset.dtype.kind not in "biufcS":
@@ -117,13 +128,13 @@ class _DataColumn:
         return int(offset)
 
     def indexed(self, top: str) -> IndexedData:
-        shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self._offsets), self._rank)
+        shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self.offsets), self._rank)
         largest = tuple(int(extent) for extent in shapes.max(axis=0))
         if not math.prod(largest):
             raise SourceError(f"{_WHAT}: samples of {top!r} are empty: their shape is {largest}, such as {self._first}")
         varies = bool((shapes != shapes[0]).any())
         return IndexedData(
-            self._path, self._dtype, largest, np.array(self._offsets, np.int64), shapes.copy() if varies else None
+            self._path, self._dtype, largest, np.array(self.offsets, np.int64), shapes.copy() if varies else None
         )
 
 

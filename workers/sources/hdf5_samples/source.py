@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,11 @@ from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import FileStamp, Locking
-from ..stored.open_files import OpenFile, OpenFiles
+from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
+from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _DATA = "data"
@@ -35,6 +37,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: only the first so many samples.
     index_cache: a file in which the index is kept from run to run, as long as the HDF5 files stay as they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 
@@ -45,6 +48,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     limit: Positive | None = None
     index_cache: str | None = None
     locking: Locking = None
+    allow_external: bool = False
     open_files: Positive | None = None
 
 
@@ -66,11 +70,11 @@ class HDF5SamplesSource(Source):
         wanted = _wanted(checked, tops)
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [FileStamp.of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
-        self._key = hashlib.sha256(repr((stamps, wanted)).encode()).hexdigest()
+        self._key = hashlib.sha256(repr((stamps, wanted, checked.allow_external)).encode()).hexdigest()
         cache = base_dir / checked.index_cache if checked.index_cache else None
-        self._index = _make_index(stamps, wanted, checked.locking, cache, self._key)
+        self._index = _make_index(stamps, wanted, checked, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
-            self.modules = ("h5py",)
+            self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
 
     def __len__(self) -> int:
@@ -88,9 +92,11 @@ class HDF5SamplesSource(Source):
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
             values.take(indices, axis=0, out=rows, mode="clip")
+        reading = Reading(self._files)
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
-                self._read_data(self._files.get(stamp), data, indices[positions], positions, out[top])
+                self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
+        reading.require_unchanged()
 
     def _read_data(
         self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -122,7 +128,7 @@ class HDF5SamplesSource(Source):
                     rows[position] = sample
             except BlobfeedError:
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except Exception as error:
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
@@ -167,16 +173,17 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
 
 
 def _make_index(
-    stamps: Sequence[FileStamp], wanted: Wanted, locking: Locking, cache: Path | None, key: str
+    stamps: Sequence[FileStamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
     kept = load_index(cache, key) if cache else None
     if kept is not None:
-        return kept
+        return replace(kept, files=tuple(stamps))
     from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
-    scan = Scan(wanted)
-    for stamp in stamps:
-        scan.add_file(stamp, locking)
+    with Progress() as progress:
+        scan = Scan(wanted, progress)
+        for stamp in stamps:
+            scan.add_file(stamp, options.locking, allow_external=options.allow_external)
     index = scan.index()
     if cache:
         save_index(index, cache, key)

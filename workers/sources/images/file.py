@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,9 +15,16 @@ _PROBES = 4
 
 
 def read_file(path: bytes) -> bytes:
-    """All bytes of the file at `path`; raises OSError."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path for each image costs more than this
+    """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a FIFO would wait until somebody writes to it: for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def announce_files(paths: Sequence[bytes]) -> None:
@@ -33,7 +42,7 @@ def announce_files(paths: Sequence[bytes]) -> None:
 def _opened(path: bytes, function: Callable[[int], bool]) -> bool:
     """What `function` says of the open file; True if it cannot be opened, which the read that follows will report."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return True
     try:

@@ -50,7 +50,7 @@ class ImageListSource(Source):
         self._path = base_dir / checked.path
         self._root = os.fsencode(base_dir / checked.root_folder)
         try:
-            text = self._path.read_bytes()
+            text = read_file(os.fsencode(self._path))
         except OSError as error:
             raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
         self._listed = parse_image_list(text, str(self._path), checked.labels)
@@ -177,6 +177,8 @@ def _look_at(path: bytes) -> tuple[int, int, str]:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
     except OSError as error:
         return 0, 0, (error.strerror or str(error)).lower()
+    except ValueError as error:  # a zero byte in the path
+        return 0, 0, str(error)
     reason = "not a file" if not stat.S_ISREG(status.st_mode) else "" if status.st_size else "an empty file"
     return status.st_size, status.st_mtime_ns, reason
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -41,46 +41,66 @@ _PROBES = 4
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file as it was when it was examined; a later reader compares size and time of change."""
+    """A file as it was when it was examined; whoever reads it compares.
+
+    Times of writing can be set at will, the time of the last change to the inode cannot. What `repr` shows is all that
+    caches and saved states go by: the rest may be another after a restart of the machine, for the same content.
+    """
 
     path: str
     size: int
     mtime_ns: int
+    ctime_ns: int = field(repr=False)
+    device: int = field(repr=False)
+    inode: int = field(repr=False)
 
     @classmethod
     def of(cls, path: str) -> FileStamp:
-        status = Path(path).stat()
-        return cls(path, status.st_size, status.st_mtime_ns)
+        now = Path(path).stat()
+        return cls(path, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_dev, now.st_ino)
 
-    def require_unchanged(self) -> None:
-        """Raises SourceError if the file is gone or was changed."""
+    def require_unchanged(self, descriptor: int | None = None) -> None:
+        """Raises SourceError if the file, open as `descriptor` if that is given, is gone or was changed."""
         try:
-            now = FileStamp.of(self.path)
+            now = os.stat(self.path if descriptor is None else descriptor)  # noqa: PTH116 - once a task: a Path costs more
         except OSError as error:
             raise SourceError(f"{self.path}: it was there when training started, and now: {error.strerror}") from error
-        if now != self:
+        if (
+            now.st_ctime_ns != self.ctime_ns
+            or now.st_mtime_ns != self.mtime_ns
+            or now.st_size != self.size
+            or now.st_ino != self.inode
+            or now.st_dev != self.device
+        ):
             raise SourceError(
-                f"{self.path}: it was changed since it was examined ({self.size} bytes then, {now.size} now); "
-                "start the training again, on files that nobody writes to"
+                f"{self.path}: it was changed since it was examined ({self.size} bytes then, {now.st_size} now); "
+                "start the training again, on files that nobody writes to, renames or removes"
             )
 
 
 class RawFile:
-    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined."""
+    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined.
+
+    Before it reads by one of the ways that may use the map, the caller sees to it that the file is intact.
+    """
 
     def __init__(self, stamp: FileStamp) -> None:
         self.stamp = stamp
-        self._descriptor = -1
+        self.descriptor = -1
         self._map: mmap.mmap | None = None
-        stamp.require_unchanged()
-        self._descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # O_NONBLOCK: what is no regular file by now must not hold up whoever opens it.
+            self.descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise SourceError(f"{stamp.path}: it was there when training started, and now: {error.strerror}") from error
+        stamp.require_unchanged(self.descriptor)
 
     def close(self) -> None:
         """Close the file; the map goes with the last array that views it."""
         self._map = None
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def __del__(self) -> None:
         self.close()
@@ -92,7 +112,7 @@ class RawFile:
     def mapped(self) -> mmap.mmap:
         """The whole file as a read-only buffer."""
         if self._map is None:
-            self._map = mmap.mmap(self._descriptor, self.stamp.size, prot=mmap.PROT_READ)
+            self._map = mmap.mmap(self.descriptor, self.stamp.size, prot=mmap.PROT_READ)
         return self._map
 
     def require_intact(self) -> None:
@@ -101,7 +121,7 @@ class RawFile:
         The file may still be cut in the microseconds until the map is read. Then the loader dies by SIGBUS, which the
         pool notices and reports; closing this gap would cost a system call for each row.
         """
-        size = os.fstat(self._descriptor).st_size
+        size = os.lseek(self.descriptor, 0, os.SEEK_END)  # a quarter of the time that fstat takes
         if size < self.stamp.size:
             raise SourceError(
                 f"{self.stamp.path}: it was cut short while training ran, from {self.stamp.size} to {size} bytes"
@@ -117,7 +137,7 @@ class RawFile:
         """Fill `buffer` with the bytes from `offset` on; raises SourceError if the file ends before."""
         filled = 0
         while filled < len(buffer):
-            got = os.preadv(self._descriptor, (buffer[filled:] if filled else buffer,), offset + filled)
+            got = os.preadv(self.descriptor, (buffer[filled:] if filled else buffer,), offset + filled)
             if not got:
                 raise SourceError(
                     f"{self.stamp.path}: it ends at byte {offset + filled}, {len(buffer) - filled} bytes short of what "
@@ -128,7 +148,6 @@ class RawFile:
     def copy_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
         if self.maps(len(buffer)):
-            self.require_intact()
             buffer[:] = memoryview(self.mapped())[offset : offset + len(buffer)]
         else:
             self.read_into(offset, buffer)
@@ -141,7 +160,6 @@ class RawFile:
                 to = int(positions[first]) * row_bytes
                 self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
             return
-        self.require_intact()
         # Slices of memoryviews cost half of what rows[i] = … costs in NumPy, and need no regular distance of the rows.
         source = memoryview(self.mapped())
         for start, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
@@ -153,9 +171,9 @@ class RawFile:
         A probe costs half a microsecond, advice on a range that is in memory twice that and more: for 64 rows in
         memory the difference is 10 µs to 100 µs.
         """
-        if len(offsets) and not in_memory(self._descriptor, offsets):
+        if len(offsets) and not in_memory(self.descriptor, offsets):
             for offset, size in merge_ranges(offsets, sizes):
-                os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self.descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 def in_memory(descriptor: int, offsets: IndexArray) -> bool:

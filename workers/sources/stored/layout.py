@@ -166,6 +166,18 @@ class StoredArray:
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
     @property
+    def decoded_bytes(self) -> int:
+        """Bytes of what is decoded to get at one sample: its chunk, or the chunks side by side that it lies in."""
+        if self.chunk_samples is None or self.layout.chunk is None:
+            return 0
+        pairs = zip(self.shape, self.layout.chunk, strict=True)
+        extents = [
+            size if axis == self.arrangement.sample_axis else -(-extent // size) * size
+            for axis, (extent, size) in enumerate(pairs)
+        ]
+        return math.prod(extents) * self.dtype.itemsize
+
+    @property
     def form(self) -> tuple[object, ...]:
         """What the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.

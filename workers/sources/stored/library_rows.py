@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from ...base.checks import nearest
-from ...base.errors import SampleTooLargeError, SourceError
+from ...base.errors import BlobfeedError, SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
 from .file import Locking
+from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache
 from .runs import by_group, copy_runs, stretches
@@ -20,13 +22,30 @@ _BLOCK_BYTES = 1 << 14
 _NAMES_IN_A_MESSAGE = 20
 
 
+@contextmanager
+def errors_named(what: str) -> Iterator[None]:
+    """Whatever the HDF5 library and h5py raise in here becomes a SourceError begun by `what`, with theirs as its cause.
+
+    Damaged files make them raise almost anything: OSError, RuntimeError, KeyError, even TokenError and MemoryError.
+    """
+    try:
+        yield
+    except BlobfeedError:
+        raise
+    except Exception as error:
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        raise SourceError(
+            f"{what} cannot be read: {said or type(error).__name__}; check that it was written and copied to its end"
+        ) from error
+
+
 def open_file(path: str, locking: Locking) -> h5py.File:
     """The HDF5 file at `path`, for reading; raises SourceError that names it."""
     try:
         return h5py.File(path, "r", locking=locking)
     except FileNotFoundError:
         raise SourceError(f"source hdf5: there is no file {path!r}") from None
-    except OSError as error:
+    except Exception as error:
         advice = (
             "set locking: false" if "to lock file" in str(error) else "check that it was written and copied to its end"
         )
@@ -37,14 +56,17 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The data set `name`; raises SourceError that lists what the file holds."""
     try:
         entry = file[name]
-    except KeyError as error:
-        raise _missing(file, name, error) from None
+    except Exception as error:
+        raise _missing(file, name, error) from error
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
+    if entry.external:
+        del entry  # a data set that is open cannot be given another prefix
+        return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), _access()))
     return entry
 
 
-def _missing(file: h5py.File, name: str, error: KeyError) -> SourceError:
+def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
     held: dict[str, str] = {}
 
     def visit(name: str, entry: object) -> bool | None:
@@ -52,8 +74,12 @@ def _missing(file: h5py.File, name: str, error: KeyError) -> SourceError:
             held[name] = f"{name} {entry.shape} {entry.dtype}" if len(held) < _NAMES_IN_A_MESSAGE else "…"
         return True if len(held) > _NAMES_IN_A_MESSAGE else None
 
-    file.visititems(visit)
-    broken = f"; there is a link of that name, but: {error.args[0]}" if file.get(name, getlink=True) else ""
+    with errors_named(
+        f"source hdf5: {file.filename!r}: data set {name!r} cannot be opened ({error}), and what there is"
+    ):
+        file.visititems(visit)
+        linked = file.get(name, getlink=True) is not None
+    broken = f"; there is a link of that name, but: {error.args[0] if error.args else error!r}" if linked else ""
     return SourceError(
         f"source hdf5: {file.filename!r} has no data set {name!r}{nearest(name, held)}{broken}; it holds "
         f"{', '.join(held.values()) or 'no data sets'}; name the ones to read in 'tops'"
@@ -102,7 +128,7 @@ class LibraryRows:
             return
         try:
             self._read_blocks(indices, positions, rows)
-        except (SampleTooLargeError, OSError):
+        except Exception:
             # Another sample of the block may be the bad one: then those asked for are still good.
             self._read_runs(indices, positions, rows)
 
@@ -135,12 +161,20 @@ def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -
     """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
     if layout.plugin:
         register_plugins()
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access = _access()
     access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
     try:
         return h5py.Dataset(h5py.h5d.open(file.id, array.name.encode(), access))
     except KeyError as error:
         raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+
+
+def _access() -> h5py.h5p.PropDAID:
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    # Relative names of external storage mean the file's own folder, as those of external links do. By default the
+    # library takes them from the working directory, which is another one for each user.
+    access.set_efile_prefix(b"${ORIGIN}")
+    return access
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:

@@ -34,6 +34,10 @@ class RecentlyUsed(Generic[_Key, _Value]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def get(self, key: _Key) -> _Value | None:
+        """The value under `key`, if there is one; this is not a use of it."""
+        return self._values.get(key)
+
     def get_or_make(self, key: _Key, make: Callable[..., _Value], *arguments: object) -> _Value:
         """The value under `key`, now the most recently used one; make(*arguments) if there is none."""
         value = self._values.get(key)

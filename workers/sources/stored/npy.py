@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, nearest, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from .file import FileStamp
@@ -67,8 +68,8 @@ def _paths(top: str, value: object) -> list[str]:
     paths = [given] if isinstance(given, str) else given
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
         raise ParameterError(
-            f"source npy: parameter {top!r} is {value!r}: expected a path, a glob or a list of them for a top of that "
-            f"name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
+            f"source npy: parameter {top!r} is {shown(value)}: expected a path, a glob or a list of them for a top of "
+            f"that name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
         )
     return paths
 
@@ -86,6 +87,10 @@ def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[st
 
 def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     """The array in the .npy file at `path`, its dimensions in the order `dims` if that is given."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise SourceError(
+            f"source npy: {path!r} is not a regular file; name a .npy file, or use a glob such as '*.npy'"
+        )
     try:
         stamp = FileStamp.of(path)
         with Path(path).open("rb") as stream:
@@ -93,7 +98,7 @@ def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
             offset = stream.tell()
     except OSError as error:
         raise SourceError(f"source npy: {path!r} cannot be opened: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, TokenError) as error:  # the header is Python's syntax, which is tokenized
         raise SourceError(f"source npy: {path!r} is not a .npy file that can be read: {error}") from error
     _require_readable(stamp, offset, shape, dtype)
     if in_fortran_order and len(shape) > 1:
@@ -127,6 +132,8 @@ def _require_readable(stamp: FileStamp, offset: int, shape: tuple[int, ...], dty
         raise SourceError(f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself")
     if not shape:
         raise SourceError(f"{what} holds a single value: it has no axis that counts samples")
+    if min(shape) < 0:
+        raise SourceError(f"{what} is damaged: its header says shape {shape}; write or copy it again")
     if end > stamp.size:
         raise SourceError(
             f"{what} is cut short: shape {shape} of {dtype} ends at byte {end}, the file has {stamp.size}; write or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from .lru import ChunkCache, RecentlyUsed
 from .rows import StoredRows
 
 if TYPE_CHECKING:
-    import h5py  # type: ignore[import-untyped]
-
+    from .hdf5_library import h5py
     from .library_rows import LibraryRows
+
+LIBRARY_MODULE = f"{__package__}.library_rows"
+"""What a loader imports if some array can be read only by the HDF5 library."""
 
 _FEW_FILES = 16
 _MANY_DESCRIPTORS = 1 << 14
@@ -41,7 +44,7 @@ class OpenFiles:
         self._process = os.getpid()
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
-        self._files: RecentlyUsed[str, OpenFile] = RecentlyUsed(
+        self.opened: RecentlyUsed[str, OpenFile] = RecentlyUsed(
             most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
         )
 
@@ -49,12 +52,45 @@ class OpenFiles:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         if os.getpid() != self._process:
             self._begin()
-        return self._files.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
+        return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
 
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""
-        self._files.clear()
+        self.opened.clear()
         self._chunks.clear()
+
+
+class Reading:
+    """The files of one call of `read`. Each is looked at twice, however many arrays are read from it.
+
+    Before: whether it was cut short, since touching its map would be SIGBUS. After: whether it was changed at all; only
+    then is it certain that what was read is what was examined.
+    """
+
+    def __init__(self, files: OpenFiles) -> None:
+        self._files = files
+        self._used: dict[str, FileStamp] = {}
+        self._last: tuple[str, OpenFile] | None = None
+
+    def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
+        """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
+        if self._last and self._last[0] == stamp.path:  # the tops of one file are read one after the other
+            file = self._last[1]
+        else:
+            file = self._files.get(stamp)
+            self._last = stamp.path, file
+        if stamp.path not in self._used:
+            self._used[stamp.path] = stamp
+            file.raw.require_intact()
+        for other in others:
+            self._used[other.path] = other
+        return file
+
+    def require_unchanged(self) -> None:
+        """Raises SourceError if one of the files was changed since it was examined."""
+        for path, stamp in self._used.items():
+            file = self._files.opened.get(path)
+            stamp.require_unchanged(file.raw.descriptor if file else None)
 
 
 class OpenFile:
@@ -76,7 +112,6 @@ class OpenFile:
         """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
         from .library_rows import open_file
 
-        self._stamp.require_unchanged()
         return open_file(self._stamp.path, self._locking)
 
     def reader(self, array: StoredArray) -> StoredRows | LibraryRows:

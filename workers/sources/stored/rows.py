@@ -46,14 +46,12 @@ class StoredRows:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
             if self._in_one_piece and self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
-                self._file.require_intact()
                 self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
                 return
             offsets = self._offsets(indices)
             if offsets is not None:
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
-        self._file.require_intact()
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return

@@ -9,7 +9,7 @@ from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from .layout import Column, ThroughLibrary
-from .open_files import OpenFiles
+from .open_files import LIBRARY_MODULE, OpenFiles, Reading
 from .runs import require_in_range, split_by_part
 
 _MUCH_LARGER = 16
@@ -33,6 +33,12 @@ class StoredSource(Source):
         # The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much as on
         # large samples. So advice is given on the large ones alone.
         self._large = [column for size, column in sizes if size * _MUCH_LARGER >= largest]
+        # Columns that are cut at the same samples, as those of the same HDF5 files are: what is wanted is cut up once.
+        cuts = {column.starts.tobytes(): column.starts for column in columns.values()}
+        self._together = [
+            (starts, [named for named in columns.items() if named[1].starts.tobytes() == cut])
+            for cut, starts in cuts.items()
+        ]
         self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
@@ -43,7 +49,7 @@ class StoredSource(Source):
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
         layouts = [array.layout for column in columns.values() for array in column.arrays]
         by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
-        self.modules = ("h5py",) if by_library else ()
+        self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
 
@@ -56,16 +62,19 @@ class StoredSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
-        for top, column in self._columns.items():
-            for number, local, positions in split_by_part(column.starts, indices):
-                array = column.arrays[number]
-                try:
-                    reader = self._files.get(array.file).reader(array)
-                    reader.read(local, positions, array.arrangement.as_stored(out[top]))
-                except BlobfeedError:
-                    raise
-                except (OSError, RuntimeError, ValueError) as error:
-                    raise SourceError(f"{array}: reading samples failed: {error}") from error
+        reading = Reading(self._files)
+        for starts, columns in self._together:
+            for number, local, positions in split_by_part(starts, indices):
+                for top, column in columns:
+                    array = column.arrays[number]
+                    try:
+                        reader = reading.get(array.file, array.others).reader(array)
+                        reader.read(local, positions, array.arrangement.as_stored(out[top]))
+                    except BlobfeedError:
+                        raise
+                    except Exception as error:
+                        raise SourceError(f"{array}: reading samples failed: {error}") from error
+        reading.require_unchanged()
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, self._samples)

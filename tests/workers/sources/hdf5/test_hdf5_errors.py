@@ -207,7 +207,7 @@ def test_a_filter_that_is_not_available_is_named(tmp_path: Path, monkeypatch: py
 def test_bytes_beyond_the_end_of_the_file_are_noticed(options: dict[str, Any], tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", data=np.zeros((9, 3)), **options)
-    stamp = FileStamp(str(tmp_path / "a.h5"), 2100, 0)
+    stamp = FileStamp(str(tmp_path / "a.h5"), 2100, 0, 0, 0, 0)
     with (
         h5py.File(tmp_path / "a.h5") as file,
         pytest.raises(SourceError, match=r"a\.h5' is cut short: data reaches to"),

@@ -11,6 +11,7 @@ import pytest
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stored.layout import ThroughLibrary
+from blobfeed.workers.sources.stored.open_files import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def test_filters_of_hdf5plugin_are_undone_by_the_library(plugin: str, tmp_path: 
         file["label"] = arrays["label"]
     source = opened("hdf5", tmp_path, path="a.h5")
     assert layouts(source) == {"data": ThroughLibrary, "label": Contiguous}
-    assert source.modules == ("h5py", "hdf5plugin")
+    assert source.modules == (LIBRARY_MODULE, "hdf5plugin")
     assert source.chunk_samples == 8
     assert_delivers(source, arrays, patterns(SAMPLES))
 

@@ -9,6 +9,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.sources.stored.open_files import LIBRARY_MODULE
 
 from tests.support.stored import (
     MAP_BELOW_BYTES,
@@ -31,7 +32,7 @@ def test_samples_come_in_natural_order_with_their_attributes(
     data = some_array((SAMPLES, 4, 3), dtype)
     archive(tmp_path / "a.h5", data, **options)
     source = opened(KIND, tmp_path, path="a.h5", labels=["label", "pose", "name"])
-    assert source.modules == (("h5py",) if options else ())
+    assert source.modules == ((LIBRARY_MODULE,) if options else ())
     assert source.where(10) == f"{tmp_path}/a.h5:trajectory_10"
     with bytes_read(way):
         assert_delivers(source, {"data": data, **labels(SAMPLES)}, patterns(SAMPLES))
@@ -98,7 +99,7 @@ def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_p
         file["2"] = data[2].astype("<i2")
         file.create_dataset("3", data=data[3], chunks=(2,), compression="lzf")
     source = opened(KIND, tmp_path, path="a.h5")
-    assert source.modules == ("h5py",)
+    assert source.modules == (LIBRARY_MODULE,)
     assert_delivers(source, {"data": data}, patterns(4))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,9 +63,9 @@ def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     scans: list[str] = []
     scan = hdf5_samples_scan.Scan.add_file
 
-    def counting(self: Any, stamp: Any, *args: Any) -> None:
+    def counting(self: Any, stamp: Any, *given: Any, **named: Any) -> None:
         scans.append(stamp.path)
-        scan(self, stamp, *args)
+        scan(self, stamp, *given, **named)
 
     monkeypatch.setattr(hdf5_samples_scan.Scan, "add_file", counting)
     return scans
@@ -92,7 +93,7 @@ def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path)
     (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 2 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 3 ")
 
 
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
@@ -132,3 +133,14 @@ def test_a_loader_of_samples_in_one_piece_imports_no_h5py(tmp_path: Path) -> Non
         "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "source.pickle")], check=True)
+
+
+def test_a_kept_index_serves_a_copy_of_the_file_with_the_same_times(tmp_path: Path) -> None:
+    values = some_array((3, 2), "f4")
+    archive(tmp_path / "a.h5", values)
+    opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
+    kept = (tmp_path / "a.index").stat().st_ino
+    shutil.copy2(tmp_path / "a.h5", tmp_path / "copy.h5")
+    (tmp_path / "copy.h5").replace(tmp_path / "a.h5")
+    assert_rows(in_loader(opened(KIND, tmp_path, path="a.h5", index_cache="a.index")), [2, 0], {"data": values})
+    assert (tmp_path / "a.index").stat().st_ino == kept

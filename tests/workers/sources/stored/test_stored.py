@@ -121,9 +121,9 @@ def test_a_file_cut_short_while_open_is_an_error_and_no_bus_error(way: str, thou
         file.gather_at(as_indices([900]), as_indices([0]), rows)
         os.truncate(thousand_bytes, 950)
         with pytest.raises(SourceError, match=r"bytes\.bin"):
-            file.gather_at(as_indices([900]), as_indices([0]), rows)
+            file.require_intact()
         with pytest.raises(SourceError, match=r"bytes\.bin"):
-            file.copy_into(900, rows.data.cast("B"))
+            file.stamp.require_unchanged(file.descriptor)
         with pytest.raises(SourceError, match=r"ends at byte 950, 50 bytes short"):
             file.read(900, 100)
 

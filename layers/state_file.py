@@ -1,0 +1,180 @@
+"""Where the data stood at each of Caffe's snapshots, kept in a file beside them.
+
+Caffe's `.solverstate` holds no position in the data, and nobody tells a layer that a snapshot is written or restored.
+But a layer is called before each batch. Then a snapshot that lies there new was written after the batch before it. The
+last snapshot of a run is followed by no batch, so the position after each batch is kept too. It belongs to a snapshot
+of which the file says nothing and which is no older than the file's last write.
+
+The first line is the newest position, of a fixed length, so that it is overwritten in place: 10 µs a batch. A line is
+added for each snapshot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from ..workers.base.errors import ParameterError
+from ..workers.plan.plan import State
+from .last_words import is_embedded
+
+_LINE = 4096
+_SETTLED_NS = 10_000_000_000
+_SNAPSHOT = re.compile(r"_iter_(\d+)\.solverstate(\.h5)?$")
+
+_log = logging.getLogger("blobfeed")
+
+
+class StateFile:
+    """`path`: the parameter `state_file`, in the folder of the snapshots. Raises ParameterError, here and later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: dict[str, State] = {}
+        self._is_restored = False
+        self._file: int | None = None
+        self._first_line_bytes = _LINE
+        self._folder_stamp: int | None = None
+        try:
+            self._known = self._names()
+            self._old = {name: self._stamp(name) for name in self._known}
+            """Snapshots of an earlier run, which this one may write again; its own it writes once."""
+        except OSError as error:
+            self._fail(f"its folder cannot be read: {error.strerror}; expected the folder of the solver's snapshots")
+
+    def restore(self, snapshot: Path) -> State:
+        """Where the data stood when `snapshot` was written."""
+        states, newest = self._read()
+        try:
+            is_newest = snapshot.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
+        except OSError as error:
+            self._fail(f"{snapshot} cannot be looked at: {error.strerror}")
+        if snapshot.name not in states and not is_newest:
+            known = ", ".join(states) or "none"
+            self._fail(
+                f"it does not say where the data stood at {snapshot.name}, only at {known}: it must lie in the folder "
+                "of the snapshots, and have been there when they were written; to begin the data anew, leave out "
+                "'state_file'"
+            )
+        state = states.get(snapshot.name, newest)
+        # Snapshots with higher numbers will be written again, with other positions.
+        self._kept = {name: old for name, old in states.items() if _number(name) < _number(snapshot.name)}
+        self._kept[snapshot.name] = state
+        self._old = {name: stamp for name, stamp in self._old.items() if _number(name) > _number(snapshot.name)}
+        self._is_restored = True
+        return state
+
+    def before_batch(self, state: State) -> None:
+        """`state`: where the next batch stands. Notes it for the snapshots that are new since the last one."""
+        try:
+            if self._file is None:
+                self._file = self._begin(state)
+            if new := self._new_snapshots():
+                os.lseek(self._file, 0, os.SEEK_END)
+                os.write(self._file, b"".join(_line(name, state) for name in sorted(new, key=_number)))
+        except OSError as error:
+            self._fail(f"it cannot be written: {error.strerror}")
+
+    def after_batch(self, state: State) -> None:
+        """`state`: where the next batch stands."""
+        if self._file is not None:
+            try:
+                os.pwrite(self._file, self._first_line(state), 0)
+            except OSError as error:
+                self._fail(f"it cannot be written: {error.strerror}")
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _begin(self, state: State) -> int:
+        """A new file, with what is still true of the old one."""
+        if not self._is_restored and self._path.exists():
+            _log.warning(
+                "state_file %s: training begins anew, and the file forgets where the data stood at earlier snapshots; "
+                "to go on from one, name it: `caffe train --snapshot=…`, or in pycaffe the layer's restore(snapshot)",
+                self._path,
+            )
+        # A stream's position grows with the number of its shards, and a little while it runs.
+        self._first_line_bytes = max(_LINE, 2 * len(json.dumps(state)))
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(file, self._first_line(state) + b"".join(_line(name, old) for name, old in self._kept.items()))
+            temporary.replace(self._path)
+        except BaseException:
+            os.close(file)
+            temporary.unlink(missing_ok=True)
+            raise
+        return file
+
+    def _first_line(self, state: State) -> bytes:
+        return json.dumps({"state": state}).encode().ljust(self._first_line_bytes - 1) + b"\n"
+
+    def _new_snapshots(self) -> set[str]:
+        """Those that have been written since the last call. For what this run has written only the folder is asked."""
+        new = {name for name, stamp in self._old.items() if self._stamp(name) != stamp}
+        for name in new:
+            del self._old[name]
+        changed = self._path.parent.stat().st_mtime_ns
+        if changed != self._folder_stamp:
+            names = self._names()
+            new |= names - self._known
+            self._known = names
+            # Another file may appear at the same time, as far as the file system can tell times apart.
+            self._folder_stamp = changed if time.time_ns() - changed > _SETTLED_NS else None
+        return new & self._known
+
+    def _names(self) -> set[str]:
+        with os.scandir(self._path.parent) as entries:
+            return {entry.name for entry in entries if _SNAPSHOT.search(entry.name)}
+
+    def _stamp(self, name: str) -> tuple[int, int, int] | None:
+        """Another one if the snapshot has been written again; None if it is gone."""
+        try:
+            found = self._path.with_name(name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self) -> tuple[dict[str, State], State]:
+        try:
+            newest, *others = map(json.loads, self._path.read_text().splitlines())
+            return {line["snapshot"]: dict(line["state"]) for line in others}, dict(newest["state"])
+        except OSError as error:
+            self._fail(f"it cannot be read: {error.strerror}; to begin the data anew, leave out 'state_file'")
+        except (ValueError, KeyError, TypeError) as error:
+            self._fail(f"it is no file of positions, or damaged: {type(error).__name__}: {error}")
+
+    def _fail(self, why: str) -> NoReturn:
+        raise ParameterError(f"parameter 'state_file' is {str(self._path)!r}: {why}")
+
+
+def snapshot_of_command() -> Path | None:
+    """The snapshot that the command `caffe train` is told to go on from; None in pycaffe, where there is no command."""
+    if not is_embedded():
+        return None
+    words = Path("/proc/self/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+    for word, following in itertools.pairwise(words):
+        name, equals, value = word.partition("=")
+        if name in ("-snapshot", "--snapshot"):
+            return Path(value if equals else following)
+    return None
+
+
+def _number(snapshot: str) -> int:
+    found = _SNAPSHOT.search(snapshot)
+    return int(found[1]) if found else 0
+
+
+def _line(snapshot: str, state: Mapping[str, object]) -> bytes:
+    return json.dumps({"snapshot": snapshot, "state": state}).encode() + b"\n"

@@ -1,0 +1,293 @@
+"""Formats that are read without a library, each in a thousand damaged copies: no crash, no hang, no raw exception.
+
+Each copy either reads as something or is refused with an error of blobfeed's own that names the file. A target runs in
+a process of its own, with limited memory, which says before each copy which one it is: a crash and a hang are seen.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import select
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+from blobfeed.readers.delivery.mean_file import load_mean_file
+from blobfeed.workers.base.errors import BlobfeedError
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import allocate_rows
+from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.cache.source import CachedSource
+
+from .figures import Figure
+from .scale import Scale
+
+_STUDY = "damaged files"
+_MEMORY = 2 << 30
+"""More than a small file may need: a size in it that is believed shows."""
+
+_PATIENCE_S = 20.0
+_COMMAND = ("-m", __name__)
+_WIDE = (b"\xff" * 4, b"\x7f\xff\xff\xff", b"\0" * 8, b"\xff" * 8, b"-1", b"99999999999999999999", b"nan", b"\n", b"(")
+
+
+# ---- the formats
+
+
+@dataclass(frozen=True)
+class Target:
+    """`make` writes the files and returns the one to be damaged; `read` reads all there is. `most`: bytes to damage."""
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], None]
+    most: int = 1 << 20
+
+
+def _read_all(source: Source) -> None:
+    try:
+        for index in range(min(len(source), 8)):
+            source.read(np.array([index]), allocate_rows(source.specs, 1))
+    finally:
+        source.close()
+
+
+def _make_npy(folder: Path) -> Path:
+    np.save(folder / "a.npy", np.arange(60, dtype=np.float32).reshape(5, 3, 4))
+    return folder / "a.npy"
+
+
+def _read_npy(path: Path) -> None:
+    _read_all(open_source({"npy": {"data": str(path)}}, tops=None, base_dir=path.parent))
+
+
+def _make_list(folder: Path) -> Path:
+    cv2.imwrite(str(folder / "p.png"), np.zeros((4, 5, 3), np.uint8))
+    path = folder / "list.txt"
+    path.write_text("# pictures\n" + "p.png 3 0.5\n" * 4 + "\np.png -7 1e3\n")
+    return path
+
+
+def _read_list(path: Path) -> None:
+    options = {"path": str(path), "max_height": 8, "max_width": 8}
+    _read_all(open_source({"image_list": options}, tops=None, base_dir=path.parent))
+
+
+_ENTRY = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00"
+"""The tag of the orientation, a short, one of them: 6, a quarter turn."""
+
+
+def _make_exif(folder: Path) -> Path:
+    _, jpeg = cv2.imencode(".jpg", np.arange(108, dtype=np.uint8).reshape(6, 6, 3))
+    tiff = b"MM\0*\0\0\0\x08" + b"\0\x02" + b"\x01\x0f\x00\x03\x00\x00\x00\x01\x00\x01\x00\x00" + _ENTRY + b"\0" * 4
+    block = b"Exif\0\0" + tiff
+    content = jpeg.tobytes()
+    path = folder / "e.jpg"
+    path.write_bytes(content[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block + content[2:])
+    (folder / "jpegs.txt").write_text("e.jpg 1\n")
+    return path
+
+
+def _read_exif(path: Path) -> None:
+    options = {"path": str(path.parent / "jpegs.txt"), "max_height": 8, "max_width": 8}
+    _read_all(open_source({"image_list": options}, tops=None, base_dir=path.parent))
+
+
+def _make_binaryproto(folder: Path) -> Path:
+    """num, channels, height, width, and twelve packed floats."""
+    numbers = np.arange(12, dtype="<f4").tobytes()
+    path = folder / "mean.binaryproto"
+    path.write_bytes(b"\x08\x01\x10\x03\x18\x02\x20\x02\x2a" + bytes([len(numbers)]) + numbers)
+    return path
+
+
+def _make_npy_mean(folder: Path) -> Path:
+    np.save(folder / "mean.npy", np.zeros((3, 2, 2), np.float32))
+    return folder / "mean.npy"
+
+
+def _read_mean(path: Path) -> None:
+    load_mean_file(path)
+
+
+def _make_cache(folder: Path) -> Path:
+    np.save(folder / "cached.npy", np.arange(60, dtype=np.float32).reshape(5, 3, 4))
+    path = folder / "a.cache"
+    _read_cache(path)
+    return path
+
+
+def _read_cache(path: Path) -> None:
+    """What the cache gives has to be right: it may be thrown away and made anew, and it may not be believed."""
+    source = open_source({"npy": {"data": "cached.npy"}}, tops=None, base_dir=path.parent)
+    _read_all(CachedSource(source, path, 1 << 20))
+
+
+def _make_index(folder: Path) -> Path:
+    with h5py.File(folder / "s.h5", "w") as file:
+        for number in range(6):
+            file[f"sample_{number}"] = np.arange(12, dtype=np.float32).reshape(3, 4) + number
+            file[f"sample_{number}"].attrs["label"] = number
+    path = folder / "s.index"
+    _read_index(path)
+    return path
+
+
+def _read_index(path: Path) -> None:
+    options = {"path": "s.h5", "labels": ["label"], "index_cache": str(path)}
+    _read_all(open_source({"hdf5_samples": options}, tops=None, base_dir=path.parent))
+
+
+TARGETS = {
+    "npy header": Target(_make_npy, _read_npy, most=128),
+    "image list": Target(_make_list, _read_list),
+    "EXIF block": Target(_make_exif, _read_exif, most=70),
+    "binaryproto mean": Target(_make_binaryproto, _read_mean),
+    "npy mean": Target(_make_npy_mean, _read_mean, most=128),
+    "decoded cache": Target(_make_cache, _read_cache),
+    "hdf5_samples index": Target(_make_index, _read_index),
+}
+
+
+# ---- damage
+
+
+def damaged(content: bytes, most: int, rng: random.Random) -> bytes:
+    """One to four changes, in the first `most` bytes."""
+    changed = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(min(most, len(changed)) or 1)
+        _CHANGES[rng.randrange(len(_CHANGES))](changed, at, rng)
+    return bytes(changed)
+
+
+def _flip(content: bytearray, at: int, rng: random.Random) -> None:
+    if content:
+        content[at] ^= 1 << rng.randrange(8)
+
+
+def _set(content: bytearray, at: int, rng: random.Random) -> None:
+    content[at : at + 1] = bytes([rng.randrange(256)])
+
+
+def _widen(content: bytearray, at: int, rng: random.Random) -> None:
+    value = rng.choice(_WIDE)
+    content[at : at + len(value)] = value
+
+
+def _insert(content: bytearray, at: int, rng: random.Random) -> None:
+    content[at:at] = rng.choice([*_WIDE, rng.randbytes(rng.randint(1, 40))])
+
+
+def _remove(content: bytearray, at: int, rng: random.Random) -> None:
+    del content[at : at + rng.randint(1, 30)]
+
+
+def _repeat(content: bytearray, at: int, rng: random.Random) -> None:
+    content[at:at] = content[at : at + rng.randint(1, 60)]
+
+
+def _cut(content: bytearray, at: int, _rng: random.Random) -> None:
+    del content[at:]
+
+
+def _digit(content: bytearray, at: int, rng: random.Random) -> None:
+    """The next digit, if there is one, becomes another character of those that headers are made of."""
+    place = next((place for place in range(at, len(content)) if 48 <= content[place] <= 57), None)
+    if place is not None:
+        content[place] = rng.choice(b"0123456789-+.,e()'\"[]{} L")
+
+
+_CHANGES = (_flip, _set, _widen, _insert, _remove, _repeat, _cut, _digit)
+
+
+# ---- in a process of its own: python -m tests.faults.fuzz TARGET FOLDER SEED COUNT FIRST
+
+
+def _try_each(name: str, folder: Path, seed: int, count: int, first: int) -> None:
+    """Says the number of each copy before it is read, and behind it how that ended if that is wrong."""
+    target = TARGETS[name]
+    path = target.make(folder)
+    content = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_AS, (_virtual_memory() + _MEMORY,) * 2)
+    for number in range(first, count):
+        path.write_bytes(damaged(content, target.most, random.Random(f"{seed} {name} {number}")))
+        os.write(1, f"{number}\n".encode())
+        wrong = _what_is_wrong(target, path)
+        if wrong:
+            os.write(1, f"wrong {wrong}\n".encode())
+
+
+def _what_is_wrong(target: Target, path: Path) -> str:
+    try:
+        target.read(path)
+    except BlobfeedError as error:
+        return "" if path.name in str(error) else f"the error does not name the file: {error}"
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}".replace("\n", " ")
+    return ""
+
+
+def _virtual_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+# ---- the study
+
+
+def wrong_copies(name: str, folder: Path, seed: int, count: int) -> Iterator[str]:
+    """What is wrong with the copies of one format, one line each."""
+    first = 0
+    while first < count:
+        last, lines = _one_process(name, folder, seed, count, first)
+        yield from lines
+        first = last + 1
+
+
+def _one_process(name: str, folder: Path, seed: int, count: int, first: int) -> tuple[int, list[str]]:
+    """The last copy that was tried, and what was wrong."""
+    command = [sys.executable, "-P", *_COMMAND, name, str(folder), str(seed), str(count), str(first)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        said, hung = b"", False
+        while True:
+            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+                hung = True
+                process.kill()
+            if not (part := process.stdout.read(1 << 16)):
+                break
+            said += part
+    number, lines = first - 1, []
+    for line in said.decode().splitlines():
+        if line.isdigit():
+            number = int(line)
+        else:
+            lines.append(f"{name}, copy {number} of seed {seed}: {line}")
+    if process.returncode == 0:
+        return count, lines
+    how = "hung" if hung else f"the process ended with {process.returncode}"
+    return max(number, first), [*lines, f"{name}, copy {number} of seed {seed}: {how}"]
+
+
+def study(scale: Scale, folder: Path) -> Iterator[Figure]:
+    for name in TARGETS:
+        own = folder / f"fuzz {name}"
+        own.mkdir()
+        wrong = list(wrong_copies(name, own, scale.seed, scale.damaged_files))
+        for line in wrong:
+            print(line, file=sys.stderr)
+        what = f"{name}: {scale.damaged_files:,} copies; crashes, hangs and raw exceptions"
+        yield Figure(_STUDY, what, len(wrong), 0)
+
+
+if __name__ == "__main__":
+    _, _name, _folder, _seed, _count, _first = sys.argv
+    _try_each(_name, Path(_folder), int(_seed), int(_count), int(_first))

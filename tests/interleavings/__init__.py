@@ -1,0 +1,1 @@
+"""Every order of events between trainer, assembler and loaders, for small runs: pure classes, model processes."""

@@ -1,0 +1,134 @@
+"""Small runs to be explored: what is made, and which faults may strike how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.order.batches import Batches, Groups
+from blobfeed.workers.order.epoch_order import SequentialOrder
+from blobfeed.workers.order.shard_turns import StreamPosition
+from blobfeed.workers.plan.indexed_plan import IndexedPlan
+from blobfeed.workers.plan.packed import Packed
+from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.plan.stream_plan import StreamPlan
+
+SLOTS = 2
+SHARD_ROWS = (3, 1)
+"""Rows that each shard of the stream has: the last batch of each is short."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often each may strike in one run."""
+
+    deaths: int = 0
+    hangs: int = 0
+    interrupts: int = 0
+    repeats: int = 0
+    dismissals: int = 0
+    stops: int = 0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch."""
+
+    name: str
+    faults: Faults = Faults()
+    batches: int = 3
+    rows: int = 2
+    rows_per_task: int = 1
+    in_order: bool = True
+    postprocess: bool = False
+    affinity: bool = False
+    stream: bool = False
+    on_error: str = "raise"
+    bad_group: int = -1
+    may_fail: bool = False
+
+    def plan(self) -> Plan:
+        parameters = Parameters(
+            batch_size=self.rows,
+            num_loaders=2,
+            in_order=self.in_order,
+            on_error=self.on_error,  # type: ignore[arg-type]
+            epochs=1,
+            last_batch="partial",
+            timeout_s=1e-9,
+        )
+        common: dict[str, Any] = {
+            "parameters": parameters,
+            "decoded": Packed(None, ()),
+            "specs": {},
+            "slot_specs": {},
+            "postprocesses": self.postprocess,
+            "max_loaders": 2,
+            "seconds_per_row": 0.010 / self.rows_per_task,
+            "variant": self,
+        }
+        if self.stream:
+            return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
+        samples = self.batches * self.rows
+        groups = Groups(Batches(samples, self.rows, "wrap", 1), 1)
+        return SmallIndexedPlan(order=SequentialOrder(samples, 0), groups=groups, **common)
+
+
+_KNOWN: dict[int, Plan] = {}
+
+
+def _known(number: int) -> Plan:
+    return _KNOWN[number]
+
+
+class _Constant:
+    """Remembered states refer to the plan and do not hold it: it does not change."""
+
+    slots = SLOTS
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _KNOWN[id(self)] = self  # type: ignore[assignment]
+        return _known, (id(self),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallIndexedPlan(_Constant, IndexedPlan):
+    variant: Variant
+
+    def affinity(self, group: int, row: int) -> int | None:
+        """Runs of three rows, across the borders of batches."""
+        return (group * self.variant.rows + row) // 3 if self.variant.affinity else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallStreamPlan(_Constant, StreamPlan):
+    variant: Variant
+
+
+VARIANTS = (
+    Variant("nothing happens"),
+    Variant("a death", Faults(deaths=1)),
+    Variant("two deaths", Faults(deaths=2), batches=1),
+    Variant("two deaths, one task a batch", Faults(deaths=2), batches=2, rows=1),
+    Variant("a death, as completed", Faults(deaths=1), in_order=False),
+    Variant("a death, postprocess", Faults(deaths=1), batches=2, postprocess=True),
+    Variant("a death, postprocess, as completed", Faults(deaths=1), batches=2, postprocess=True, in_order=False),
+    Variant("a death, affinity", Faults(deaths=1), affinity=True),
+    Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
+    Variant("a death, stream", Faults(deaths=1), stream=True),
+    Variant("a death, stream, postprocess", Faults(deaths=1), stream=True, postprocess=True),
+    Variant("two hangs of one row", Faults(hangs=2), batches=1, may_fail=True),
+    Variant("two hangs, one task a batch", Faults(hangs=2), batches=2, rows=1, may_fail=True),
+    Variant("two hangs, replaced", Faults(hangs=2), batches=1, on_error="replace"),
+    Variant("a hang, postprocess", Faults(hangs=1), batches=2, postprocess=True),
+    Variant("two hangs, postprocess", Faults(hangs=2), batches=1, postprocess=True, may_fail=True),
+    Variant("a bad batch", Faults(deaths=1), batches=2, bad_group=1, may_fail=True),
+    Variant("two interrupts", Faults(interrupts=2), batches=2),
+    Variant("an interrupt and a repeated message", Faults(interrupts=1, repeats=1), batches=2),
+    Variant("a repeated message", Faults(repeats=1), batches=2),
+    Variant("a repeated message and a death", Faults(repeats=1, deaths=1), batches=1, rows=2),
+    Variant("a dismissed loader and a death", Faults(dismissals=1, deaths=1), batches=2),
+    Variant("a dismissed loader, affinity", Faults(dismissals=1), affinity=True),
+    Variant("a stop", Faults(stops=1, interrupts=1), batches=2),
+)

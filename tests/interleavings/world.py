@@ -1,0 +1,724 @@
+"""One state of a small run: the real assembly, ledger and feed; loaders, links and slots as small as they can be.
+
+What a loader does in one step of the real program is two events here, `begin` and `finish`: between them it may die,
+hang, or be overtaken by anybody. A link is a queue; results come over one for each loader, so those of two loaders
+overtake each other. What a dead loader had sent may still arrive, or be lost with it.
+
+A slot's row is None while somebody writes it, else (group, row, times postprocessed).
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import zmq
+from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
+from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.reception import Reception
+from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.processes.assembly import Assembly
+from blobfeed.workers.processes.ledger import MAX_ASSIGNED, Task, Weight
+from blobfeed.workers.processes.loader_pool import Death
+from blobfeed.workers.transport.messages import (
+    Announce,
+    BadRow,
+    Done,
+    Failure,
+    Fill,
+    Order,
+    Postprocess,
+    Ready,
+    Release,
+    Resend,
+    Resent,
+    Stop,
+)
+from blobfeed.workers.transport.status_board import Activity, LoaderState
+
+import blobfeed
+
+from .variants import SHARD_ROWS, SLOTS, Variant
+
+LOADERS = 2
+Event = tuple[Any, ...]
+Cell = tuple[int, int, int] | None
+
+
+class Wrong(AssertionError):
+    """Something that must never be."""
+
+
+def _require(holds: object, what: str) -> None:
+    if not holds:
+        raise Wrong(what)
+
+
+class Link:
+    """A ZeroMQ socket pair in as much as the feed uses it; Ctrl-C between two lines of `recv` costs the message."""
+
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+
+    def send(self, frame: object) -> None:
+        self.frames.append(frame)
+
+    def recv(self, _flags: int) -> Any:
+        if not self.frames:
+            raise zmq.Again
+        frame = self.frames.pop(0)
+        return frame  # noqa: RET504 - an interrupt may come in between
+
+
+class _Plain:
+    """A seal that is none: hostile frames are dropped before anything here could see them."""
+
+    dropped = 0
+
+    def seal(self, message: object) -> object:
+        return message
+
+    def open(self, frame: object) -> object:
+        return frame
+
+
+class _NoTime:
+    def poll(self, _timeout: int) -> list[tuple[int, int]]:
+        return []
+
+
+class _NoLogs:
+    def receive(self) -> None:
+        return
+
+
+class _Assembler:
+    handle = -1
+
+
+@dataclass
+class _Ring:
+    slots: int = SLOTS
+
+
+@dataclass
+class _Shared:
+    ring: _Ring = field(default_factory=_Ring)
+    errors: int = -2
+
+
+class SmallFeed(Feed):
+    """The real one without processes: every wait ends at once."""
+
+    def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
+        fields: dict[str, Any] = {
+            "_plan": plan,
+            "_reception": Reception(),
+            "_arrived": None,
+            "_releasing": deque(),
+            "_in_doubt": False,
+            "_failure": None,
+            "_sealer": _Plain(),
+            "_opener": _Plain(),
+            "_batch_link": batches,
+            "_release_link": releases,
+            "_poller": _NoTime(),
+            "_inbox": _NoLogs(),
+            "_next_look_at_logs": float("inf"),
+            "_assembler": _Assembler(),
+            "shared": _Shared(),
+        }
+        numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns", "_begun"), 0)
+        self.__dict__.update(numbers | fields)
+
+    def _explain(self, failure: Failure) -> BlobfeedError:
+        return BlobfeedError(failure.error)
+
+    def _stalled(self, _timeout_s: float) -> BlobfeedError:
+        return _NothingYet()
+
+
+class _NothingYet(PipelineStalled):
+    """Nothing has come: asked again later."""
+
+
+@dataclass
+class Loader:
+    """`current`: what it is working on. `reported`: the task whose report it sent last, until it begins another."""
+
+    inbox: list[Order] = field(default_factory=list)
+    last: int = 0
+    ready: bool = False
+    """Whether it has been welcomed by the assembler."""
+    current: Order | None = None
+    reported: int = 0
+    hung: bool = False
+    death: Death | None = None
+    """If it is dead, and the assembler does not know it yet."""
+
+
+class World:
+    """`copy`: a message that somebody has kept, to be sent once more."""
+
+    def __init__(self, plan: Plan, variant: Variant) -> None:
+        faults = variant.faults
+        self.plan = plan
+        self.assembly = Assembly(plan)
+        self.batches, self.releases = Link(), Link()
+        self.feed = SmallFeed(plan, self.batches, self.releases)
+        self.loaders: dict[int, Loader] = {}
+        self.results: dict[int, list[Any]] = {}
+        self.slots: list[list[Cell]] = [[None] * variant.rows for _ in range(SLOTS)]
+        self.opened: Announce | None = None
+        self.held: dict[int, Announce] = {}
+        self.delivered: list[tuple[int, ...]] = []
+        self.left = dict(vars(faults))
+        self.copy: tuple[str, int, Any] | None = None
+        self.wanted = LOADERS
+        self.next_loader = 1
+        self.stopping = False
+        self.over = ""
+        self._start_missing()
+        for number in list(self.results):
+            self._result(number)
+
+    @property
+    def variant(self) -> Variant:
+        plan: Any = self.plan
+        variant: Variant = plan.variant
+        return variant
+
+    # ---- what can happen now
+
+    def events(self) -> Iterator[Event]:
+        """All that may come next. The first word of each that is a fault is in FAULTS."""
+        if self.over:
+            return
+        yield ("turn",)
+        for number, loader in self.loaders.items():
+            yield from self._events_of(number, loader)
+        for number in self.results:
+            yield "result", number
+        if self.releases.frames:
+            yield ("message",)
+        if self.copy is not None:
+            yield ("replay",)
+        elif self.left["repeats"]:
+            yield from (("copy", link, number) for link, number in self._copyable())
+        if not self.stopping:
+            yield from self._events_of_trainer()
+        if self.left["dismissals"] and len(self.assembly.ledger.loaders) > 1:
+            yield ("dismiss",)
+
+    def _events_of(self, number: int, loader: Loader) -> Iterator[Event]:
+        if loader.death is not None:
+            yield "bury", number
+            return
+        if loader.hung:
+            if number in self.assembly.ledger.overdue(2.0, 1.0):
+                yield "timeout", number
+            return
+        if loader.current is None and loader.inbox:
+            yield "begin", number
+        if loader.current is not None:
+            yield "finish", number
+        if self.left["deaths"]:
+            for lost in (False, True) if self.results.get(number) else (False,):
+                yield "die", number, lost, False
+                if loader.current is None and loader.reported:
+                    yield "die", number, lost, True
+        if self.left["hangs"] and loader.ready:
+            yield "hang", number
+
+    def _events_of_trainer(self) -> Iterator[Event]:
+        calls: list[Event] = [("release", group) for group in self.held]
+        if self.opened is not None:
+            calls.append(("accept",))
+        elif len(self.held) < SLOTS:
+            calls.append(("receive",))
+        for call in calls:
+            yield call
+            if self.left["interrupts"]:
+                yield from ((*call, point) for point in self._interruptible(call))
+        if self.left["stops"]:
+            yield ("stop",)
+
+    def _copyable(self) -> Iterator[tuple[str, int]]:
+        if self.batches.frames:
+            yield "batches", 0
+        if self.releases.frames:
+            yield "releases", 0
+        yield from (("results", number) for number in self.results)
+        yield from (("tasks", number) for number, loader in self.loaders.items() if loader.inbox and not loader.death)
+
+    # ---- what happens then
+
+    def apply(self, event: Event) -> None:
+        what, *rest = event
+        if what in ("receive", "accept", "release") and len(rest) > (what == "release"):
+            self.left["interrupts"] -= 1
+            self._call_interrupted(event[:-1], rest[-1])
+            return
+        getattr(self, f"_{what}")(*rest)
+
+    # ---- the assembler
+
+    def _turn(self) -> None:
+        self._start_missing()
+        for order in self.assembly.assignments(0.0):
+            loader = self.loaders[order.loader]
+            _require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
+            loader.inbox.append(order)
+        self.assembly.announce()
+        for message in self.assembly.outbox:
+            self.batches.send(message)
+        self.assembly.outbox.clear()
+        if self.assembly.last is not None:
+            self.wanted = 0
+
+    def _start_missing(self) -> None:
+        while len(self.loaders) < self.wanted:
+            self.loaders[self.next_loader] = Loader()
+            self.results[self.next_loader] = [Ready(self.next_loader)]
+            self.next_loader += 1
+
+    def _result(self, number: int) -> None:
+        message = self.results[number].pop(0)
+        if not self.results[number]:
+            del self.results[number]
+        self._take_result(message)
+
+    def _take_result(self, message: Ready | Done) -> None:
+        if isinstance(message, Done):
+            self.assembly.done(message, 0.0)
+            self._let_go()
+        elif (loader := self.loaders.get(message.loader)) and not loader.ready:
+            loader.ready = True
+            self.assembly.ledger.add_loader(message.loader)
+
+    def _bury(self, number: int) -> None:
+        death = self.loaders.pop(number).death
+        assert death is not None
+        self.assembly.loader_died(death)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for number in self.assembly.ledger.dismissed_and_free():
+            self.assembly.ledger.remove_loader(number)
+            loader = self.loaders[number]
+            loader.death = loader.death or self._death(number, 0, Weight.HUNG)
+
+    def _dismiss(self) -> None:
+        self.left["dismissals"] -= 1
+        self.assembly.ledger.dismiss_one()
+        self.wanted -= 1
+        self._let_go()
+
+    def _message(self) -> None:
+        self._take_message(self.releases.frames.pop(0))
+
+    def _take_message(self, message: Release | Resend | Stop) -> None:
+        match message:
+            case Release(group):
+                self.assembly.release(group)
+            case Resend(number):
+                self.assembly.resend(number)
+            case Stop():
+                self.over = "stopped"
+
+    # ---- a loader
+
+    def _begin(self, number: int) -> None:
+        loader = self.loaders[number]
+        order = loader.inbox.pop(0)
+        if order.loader != number or order.number <= loader.last:
+            return
+        loader.last, loader.current = order.number, order
+        task = order.task
+        _require(
+            any(task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
+            f"loader {number} works on task {task.task}, which is not assigned to it",
+        )
+        _require(task.slot not in self.assembly.ledger._announced.values(), "a slot that the trainer has is written to")
+        if not isinstance(task, Fill):
+            group = next(held.group for held in self.assembly.ledger.assigned(number) if held.id == task.task)
+            cells = self.slots[task.slot][: sum(task.batches)]
+            whole = [(group, row, 0) for row in range(len(cells))]
+            _require(cells == whole, f"postprocessing of group {group}: {cells}")
+        for row in _rows(order):
+            self.slots[task.slot][row] = None
+        writers = [(other.current.task.slot, _rows(other.current))
+                   for other in self.loaders.values() if other.current and not other.death]  # fmt: skip
+        for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
+            both = slot == other_slot and set(rows) & set(other_rows)
+            _require(not both, f"two loaders write the same rows of slot {slot}")
+
+    def _finish(self, number: int) -> None:
+        loader = self.loaders[number]
+        order, loader.current = loader.current, None
+        assert order is not None
+        task, cells = order.task, self.slots[order.task.slot]
+        group = task.group if isinstance(task, Fill) else self._group_of(task.task)
+        for row in _rows(order):
+            cells[row] = (group, row, int(not isinstance(task, Fill)))
+        loader.reported = task.task
+        bad: tuple[BadRow, ...] = ()
+        stream_rows = -1
+        elapsed = 0
+        if isinstance(task, Fill):
+            elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
+            if group == self.variant.bad_group and task.first_row == 0:
+                bad = (BadRow(0, 0, group * self.variant.rows, -1, "", "bad"),)
+            if task.stream is not None:
+                rows, asked = SHARD_ROWS[task.stream.shard], task.stream.rows
+                stream_rows = min(asked, max(0, rows - task.stream.sequence * asked))
+        self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
+
+    def _group_of(self, task: int) -> int:
+        ledger = self.assembly.ledger
+        return next(each.group for loader in ledger.loaders for each in ledger.assigned(loader) if each.id == task)
+
+    def _die(self, number: int, lost: bool, late: bool) -> None:
+        """`lost`: with its reports; `late`: when it had reported, and the status board still showed that task."""
+        self.left["deaths"] -= 1
+        loader = self.loaders[number]
+        if lost:
+            del self.results[number]
+        task = loader.current.task.task if loader.current else loader.reported if late else 0
+        loader.death = self._death(number, task, Weight.CRASHED)
+
+    def _hang(self, number: int) -> None:
+        self.left["hangs"] -= 1
+        self.loaders[number].hung = True
+
+    def _timeout(self, number: int) -> None:
+        loader = self.loaders[number]
+        loader.death = self._death(number, loader.current.task.task if loader.current else 0, Weight.HUNG)
+
+    def _death(self, number: int, task: int, weight: Weight) -> Death:
+        state = LoaderState(0, number, Activity.DECODING, task, -1, 0.0)
+        return Death(number, state, "", self.loaders[number].ready, False, weight)
+
+    # ---- the trainer
+
+    def _call(self, call: Event) -> Callable[[], None]:
+        what, *rest = call
+        feed = self.feed
+        if what == "accept":
+            assert self.opened is not None
+            group = self.opened.group
+            return lambda: feed.accept(group)
+        if what == "release":
+            return lambda: feed.release(rest[0])
+        return lambda: setattr(self, "_found", feed.next_group())
+
+    def _receive(self) -> None:
+        try:
+            self.opened = self.feed.next_group()
+        except _NothingYet:
+            return
+        except PipelineStalled as problem:
+            raise Wrong(f"the trainer holds {list(self.held)} and is told: {problem}") from problem
+        except BlobfeedError as problem:
+            self.over = "ended" if type(problem).__name__ == "EndOfData" else "failed"
+            self._check_failure(problem)
+            return
+        self._look(self.opened)
+
+    def _check_failure(self, problem: BlobfeedError) -> None:
+        _require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
+        if self.variant.bad_group >= 0:
+            before = [(group,) for group in range(self.variant.bad_group)]
+            _require(self.delivered == before, f"a bad batch ended the run after {self.delivered}")
+
+    def _accept(self) -> None:
+        announce, self.opened = self.opened, None
+        assert announce is not None
+        self.feed.accept(announce.group)
+        self.held[announce.group] = announce
+        stream = announce.stream
+        what = (announce.group,) if stream is None else (stream.epoch, stream.shard, stream.sequence, stream.rows)
+        _require(what not in self.delivered, f"{what} is delivered twice")
+        self.delivered.append(what)
+        if self.variant.stream:
+            _require(self.delivered == _stream_batches()[: len(self.delivered)], f"the stream gave {self.delivered}")
+        elif self.variant.in_order:
+            _require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
+
+    def _release(self, group: int) -> None:
+        self._look(self.held.pop(group))
+        self.feed.release(group)
+
+    def _stop(self) -> None:
+        self.left["stops"] -= 1
+        self.stopping = True
+        self.releases.send(Stop())
+
+    def _look(self, announce: Announce) -> None:
+        rows = announce.stream.rows if announce.stream else self.variant.rows
+        cells = self.slots[announce.slot][:rows]
+        wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
+        _require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
+
+    # ---- Ctrl-C
+
+    def _interruptible(self, call: Event) -> list[int]:
+        """Lines of the call before which something has changed, and -1 for its end, whose result is lost."""
+        trial: World = pickle.loads(pickle.dumps(self))
+        tracer = _Tracer(trial.fingerprint)
+        with tracer:
+            _quietly(trial._call(call))
+        return [*tracer.points, -1]
+
+    def fingerprint(self) -> object:
+        """What calls of the trainer change."""
+        feed = self.feed
+        counts = len(self.batches.frames), len(self.releases.frames), feed._arrived is None, feed._failure is None
+        return counts, feed._in_doubt, tuple(feed._releasing), repr(vars(feed._reception))
+
+    def _call_interrupted(self, call: Event, point: int) -> None:
+        with _Tracer(lambda: None, point):
+            _quietly(self._call(call))
+        if call[0] == "release" and call[1] in self.feed._releasing:
+            del self.held[call[1]]  # the feed knows of it: nobody has to say it again
+
+    # ---- somebody sends a message again
+
+    def _copy(self, link: str, number: int) -> None:
+        self.left["repeats"] -= 1
+        if link in ("batches", "releases"):
+            queue: list[Any] = (self.batches if link == "batches" else self.releases).frames
+        else:
+            queue = self.results[number] if link == "results" else self.loaders[number].inbox
+        self.copy = link, number, queue[0]
+
+    def _replay(self) -> None:
+        assert self.copy is not None
+        (link, _, message), self.copy = self.copy, None
+        if link == "batches":
+            self.batches.send(message)
+        elif link == "releases":
+            self._take_message(message)
+        elif link == "results":
+            self._take_result(message)
+        else:  # to the other loader too: it must see that the order is not its own
+            for loader in self.loaders.values():
+                loader.inbox.append(message)
+
+    # ---- what always holds
+
+    @property
+    def at_end(self) -> bool:
+        if self.over:
+            return True
+        everything = len(_stream_batches()) if self.variant.stream else self.variant.batches
+        idle = sorted(self.assembly.ledger._free) == list(range(SLOTS))
+        return not self.variant.stream and len(self.delivered) == everything and idle
+
+    def check(self) -> None:
+        ledger = self.assembly.ledger
+        working = [group.slot for group in ledger._working.values()]
+        complete = [group.slot for _, group in ledger._complete]
+        slots = sorted([*ledger._free, *working, *complete, *ledger._announced.values()])
+        _require(slots == list(range(SLOTS)), f"slots: {slots}")
+        tasks: dict[int, list[Task]] = {group: [] for group in ledger._working}
+        for task in _all_tasks(ledger):
+            _require(task.group in tasks, f"a task is open for group {task.group}, which is not being made")
+            tasks[task.group].append(task)
+        for number, group in ledger._working.items():
+            _check_group(number, group.open_rows, tasks[number])
+        struck = sum(getattr(self.variant.faults, what) - self.left[what] for what in ("deaths", "hangs"))
+        blamed = sum(task.deaths for of_group in tasks.values() for task in of_group)
+        _require(blamed <= struck, f"{struck} loaders have died, and tasks are blamed for {blamed} deaths")
+        for number, loader in self.loaders.items():
+            if loader.ready and number in ledger.loaders:
+                self._check_loader(number, loader)
+
+    def _check_loader(self, number: int, loader: Loader) -> None:
+        """What the ledger believes the loader to have is with it, or its report is on its way."""
+        have = [order.task.task for order in loader.inbox if order.loader == number and order.number > loader.last]
+        have += [loader.current.task.task] if loader.current else []
+        have += [message.task for message in self.results.get(number, []) if isinstance(message, Done)]
+        assigned = [task.id for task in self.assembly.ledger.assigned(number)]
+        if loader.death is None:
+            _require(set(assigned) <= set(have), f"loader {number} should do {assigned}, and knows of {have}")
+
+    # ---- to recognise a state
+
+    def key(self) -> object:
+        """Equal for states that have the same future: numbers of tasks and loaders count by their order alone."""
+        ledger, feed = self.assembly.ledger, self.feed
+        tasks = sorted({task.id for task in _all_tasks(ledger)} | set(self._mentioned()))
+        task_rank = {number: rank for rank, number in enumerate(tasks)}
+        task_rank[0] = -1
+        loaders = sorted({*self.loaders, *self.results, *ledger.loaders})
+        rank = {number: position for position, number in enumerate(loaders)}
+
+        def told(message: Any) -> object:
+            if isinstance(message, Order):
+                loader = self.loaders.get(message.loader)
+                number = message.number - loader.last if loader else 0
+                return "order", rank.get(message.loader), max(0, number), told(message.task)
+            if isinstance(message, Done):
+                return "done", rank.get(message.loader), task_rank[message.task], message.bad, message.stream_rows
+            if isinstance(message, Ready):
+                return "ready", rank.get(message.loader)
+            if isinstance(message, Fill):
+                return (
+                    task_rank[message.task],
+                    message.group,
+                    message.slot,
+                    message.first_row,
+                    message.rows,
+                    message.skip,
+                )
+            if isinstance(message, Announce):
+                return "announce", message.group, message.slot
+            if isinstance(message, Release):
+                return "release", message.group
+            if isinstance(message, Resend | Resent):
+                return type(message).__name__, message.number
+            return type(message).__name__, task_rank[message.task] if isinstance(message, Postprocess) else None
+
+        def of(task: Task | None) -> object:
+            return task and (task_rank[task.id], task.group, task.slot, task.first_row, task.rows, task.affinity,
+                             task.deaths, task.suspicion, task.skip)  # fmt: skip
+
+        reception = feed._reception
+        schedule: Any = self.assembly._schedule
+        return (
+            tuple(ledger._free),
+            ledger._next_group,
+            ledger._next_announced,
+            tuple((number, g.slot, g.open_rows, of(g.postprocess)) for number, g in sorted(ledger._working.items())),
+            tuple(sorted((number, g.slot) for number, g in ledger._complete)),
+            tuple(sorted(ledger._announced.items())),
+            tuple(of(entry[-1]) for entry in sorted(ledger._queue, key=lambda entry: entry[:3])),
+            tuple(
+                (rank[n], tuple(map(of, line.tasks)), tuple(of(e[-1]) for e in sorted(line.waiting)), line.dismissed)
+                for n, line in ledger._loaders.items()
+            ),
+            tuple((affinity, rank[owner]) for affinity, owner in ledger._owners.items() if owner in ledger._loaders),
+            tuple(map(told, self.assembly.outbox)),
+            type(self.assembly.last).__name__,
+            tuple((rank[number], self.assembly._orders.get(number, 0) - loader.last, told(loader.current),
+                   tuple(map(told, loader.inbox)), loader.ready, task_rank.get(loader.reported, -2), loader.hung,
+                   loader.death and (task_rank.get(loader.death.last.task, -2), loader.death.weight))
+                  for number, loader in self.loaders.items()),
+            tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
+            tuple(sorted(self.assembly._failures)),
+            tuple(self.assembly._unreleased),
+            repr((schedule._turns, schedule._draws, schedule._rows, schedule._ends)) if self.variant.stream else "",
+            tuple(map(told, self.batches.frames)),
+            tuple(map(told, self.releases.frames)),
+            tuple(feed._releasing), told(feed._arrived), feed._in_doubt, feed._failure is None,
+            tuple(sorted(reception.held)), tuple(sorted(reception._accepted)), reception._all_accepted_below,
+            reception._awaited, reception._resends,
+            tuple(map(tuple, self.slots)), told(self.opened), tuple(self.held), len(self.delivered),
+            tuple(sorted(self.delivered)), tuple(self.left.values()),
+            self.copy and (self.copy[0], rank.get(self.copy[1]), told(self.copy[2])),
+            self.wanted, self.stopping, self.over,
+        )  # fmt: skip
+
+    def _mentioned(self) -> Iterator[int]:
+        messages = [*(m for queue in self.results.values() for m in queue), *([self.copy[2]] if self.copy else [])]
+        for loader in self.loaders.values():
+            messages += [*loader.inbox, *([loader.current] if loader.current else [])]
+        for message in messages:
+            if isinstance(message, Done):
+                yield message.task
+            elif isinstance(message, Order):
+                yield message.task.task
+        yield from (g.postprocess.id for g in self.assembly.ledger._working.values() if g.postprocess)
+
+
+FAULTS = {"die", "hang", "copy", "dismiss", "stop"}
+
+
+def is_fault(event: Event) -> bool:
+    """Whether an event need not ever happen: no way to the end may count on it."""
+    interrupted = len(event) > {"receive": 1, "accept": 1, "release": 2}.get(event[0], 9)
+    return interrupted or event[0] in FAULTS
+
+
+def _rows(order: Order) -> range:
+    task = order.task
+    return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
+
+
+def _all_tasks(ledger: Any) -> Iterator[Task]:
+    yield from (entry[-1] for entry in ledger._queue)
+    for line in ledger._loaders.values():
+        yield from line.tasks
+        yield from (entry[-1] for entry in line.waiting)
+
+
+def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
+    rows = [row for task in tasks for row in range(task.first_row, task.first_row + task.rows)]
+    _require(len(set(rows)) == len(rows), f"rows of group {number} are in two tasks: {sorted(rows)}")
+    _require(len(rows) == open_rows, f"group {number} lacks {open_rows} rows, and the tasks have {sorted(rows)}")
+    hooks = sum(task.is_postprocess for task in tasks)
+    _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
+
+
+def _stream_batches() -> list[tuple[int, ...]]:
+    """(epoch, shard, sequence, rows): the shards take turns."""
+    return [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 1, 1)]
+
+
+def _quietly(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except (KeyboardInterrupt, BlobfeedError):
+        return
+
+
+class _Tracer:
+    """Counts the lines that are run, but those of this file that stand for C; interrupts before line `stop_at`.
+
+    `points`: the first line with each new `fingerprint`: what an interrupt before any other would leave is the same.
+    """
+
+    _OURS = ("send", "recv")
+    _TRACED = (str(Path(blobfeed.__file__).parent), str(Path(__file__).parent.parent))
+    """And no other code: the garbage collector may call some at any moment."""
+
+    def __init__(self, fingerprint: Callable[[], object], stop_at: int = -1) -> None:
+        self.points: list[int] = []
+        self._fingerprint = fingerprint
+        self._stop_at = stop_at
+        self._lines = 0
+        self._last = fingerprint()
+
+    def __enter__(self) -> _Tracer:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter_frame(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(self._TRACED) or (
+            code.co_filename == __file__ and code.co_name not in self._OURS
+        ):
+            return None
+        return self._line
+
+    def _line(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            self._lines += 1
+            if self._lines == self._stop_at:
+                raise KeyboardInterrupt
+            if self._stop_at < 0 and (now := self._fingerprint()) != self._last:
+                self._last = now
+                self.points.append(self._lines)
+        return self._line

@@ -1,0 +1,216 @@
+"""Where the data stood at a snapshot of Caffe's: noted by the layer alone, and taken up again."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.layers import LayerHarness, MultiProcessInputLayer, state_file
+from blobfeed.layers.state_file import StateFile
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
+
+from tests.support.standin_files import write_images
+from tests.support.standin_train import compile_caffe_train, environment
+
+SAMPLES = 20
+
+
+def _values(folder: Path, **more: object) -> dict[str, Any]:
+    if not (folder / "train.h5").exists():
+        write_images(folder / "train.h5", samples=SAMPLES)
+    source = {"hdf5": {"path": str(folder / "train.h5")}}
+    return {"source": source, "batch_size": 3, "num_loaders": 1, "shuffle": True, "state_file": "data.json", **more}
+
+
+class _Training:
+    """A net in training, as far as its input layer sees it: forwards, and files of snapshots."""
+
+    def __init__(self, folder: Path, **more: object) -> None:
+        self.folder = folder
+        self.harness = LayerHarness(MultiProcessInputLayer, _values(folder, **more), base_dir=folder)
+        self.iteration = 0
+
+    def step(self, count: int) -> list[list[int]]:
+        self.iteration += count
+        return [self.harness.forward()["label"].astype(int).tolist() for _ in range(count)]
+
+    def snapshot(self, ending: str = "solverstate") -> Path:
+        path = self.folder / f"net_iter_{self.iteration}.{ending}"
+        path.write_text(f"iteration {self.iteration}")
+        return path
+
+    def restored(self, snapshot: Path) -> list[list[int]]:
+        """Five steps after `snapshot`."""
+        self.harness.layer.restore(snapshot)
+        return self.step(5)
+
+    def __enter__(self) -> _Training:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.harness.close()
+
+
+@pytest.mark.parametrize("ending", ["solverstate", "solverstate.h5"])
+def test_the_data_goes_on_from_any_snapshot_of_a_run(tmp_path: Path, ending: str) -> None:
+    with _Training(tmp_path) as training:
+        steps = training.step(4)
+        first = training.snapshot(ending)
+        steps += training.step(7)
+        second = training.snapshot(ending)
+        steps += training.step(3)
+        last = training.snapshot(ending)  # no batch follows
+    with _Training(tmp_path, state_file="") as undisturbed:
+        whole = undisturbed.step(20)
+    assert steps == whole[:14]
+    for snapshot, at in ((last, 14), (second, 11), (first, 4)):  # the later ones are forgotten by going back
+        with _Training(tmp_path) as training:
+            assert training.restored(snapshot) == whole[at : at + 5]
+
+
+def test_a_snapshot_that_is_written_again_is_noted_again(tmp_path: Path) -> None:
+    with _Training(tmp_path) as training:
+        training.step(2)
+        snapshot = training.snapshot()
+        training.step(1)
+    with _Training(tmp_path, seed=0, rand_skip=5) as training:
+        shown = training.step(2)
+        training.snapshot()
+        shown += training.step(5)
+    with _Training(tmp_path, rand_skip=5) as training:
+        assert training.restored(snapshot) == shown[2:]
+
+
+def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net_iter_1.solverstate").write_text("of an earlier run")
+    listings: list[set[str]] = []
+    names = StateFile._names
+
+    def counted(file: StateFile) -> set[str]:
+        listings.append(names(file))
+        return listings[-1]
+
+    monkeypatch.setattr(StateFile, "_names", counted)
+    with _Training(tmp_path) as training:
+        training.step(1)
+        (tmp_path / "net_iter_1.solverstate").unlink()
+        training.step(1)
+        monkeypatch.setattr(state_file, "_SETTLED_NS", 0)  # as if ten seconds had passed
+        training.step(1)
+        before = len(listings)
+        training.step(5)
+        assert len(listings) == before
+        snapshot = training.snapshot()
+        expected = training.step(5)
+        assert len(listings) == before + 1
+    with _Training(tmp_path) as training:
+        assert training.restored(snapshot) == expected
+
+
+def test_to_begin_anew_beside_an_old_file_is_said_and_forgets_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _Training(tmp_path) as training:
+        training.step(2)
+        old = training.snapshot()
+        training.step(1)
+    assert not caplog.records
+    with _Training(tmp_path) as training, caplog.at_level(logging.WARNING, "blobfeed"):
+        training.step(1)
+    assert "data.json: training begins anew" in caplog.text
+    with _Training(tmp_path) as training, pytest.raises(ParameterError, match=r"stood at net_iter_2.* only at none"):
+        training.restored(old)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no json", b'{"state": 3', b"[]\n{}", b'{"state": {}}\n{"x": 1}', b'{"state": 3}']
+)
+def test_a_file_that_holds_no_positions_is_named(tmp_path: Path, content: bytes) -> None:
+    with _Training(tmp_path) as training:
+        snapshot = training.snapshot()
+        (tmp_path / "data.json").write_bytes(content)
+        with pytest.raises(ParameterError, match=r"'state_file' is '.*data.json': it is no file of positions"):
+            training.restored(snapshot)
+
+
+def test_a_folder_that_is_not_there_is_found_out_in_setup(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"'state_file' is .*its folder cannot be read: No such file"):
+        LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="none/data.json"), base_dir=tmp_path)
+
+
+def test_a_layer_without_a_state_file_has_nothing_to_restore(tmp_path: Path) -> None:
+    with _Training(tmp_path, state_file="") as training, pytest.raises(ParameterError, match="has no 'state_file'"):
+        training.restored(tmp_path / "net_iter_0.solverstate")
+
+
+def test_a_test_net_writes_none(tmp_path: Path) -> None:
+    with LayerHarness(MultiProcessInputLayer, _values(tmp_path), base_dir=tmp_path, phase="TEST") as harness:
+        harness.forward()
+    assert not (tmp_path / "data.json").exists()
+
+
+def test_a_reader_has_no_state_file(tmp_path: Path) -> None:
+    values = _values(tmp_path)
+    with pytest.raises(ParameterError, match=r"'state_file' is 'data.json': it is for layers.*state_dict\(\)"):
+        BatchReader(values.pop("source"), **values)
+
+
+def test_the_data_of_a_stream_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numbers_of_a_stream.py").write_text(
+        "import numpy as np\n\ndef make(shard, shards):\n    return map(np.float32, range(shard, 40, shards))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    source = {"stream": {"make": "numbers_of_a_stream:make", "shards": 1, "capacity": 10}}
+    values = _values(tmp_path, source=source, shuffle=False, tops=["data"])
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        for _ in range(3):
+            harness.forward()
+        (tmp_path / "net_iter_3.solverstate").write_text("3")
+        expected = [harness.forward()["data"].tolist() for _ in range(5)]
+    with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
+        harness.layer.restore(tmp_path / "net_iter_3.solverstate")
+        assert [harness.forward()["data"].tolist() for _ in range(5)] == expected
+
+
+_MODULE = """
+from blobfeed.layers import MultiProcessInputLayer
+
+class Tells(MultiProcessInputLayer):
+    def forward(self, bottom, top):
+        super().forward(bottom, top)
+        print("labels", *top[1].data.astype(int), flush=True)
+"""
+
+
+def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(tmp_path: Path) -> None:
+    program = compile_caffe_train(tmp_path)
+    (tmp_path / "tells.py").write_text(_MODULE)
+    values = _values(tmp_path)
+
+    def train(iterations: int, *snapshot: str) -> list[str]:
+        options = ["2", str(iterations), "0", "0", str(tmp_path / "net"), "4", *snapshot]
+        done = subprocess.run(
+            [str(program), "tells", "Tells", repr(values), *options],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return [line for line in done.stdout.splitlines() if line.startswith("labels")]
+
+    whole = train(15)
+    assert len(np.unique(whole)) == 15
+    assert train(6) == whole[:6]
+    resumed = train(10, f"--snapshot={tmp_path}/net_iter_6.solverstate")  # the last one, that no batch followed
+    assert resumed == whole[6:10]
+    assert train(15, f"--snapshot={tmp_path}/net_iter_8.solverstate") == whole[8:]
+    assert train(6, f"--snapshot={tmp_path}/net_iter_4.solverstate") == whole[4:6]

@@ -1,0 +1,278 @@
+"""`python -P -m tests.mutants`: small mistakes in the pure modules, one at a time, and which of them no test sees.
+
+A hundred mutants, drawn by a seed over all places in all modules of MODULES: a constant one more or less, a comparison
+or an operator exchanged, a condition turned round, operands swapped, a statement left out. Each is put into a copy of
+the installed package, and the module's own pure tests run against it; one on which they fail, or hang, is found.
+EQUIVALENT names those that change nothing that matters, with the reason; they do not count. Takes about ten minutes.
+
+    python -P -m tests.mutants [--count 100] [--seed 1] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+import blobfeed
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(blobfeed.__file__).resolve().parent
+_AT_ONCE = 2
+_PATIENCE_S = 120.0
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "workers/processes/ledger.py": (
+        "workers/processes/test_ledger.py",
+        "workers/processes/test_ledger_task_size.py",
+        "workers/processes/test_interleavings.py",
+    ),
+    "workers/processes/assembly.py": ("workers/processes/test_assembly.py", "workers/processes/test_interleavings.py"),
+    "workers/processes/autoscale.py": ("workers/processes/test_autoscale.py",),
+    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/processes/test_interleavings.py"),
+    "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
+    "workers/order/chunk_order.py": ("workers/order/test_chunk_order.py",),
+    "workers/order/epoch_order.py": ("workers/order/test_epoch_order.py", "workers/order/test_chunk_order.py"),
+    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
+    "workers/order/permutation.py": ("workers/order/test_permutation.py", "workers/order/test_epoch_order.py"),
+    "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
+    "workers/order/shard_turns.py": ("workers/plan", "workers/processes/test_interleavings.py"),
+    "workers/plan/indexed_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
+    "workers/plan/stream_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
+    "workers/plan/plan.py": ("workers/plan",),
+    "readers/loops.py": ("readers/test_loops.py",),
+}
+
+EQUIVALENT: dict[str, str] = {
+    "workers/order/epoch_order.py: if not 0 <= offset < len(self._block):  →  if not 0 < offset < len(self._block):": (
+        "the first position of a block computes the same block again"
+    ),
+    (
+        "workers/order/epoch_order.py: def __init__(self, samples: int, seed: int=0) -> None:"
+        "  →  def __init__(self, samples: int, seed: int=1) -> None:"
+    ): "orders that are not given a seed do not use one",
+}
+"""By what `Mutant.told` says, why the mutant is as good as the original."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    module: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def told(self) -> str:
+        return f"{self.module}: {self.before}  →  {self.after}"
+
+
+# ---- small mistakes
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Div: ast.Mult,
+    ast.RShift: ast.LShift,
+    ast.BitXor: ast.BitOr,
+}
+_SAYS = ast.Raise | ast.JoinedStr
+_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+def _changes(node: ast.AST) -> Iterator[Callable[[], object]]:
+    """What may be done to the node itself, each in place."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield lambda: setattr(node, "value", not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        number = node.value
+        yield lambda: setattr(node, "value", number + 1)
+        yield lambda: setattr(node, "value", number - 1)
+    elif isinstance(node, ast.Compare):
+        for other in _COMPARISONS.get(type(node.ops[0]), ()):
+            yield partial(node.ops.__setitem__, 0, other())
+    elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _OPERATORS:
+        yield lambda: setattr(node, "op", _OPERATORS[type(node.op)]())
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add | ast.Mult):
+            yield lambda: node.__dict__.update(left=node.right, right=node.left)
+    elif isinstance(node, ast.BoolOp):
+        yield lambda: setattr(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        yield node.values.pop
+    elif isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare | ast.UnaryOp):
+        yield lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test))
+    elif isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant):
+        yield (
+            lambda: (
+                setattr(node, "op", ast.UAdd())
+                if isinstance(node.op, ast.USub)
+                else setattr(node, "operand", ast.UnaryOp(ast.Not(), node.operand))
+            )
+        )
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
+        name = node.func
+        yield lambda: setattr(name, "id", _CALLS[name.id])
+
+
+def _removable(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return not isinstance(statement.value, ast.Constant | ast.Yield | ast.YieldFrom)
+    if isinstance(statement, ast.Assign):
+        return not isinstance(statement.targets[0], ast.Name | ast.Tuple)
+    return isinstance(statement, ast.AugAssign | ast.Continue | ast.Break)
+
+
+def _walk(node: ast.AST, statement: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Every node that does something at run time, with its statement: no annotation, no message of an error."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, _SAYS | ast.Import | ast.ImportFrom):
+                continue
+            around = child if isinstance(child, ast.stmt) else statement
+            yield child, around
+            yield from _walk(child, around)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The `node`-th of a module, and which of its changes; -1: the statement is left out."""
+
+    module: str
+    node: int
+    change: int
+
+
+def places_in(module: str) -> Iterator[Place]:
+    tree = ast.parse((_PACKAGE / module).read_text())
+    for number, (node, _) in enumerate(_walk(tree, tree)):
+        for change in range(len(list(_changes(node)))):
+            yield Place(module, number, change)
+        if isinstance(node, ast.stmt) and _removable(node):
+            yield Place(module, number, -1)
+
+
+def mutant_at(place: Place) -> Mutant:
+    tree = ast.parse((_PACKAGE / place.module).read_text())
+    node, statement = list(_walk(tree, tree))[place.node]
+    before, line = _head(statement), getattr(node, "lineno", 0)
+    if place.change < 0:
+        _replace(tree, node, ast.Pass())
+        return Mutant(place.module, line, before, "pass", ast.unparse(ast.fix_missing_locations(tree)))
+    list(_changes(node))[place.change]()
+    return Mutant(place.module, line, before, _head(statement), ast.unparse(ast.fix_missing_locations(tree)))
+
+
+def _head(statement: ast.AST) -> str:
+    return ast.unparse(ast.fix_missing_locations(statement)).partition("\n")[0]
+
+
+def _replace(tree: ast.Module, old: ast.AST, new: ast.stmt) -> None:
+    for node in ast.walk(tree):
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [new if child is old else child for child in value]
+
+
+# ---- running the tests
+
+
+def _run(mutant: Mutant, copies: SimpleQueue[Path]) -> bool:
+    """Whether the tests see it."""
+    folder = copies.get()
+    path = folder / "blobfeed" / mutant.module
+    right = path.read_text()
+    path.write_text(mutant.source)
+    try:
+        seen = _tests_fail(MODULES[mutant.module], folder, _PATIENCE_S)
+        if not seen:
+            print(f"{mutant.module}:{mutant.line}: {mutant.before}  →  {mutant.after}", flush=True)
+        return seen
+    finally:
+        path.write_text(right)
+        copies.put(folder)
+
+
+def _tests_fail(names: Iterable[str], folder: Path, patience_s: float) -> bool:
+    tests = [str(_ROOT / "tests" / name) for name in names]
+    options = ["-x", "-q", "-k", "not mistake", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pytest", *options, *tests],
+        cwd=_ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return process.wait(patience_s) != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _copies(folder: Path) -> SimpleQueue[Path]:
+    copies: SimpleQueue[Path] = SimpleQueue()
+    for number in range(_AT_ONCE):
+        shutil.copytree(_PACKAGE, folder / str(number) / "blobfeed", ignore=shutil.ignore_patterns("__pycache__"))
+        copies.put(folder / str(number))
+    return copies
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -P -m tests.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=100, help="how many are drawn; 0 for all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=list(MODULES), choices=list(MODULES), metavar="MODULE")
+    arguments = parser.parse_args(given)
+    there = [module for module in arguments.only if (_PACKAGE / module).exists()]
+    every = [place for module in there for place in places_in(module)]
+    places = random.Random(arguments.seed).sample(every, min(len(every), arguments.count or len(every)))
+    drawn = [mutant_at(place) for place in places]
+    with tempfile.TemporaryDirectory() as folder:
+        copies = _copies(Path(folder))
+        if _tests_fail({test for module in there for test in MODULES[module]}, Path(folder, "0"), 10 * _PATIENCE_S):
+            print("the tests fail without a mistake", file=sys.stderr)
+            return 2
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = list(threads.map(lambda mutant: _run(mutant, copies), drawn))
+    survivors = [mutant for mutant, seen in zip(drawn, found, strict=True) if not seen]
+    equivalent = [mutant for mutant in survivors if mutant.told in EQUIVALENT]
+    for mutant in equivalent:
+        print(f"changes nothing: {mutant.told}: {EQUIVALENT[mutant.told]}")
+    counted = len(drawn) - len(equivalent)
+    print(f"{sum(found)} of {counted} found; {len(equivalent)} more change nothing; {len(every)} places")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,551 @@
+"""Samplers in a running pipeline: what comes is what a few lines of NumPy say, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from blobfeed.layers import LayerHarness, MultiProcessInputLayer
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.pipelines import Numbered
+from tests.support.reader_data import write_hdf5
+from tests.support.sampled import expected_batches
+from tests.support.waiting import DEADLINE_S, is_gone, wait_until
+
+SAMPLES, SEED, BATCH = 60, 11, 8
+WEIGHTS = np.arange(SAMPLES, dtype=np.float64) ** 2
+SUBSET = np.arange(0, SAMPLES, 3)
+LENGTHS = np.arange(SAMPLES) * 7 % 13
+"""As if the samples were texts."""
+
+
+def varying(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    """Another number in each epoch, some twice."""
+    return rng.integers(samples, size=20 + 9 * (epoch % 3))
+
+
+def bucketed(epoch: int, samples: int, rng: np.random.Generator) -> Iterator[Any]:
+    """Samples of about the same length together, as many as make up 40."""
+    batch: list[int] = []
+    for index in rng.permutation(samples)[np.argsort(LENGTHS[:samples], kind="stable")]:
+        if len(batch) == BATCH or LENGTHS[[*batch, index]].sum() > 40:
+            yield np.array(batch)
+            batch = []
+        batch.append(int(index))
+    yield np.array(batch)
+
+
+ORDERS: dict[str, tuple[dict[str, Any], Callable[[int], Any]]] = {
+    "weighted": (
+        {"sampler": {"weights": WEIGHTS, "draws": 45}},
+        lambda epoch: sampler_rng(SEED, epoch).choice(SAMPLES, 45, p=WEIGHTS / WEIGHTS.sum()),
+    ),
+    "subset": ({"sampler": {"indices": SUBSET}}, lambda epoch: SUBSET),
+    "shuffled subset": (
+        {"sampler": SUBSET.tolist(), "shuffle": True},
+        lambda epoch: sampler_rng(SEED, epoch).permutation(SUBSET),
+    ),
+    "balanced": (
+        {"sampler": {"balance": "label", "draws": 70}},
+        lambda epoch: (
+            draw_epoch(
+                BalancedSampler("label", lambda: np.arange(SAMPLES), 70),
+                epoch,
+                seed=SEED,
+                samples=SAMPLES,
+                batch_size=1,
+            ).indices
+        ),
+    ),
+    "a function": ({"sampler": varying}, lambda epoch: varying(epoch, SAMPLES, sampler_rng(SEED, epoch))),
+    "bucketed": ({"batch_sampler": bucketed}, lambda epoch: list(bucketed(epoch, SAMPLES, sampler_rng(SEED, epoch)))),
+}
+
+
+def expected(order: str, epochs: int = 3, **values: Any) -> list[list[int]]:
+    drawn = [ORDERS[order][1](epoch) for epoch in range(epochs + 1)]
+    batches = expected_batches(
+        drawn, batch_size=BATCH, epochs=epochs, gives_batches="batch_sampler" in ORDERS[order][0], **values
+    )
+    assert not isinstance(batches, str)
+    return batches
+
+
+def source(**given: Any) -> Numbered:
+    return Numbered(SAMPLES, **({"items": 4} | given))
+
+
+def reader_of(order: str, epochs: int = 3, **values: Any) -> BatchReader:
+    settings = {"batch_size": BATCH, "epochs": epochs, "seed": SEED, "num_loaders": 2, "timeout_s": DEADLINE_S}
+    return BatchReader(source(), **(settings | ORDERS[order][0] | values))
+
+
+def labels(batches: Any) -> list[list[int]]:
+    """What lies in the tops; the reader must say the same of it."""
+    found = []
+    for batch in batches:
+        assert batch["label"].tolist() == batch["data"][:, 0].tolist() == batch.indices.tolist()
+        found.append(batch["label"].tolist())
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("num_loaders", [1, 2, 5])
+def test_the_order_is_that_of_plain_numpy(order: str, num_loaders: int) -> None:
+    with reader_of(order, num_loaders=num_loaders) as reader:
+        assert labels(reader) == expected(order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("last_batch", ["drop", "partial"])
+def test_the_end_of_an_epoch_is_as_last_batch_says(order: str, last_batch: str) -> None:
+    with reader_of(order, last_batch=last_batch) as reader:
+        assert labels(reader) == expected(order, last_batch=last_batch)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("last_batch", ["wrap", "drop"])
+def test_two_ranks_share_the_list(order: str, last_batch: str) -> None:
+    for rank in (0, 1):
+        with reader_of(order, rank=rank, world_size=2, last_batch=last_batch) as reader:
+            assert labels(reader) == expected(order, rank=rank, world_size=2, last_batch=last_batch)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+def test_it_goes_on_behind_any_batch(order: str, last_batch: str) -> None:
+    whole = expected(order, last_batch=last_batch)
+    taken = random.randrange(1, len(whole))
+    with reader_of(order, last_batch=last_batch) as reader:
+        loop = iter(reader)
+        before = labels([next(loop) for _ in range(taken)])
+        state = json.loads(json.dumps(reader.state_dict()))
+    with reader_of(order, last_batch=last_batch, num_loaders=3) as reader:
+        reader.load_state_dict(state)
+        assert before + labels(reader) == whole, f"resumed after {taken} batches"
+
+
+@pytest.mark.parametrize("order", ["weighted", "a function", "bucketed"])
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_one_loop_follows_the_other(order: str, last_batch: str) -> None:
+    with reader_of(order, 1, last_batch=last_batch) as reader:
+        found = [labels(reader) for _ in range(3)]
+        state = reader.state_dict()
+        fourth = labels(reader)
+    if last_batch != "wrap" or order == "bucketed":
+        assert [*chain.from_iterable(found)] == expected(order, last_batch=last_batch)
+    with reader_of(order, 1, last_batch=last_batch) as reader:
+        reader.load_state_dict(state)
+        assert labels(reader) == fourth
+
+
+def test_the_length_is_known_where_every_epoch_is_as_long() -> None:
+    with reader_of("weighted", 2, last_batch="partial") as reader:
+        assert len(reader) == len(expected("weighted", 2, last_batch="partial")) == 12
+        assert reader.samples == 45
+    with reader_of("a function") as reader, pytest.raises(TypeError, match="of a user's own sampler"):
+        len(reader)
+    with pytest.raises(ParameterError, match="last_batch is 'drop', and an epoch has no full batch"):
+        reader_of("subset", batch_size=21, last_batch="drop")
+
+
+def _kill(pipeline: Pipeline, *, sampler: bool) -> None:
+    """One loader, or the sampler's process, unless it has just died."""
+    victims = [state.pid for state in pipeline.activities() if state.pid and (state.loader < 0) == sampler]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(random.choice(victims or [0x7FFFFFFF]), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_killed_loaders_and_samplers_change_nothing(order: str) -> None:
+    given = Parameters(
+        source={}, batch_size=BATCH, epochs=4, seed=SEED, num_loaders=3, timeout_s=DEADLINE_S, **ORDERS[order][0]
+    )
+    found = []
+    with Pipeline(given, source=source(items=70_000)) as pipeline:
+        for number in range(len(whole := expected(order, 4))):
+            batch = pipeline.take()
+            found.append(np.asarray(batch.tops["label"]).tolist())
+            pipeline.release(batch)
+            if number % 4 == 1:
+                _kill(pipeline, sampler=False)
+            if number % 4 == 3:
+                _kill(pipeline, sampler=True)
+    assert found == whole
+
+
+# ---- what goes wrong
+
+
+def raising(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    if epoch == 1:
+        raise KeyError("no such class")
+    return np.arange(10)
+
+
+def out_of_range(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    return [3, samples + epoch]
+
+
+def exiting(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    os._exit(9)
+
+
+def hanging(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    while True:
+        time.sleep(1000)
+
+
+def read_all(**values: Any) -> list[list[int]]:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 2, "num_loaders": 2, "timeout_s": DEADLINE_S}
+    with BatchReader(source(), **(settings | values)) as reader:
+        return [batch["label"].tolist() for batch in reader]
+
+
+def test_an_exception_is_told_behind_the_batches_before_it() -> None:
+    with BatchReader(source(), batch_size=4, epochs=2, sampler=raising, last_batch="partial") as reader:
+        loop = iter(reader)
+        found = [next(loop)["label"].tolist() for _ in range(3)]
+        with pytest.raises(SourceError, match=r"sampler raising, epoch 1: it raised KeyError: 'no such class'") as told:
+            next(loop)
+        with pytest.raises(SourceError, match="epoch 1"):
+            next(loop)
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert isinstance(told.value.__cause__, KeyError)
+    assert "in raising" in "".join(told.value.__cause__.__notes__)
+
+
+def test_an_index_out_of_range_names_sampler_epoch_and_value() -> None:
+    with pytest.raises(SourceError, match="sampler out_of_range, epoch 0: the index at position 1 is 60: expected 0"):
+        read_all(sampler=out_of_range)
+
+
+def test_a_batch_that_is_too_large_is_told() -> None:
+    with pytest.raises(SourceError, match="batch 1 has 5 samples: expected 1 to batch_size=4"):
+        read_all(batch_sampler=lambda epoch, samples, rng: [[0], [1, 2, 3, 4, 5]])
+
+
+def test_a_sampler_that_kills_its_process_ends_the_run_and_nothing_else() -> None:
+    with pytest.raises(SourceError, match="epoch 0: 3 processes died on it, the last one exited with code 9"):
+        read_all(sampler=exiting)
+
+
+def test_a_sampler_that_hangs_is_killed() -> None:
+    with pytest.raises(SourceError, match=r"2 processes died on it.*it took longer than task_timeout_s=1"):
+        read_all(sampler=hanging, task_timeout_s=1.0)
+
+
+def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
+    with Pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
+        pipeline.start()
+        wait_until(
+            lambda: any(
+                "sampler (pid" in str(each) and "sampling epoch 0" in str(each) for each in pipeline.activities()
+            ),
+            "the sampler's process says what it does",
+        )
+        (pid,) = [state.pid for state in pipeline.activities() if state.loader < 0]
+    wait_until(lambda: is_gone(pid), "the sampler's process has ended with the pipeline")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"sampler": varying, "shuffle": True}, "shuffle is True, and a sampler gives the order"),
+        ({"sampler": varying, "rand_skip": 3}, "rand_skip is 3"),
+        ({"sampler": varying, "in_order": False}, "in_order is false"),
+        ({"sampler": varying, "batch_sampler": bucketed}, "several things say .*: sampler, batch_sampler; keep one"),
+        ({"sampler": 3}, "sampler is 3: expected"),
+        ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
+        ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
+        ({"sampler": {}}, "expected one of"),
+        ({"sampler": {"weights": [1] * 60, "balance": "label"}}, "expected one of"),
+        ({"sampler": {"weights": [1, 2]}}, r"sampler.weights: got the shape \(2,\)"),
+        ({"sampler": {"weights": "none.npy"}}, "sampler.weights is 'none.npy': .*none.npy cannot be read"),
+        ({"sampler": {"indices": [1, 60]}}, "sampler.indices: the index at position 1 is 60: expected 0 to 59"),
+        ({"sampler": [0.5]}, "sampler has the shape .* and the type float64: expected a list of whole numbers"),
+        (
+            {"sampler": {"balance": "class"}},
+            "sampler.balance is 'class': expected a field of the source, .*label",
+        ),
+        ({"sampler": {"balance": "data"}}, "expected one number for each sample"),
+    ],
+)
+def test_what_a_sampler_cannot_be_is_told_in_setup(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParameterError, match=text):
+        BatchReader(source(), batch_size=4, **values)
+
+
+def test_a_stream_has_no_indices() -> None:
+    with pytest.raises(ParameterError, match="sampler needs samples that have indices, and a stream's have none"):
+        BatchReader(StreamSource(numbers, shards=1), batch_size=4, sampler=varying)
+
+
+def numbers(shard: int, num_shards: int) -> Iterator[Any]:
+    yield from ({"data": np.zeros(2), "label": n} for n in range(10))
+
+
+def test_another_sampler_cannot_go_on() -> None:
+    with reader_of("weighted") as reader:
+        state = reader.state_dict()
+    with reader_of("subset") as reader, pytest.raises(ParameterError, match="the state was saved with sampler="):
+        reader.load_state_dict(state)
+
+
+# ---- sources and files
+
+
+def test_files_and_labels_come_from_where_the_source_does(tmp_path: Path) -> None:
+    spec = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    np.save(tmp_path / "some.npy", SUBSET)
+    (tmp_path / "some.txt").write_text("\n".join(map(str, SUBSET)))
+    for name in ("some.npy", "some.txt"):
+        settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": "partial", "base_dir": tmp_path}
+        with BatchReader(spec, sampler={"indices": name}, **settings) as reader:
+            assert np.concatenate([batch.indices for batch in reader]).tolist() == SUBSET.tolist()
+
+
+def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
+    import h5py  # type: ignore[import-untyped]
+
+    rare = np.array([0] * 50 + [1] * 10, np.float32)
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["data"], file["label"] = np.arange(SAMPLES), rare
+    path = {"hdf5": {"path": str(tmp_path / "train.h5")}}
+    for given in ({"source": path}, {"mix": [{**path, "weight": 0.5}, {**path, "weight": 0.5}]}):
+        settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", **given}
+        settings["sampler"] = {"balance": "label", "draws": 40}
+        with BatchReader(**settings) as reader:
+            found = np.concatenate([batch["data"] for batch in reader])
+        assert np.bincount(rare[found].astype(int)).tolist() == [20, 20]
+
+
+def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file.create_dataset("data", data=np.arange(SAMPLES), chunks=(7,), compression="gzip")
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 3, "seed": SEED, "sampler": varying, "tops": "data"}
+    with BatchReader({"hdf5": {"path": str(tmp_path / "train.h5")}}, **settings) as reader:
+        assert [batch["data"].tolist() for batch in reader] == expected("a function")
+
+
+def noisy(sample: Sample, rng: np.random.Generator) -> Any:
+    if sample.index == 7:
+        raise ValueError("seven")
+    return {"data": np.add(sample["data"], rng.integers(1000)), "label": sample["label"]}
+
+
+def test_bad_samples_are_replaced_and_told() -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 2, "decode": noisy, "on_error": "replace"}
+    with BatchReader(source(), sampler=[1, 7, 2, 7, 3], **settings) as reader:
+        for batch in reader:
+            assert batch["label"].tolist() == batch.indices.tolist()
+            assert 7 not in batch.indices
+        assert reader.statistics().replaced > 1
+
+
+# ---- torch's samplers, and a layer's
+
+
+def test_samplers_of_torch_are_taken_as_they_are() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+    weights = WEIGHTS.tolist()
+    for sampler in (
+        RandomSampler(range(SAMPLES)),
+        WeightedRandomSampler(weights, 30, generator=torch.Generator()),
+        SubsetRandomSampler([5, 6, 7]),
+    ):
+        runs = [_epochs_of(sampler=sampler, num_loaders=number) for number in (1, 3)]
+        assert runs[0] == runs[1]
+        assert [len(epoch) for epoch in runs[0]] == [len(sampler)] * 2
+        assert runs[0][0] != runs[0][1] or len(sampler) == 3
+    batches = _epochs_of(batch_sampler=BatchSampler(RandomSampler(range(SAMPLES)), 7, drop_last=False))
+    assert [sorted(epoch) for epoch in batches] == [list(range(SAMPLES))] * 2
+
+
+def _epochs_of(**values: Any) -> list[list[int]]:
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": "partial", "seed": SEED}
+    with BatchReader(source(), **(settings | values)) as reader:
+        return [[int(index) for batch in reader for index in batch["label"]] for _ in range(2)]
+
+
+def test_loaders_do_not_import_what_the_sampler_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large_module.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        f"with Path({str(tmp_path / 'importers')!r}).open('a') as file:\n"
+        "    print(os.environ.get('BLOBFEED_ROLE', '-'), file=file)\n"
+        "def sampler(epoch, samples, rng):\n    return [1, 2, 3, 4]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from large_module import sampler  # type: ignore[import-not-found]
+
+    try:
+        assert read_all(sampler=sampler) == [[1, 2, 3, 4]] * 2
+    finally:
+        del sys.modules["large_module"]
+    assert (tmp_path / "importers").read_text().split() == ["-", "sampler"]
+
+
+class BucketLayer(MultiProcessInputLayer):
+    """Each batch of one length; `self.extra` is there as in decode."""
+
+    extra_parameters: ClassVar[Any] = {"first": 0}
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Iterator[Sequence[int]]:
+        first = self.extra["first"]
+        assert isinstance(first, int)
+        yield [first, first + 1]
+        yield [first + 2 + epoch]
+
+
+class ReversedLayer(MultiProcessInputLayer):
+    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return np.arange(samples)[::-1]
+
+
+def test_a_layer_may_have_a_sampler_of_its_own(tmp_path: Path) -> None:
+    spec = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    given = {"source": spec, "batch_size": 3, "tops": ["data", "label"]}
+    with LayerHarness(BucketLayer, {**given, "first": 5}) as harness:
+        shapes = [harness.forward()["label"].shape[0] for _ in range(4)]
+        assert shapes == [2, 1, 2, 1]
+    with BatchReader(spec, batch_size=3) as reader:
+        stored = list(chain.from_iterable(batch["label"].tolist() for batch in islice(reader, 20)))
+    with LayerHarness(ReversedLayer, given) as harness:
+        assert harness.forward()["label"].tolist() == [stored[59], stored[58], stored[57]]
+    with pytest.raises(ParameterError, match=r"several things say .*: sampler, sampler\(\); keep one"):
+        LayerHarness(ReversedLayer, {**given, "sampler": {"draws": 3}})
+
+
+# ---- weights that are set while it runs
+
+
+def _weighted(**values: Any) -> BatchReader:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": None, "seed": SEED, "num_loaders": 2, "prefetch_batches": 2}
+    return BatchReader(source(items=70_000), sampler={"draws": 40}, **(settings | values))
+
+
+def only(*indices: int) -> Any:
+    weights = np.zeros(SAMPLES)
+    weights[list(indices)] = 1
+    return weights
+
+
+def test_weights_count_from_the_next_epoch_on() -> None:
+    with _weighted() as reader:
+        loop = iter(reader)
+        first = [next(loop) for _ in range(5)]
+        reader.set_weights(only(3))
+        rest = [next(loop) for _ in range(15)]
+    before = [batch for batch in first + rest if batch.epoch == 0]
+    assert len(before) == 10
+    drawn = sampler_rng(SEED, 0).integers(SAMPLES, size=40)
+    assert np.concatenate([batch["label"] for batch in before]).tolist() == drawn.tolist()
+    assert {int(label) for batch in rest if batch.epoch == 1 for label in batch["label"]} == {3}
+
+
+def test_weights_count_at_once_behind_what_may_be_planned() -> None:
+    changes = set()
+    for _ in range(3):  # however far the loaders were ahead
+        with _weighted() as reader:
+            loop = iter(reader)
+            next(loop)
+            reader.set_weights(only(3, 4), at_once=True)
+            found = [set(next(loop)["label"].tolist()) <= {3, 4} for _ in range(19)]
+        changes.add(found.index(True))
+        assert all(found[found.index(True) :])
+    assert len(changes) == 1
+    assert min(changes) <= 2 + 2 + 3
+
+
+def test_weights_before_the_first_batch_count_for_all() -> None:
+    with _weighted() as reader:
+        reader.set_weights(only(9))
+        assert [set(batch["label"].tolist()) for batch in islice(reader, 12)] == [{9}] * 12
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_state_has_the_weights(at_once: bool) -> None:
+    with _weighted() as reader:
+        loop = iter(reader)
+        states, labels_ = [reader.state_dict()], []
+        for number in range(36):
+            if number in (3, 4, 9, 17):
+                reader.set_weights(only(number, number + 1, number + 2), at_once=at_once)
+                states[-1] = reader.state_dict()
+            labels_.append(next(loop)["label"].tolist())
+            states.append(json.loads(json.dumps(reader.state_dict())))
+    for taken in (4, 5, 10, 18, 25):
+        with _weighted(num_loaders=1) as resumed:
+            resumed.load_state_dict(states[taken])
+            known = [number for number in (3, 4, 9, 17) if number <= taken]
+            later = min((number for number in (3, 4, 9, 17) if number > taken), default=36)
+            found = [batch["label"].tolist() for batch in islice(resumed, later - taken)]
+        assert known
+        assert found == labels_[taken:later], f"resumed after {taken} batches"
+
+
+def test_weights_set_in_every_step_take_no_more_memory() -> None:
+    with _weighted() as reader:
+        for number, _ in enumerate(islice(reader, 60)):
+            reader.set_weights(only(number % SAMPLES), at_once=number % 2 == 0)
+        feed = reader._feed.pipeline._feed
+        assert feed is not None
+        assert feed.shared.weights is not None
+        assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
+
+
+def test_a_layer_takes_weights(tmp_path: Path) -> None:
+    spec = write_hdf5(tmp_path / "train.h5", SAMPLES)
+    with LayerHarness(MultiProcessInputLayer, {"source": spec, "batch_size": 4, "sampler": {"draws": 8}}) as harness:
+        harness.layer.set_weights(only(5))
+        rows = [harness.forward()["label"].tolist() for _ in range(6)]
+        assert all(len(set(row)) == 1 for row in rows)
+        assert rows == rows[:1] * 6
+        with pytest.raises(ParameterError, match="set_weights: got the shape"):
+            harness.layer.set_weights([1, 2])
+
+
+def test_weights_need_a_sampler_that_has_some() -> None:
+    no_sampler = "this pipeline has no sampler with weights: declare"
+    with BatchReader(source(), batch_size=4) as reader, pytest.raises(ParameterError, match=no_sampler):
+        reader.set_weights(only(1))
+    of_subset = r"has sampler \{indices\}, which has no weights"
+    with reader_of("subset") as reader, pytest.raises(ParameterError, match=of_subset):
+        reader.set_weights(only(1))
+
+
+def test_the_code_in_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text.partition("## Samplers")[2], re.DOTALL)
+    assert blocks
+    for block in blocks:
+        found: dict[str, Any] = {"__name__": "documentation"}
+        exec(block, found)
+        with LayerHarness(
+            found["Buckets"], {"source": {"npy": {"data": "texts.npy"}}, "batch_size": 64, "tops": ["data"]}
+        ) as harness:
+            assert len({harness.forward()["data"].shape[0] for _ in range(20)}) > 1

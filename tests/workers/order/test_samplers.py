@@ -1,0 +1,186 @@
+"""What samplers draw, and what is no epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.order.samplers import (
+    BalancedSampler,
+    HookSampler,
+    IterableSampler,
+    SubsetSampler,
+    WeightedSampler,
+    draw_epoch,
+    sampler_rng,
+)
+from blobfeed.workers.order.weights_log import WeightsLog, check_weights, version_at, without_superseded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SEED, SAMPLES = 7, 100
+
+
+def drawn(sampler: Any, epoch: int = 0, *, batch_size: int = 8, weights: Any = None) -> Any:
+    return draw_epoch(sampler, epoch, seed=SEED, samples=SAMPLES, batch_size=batch_size, weights=weights)
+
+
+def hook(result: Any, *, gives_batches: bool = False) -> HookSampler:
+    return HookSampler("sampler()", lambda epoch, samples, rng: result, gives_batches=gives_batches)
+
+
+def test_weights_draw_as_numpy_does() -> None:
+    weights = np.arange(SAMPLES, dtype=np.float64)
+    expected = sampler_rng(SEED, 3).choice(SAMPLES, 50, p=weights / weights.sum())
+    assert drawn(WeightedSampler(weights, 50), 3).indices.tolist() == expected.tolist()
+    assert drawn(WeightedSampler(None, 50), 3, weights=weights).indices.tolist() == expected.tolist()
+    assert len(set(drawn(WeightedSampler(None, 5000)).indices.tolist())) == SAMPLES
+
+
+def test_a_subset_is_as_listed_or_shuffled_anew_in_each_epoch() -> None:
+    subset = np.array([5, 3, 99, 3])
+    assert drawn(SubsetSampler(subset, shuffle=False), 1).indices.tolist() == [5, 3, 99, 3]
+    expected = sampler_rng(SEED, 1).permutation(subset).tolist()
+    assert drawn(SubsetSampler(subset, shuffle=True), 1).indices.tolist() == expected
+
+
+def test_every_class_comes_equally_often_and_its_samples_too() -> None:
+    labels = np.array([0] * 90 + [4] * 7 + [9] * 3)
+    epochs = [drawn(BalancedSampler("label", lambda: labels, 61), epoch).indices for epoch in range(3)]
+    for indices in epochs:
+        assert sorted(np.bincount(labels[indices], minlength=10)[[0, 4, 9]].tolist()) == [20, 20, 21]
+        assert set(np.bincount(indices, minlength=SAMPLES)[90:97].tolist()) <= {2, 3}
+        assert set(np.bincount(indices, minlength=SAMPLES)[:90].tolist()) == {0, 1}
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+def test_global_generators_are_seeded_too() -> None:
+    sampler = HookSampler("sampler()", lambda *_: np.random.permutation(SAMPLES), gives_batches=False)  # noqa: NPY002
+    first = drawn(sampler, 0).indices.tolist()
+    assert drawn(sampler, 1).indices.tolist() != first
+    assert drawn(sampler, 0).indices.tolist() == first
+
+
+class Counting:
+    """Like torch's samplers: it has a length, and gives something else each time."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        self.times += 1
+        return iter([self.times, 1, 2])
+
+
+def test_an_iterable_begins_anew_in_each_epoch() -> None:
+    sampler = IterableSampler("sampler Counting", Counting(), gives_batches=False)
+    assert sampler.length == 3
+    assert [drawn(sampler, epoch).indices.tolist() for epoch in (0, 1)] == [[1, 1, 2]] * 2
+
+
+def test_batches_may_have_any_size_up_to_batch_size() -> None:
+    made = drawn(hook([[1], np.array([2, 3]), range(8)], gives_batches=True))
+    assert made.indices.tolist() == [1, 2, 3, *range(8)]
+    assert made.sizes.tolist() == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ([1, 2, 100], r"sampler\(\), epoch 4: the index at position 2 is 100: expected 0 to 99"),
+        ([-1], "position 0 is -1"),
+        ([], "it gave no samples"),
+        (np.array([1.5]), r"its first index is np.float64\(1.5\), of type float64: expected whole numbers"),
+        (np.array([True]), "a mask becomes indices by np.flatnonzero"),
+        (np.zeros((2, 2), np.int64), r"an array of shape \(2, 2\)"),
+        (None, "it gave None: expected sample indices"),
+    ],
+)
+def test_what_is_no_epoch_is_told(result: Any, text: str) -> None:
+    with pytest.raises(SourceError, match=text):
+        drawn(hook(result), 4)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ([[1], range(9)], "epoch 0: batch 1 has 9 samples: expected 1 to batch_size=8"),
+        ([[1], []], "batch 1 has 0 samples"),
+        ([], "it gave no batches"),
+        ([[1], [2.5]], r"epoch 0, batch 1: its first index is np.float64\(2.5\)"),
+        ([[1], [100]], "the index at position 1 is 100"),
+    ],
+)
+def test_what_are_no_batches_is_told(result: Any, text: str) -> None:
+    with pytest.raises(SourceError, match=text):
+        drawn(hook(result, gives_batches=True))
+
+
+def test_an_iterable_that_breaks_its_word_is_told() -> None:
+    sampler = IterableSampler("sampler list", [1, 2], gives_batches=False)
+    sampler.length = 3
+    with pytest.raises(SourceError, match="it gave 2, and its length is 3"):
+        drawn(sampler)
+
+
+# ---- weights
+
+_CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=6)
+
+
+@settings(deadline=None, max_examples=300)
+@given(changes=_CHANGES, batch=st.integers(0, 12), epoch=st.integers(0, 5), later=st.integers(0, 6))
+def test_what_is_forgotten_would_not_have_counted_any_more(
+    changes: list[tuple[int, int]], batch: int, epoch: int, later: int
+) -> None:
+    log = WeightsLog()
+    for number, (from_batch, from_epoch) in enumerate(changes):
+        log.add(from_batch, from_epoch, np.full(4, number + 1.0))
+    kept = without_superseded(log.changes, batch, epoch)
+    for epochs in range(3):
+        here = batch + later, epoch + epochs
+        assert version_at(kept, *here) == version_at(log.changes, *here)
+    again = WeightsLog.from_text(log.as_text(batch, epoch), 4)
+    found = version_at(again.changes, batch + later, epoch)
+    version = version_at(kept, batch + later, epoch)
+    assert (found == 0) == (version == 0)
+    if version:
+        assert again.weights[found].tolist() == log.weights[version].tolist()
+    gone = log.forget(batch, epoch)
+    assert log.changes == kept
+    assert not set(gone) & set(log.weights)
+
+
+def test_a_log_does_not_grow_with_the_calls() -> None:
+    log = WeightsLog()
+    for batch in range(100):  # in one epoch, each for the next one
+        log.add(batch + 8, 1, np.ones(4))
+        log.forget(batch, 0)
+        assert len(log.changes) <= 9
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1.0, 2.0], r"got the shape \(2,\), expected \(4,\)"),
+        ([1, 1, -1, 1], "the weight of sample 2 is -1.0"),
+        ([1, np.nan, 1, 1], "the weight of sample 1 is nan"),
+        ([0, 0, 0, 0], "all weights are 0"),
+        (["a"] * 4, "expected 4 numbers"),
+    ],
+)
+def test_what_are_no_weights_is_told(values: Any, text: str) -> None:
+    with pytest.raises(ParameterError, match=text):
+        check_weights(values, 4, "set_weights")
+
+
+@pytest.mark.parametrize("text", ["[[1, 2]]", "nonsense", '[[1, 2, "@"]]', '[[1, 2, "AAAA"]]'])
+def test_a_state_with_other_weights_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="the state's weights"):
+        WeightsLog.from_text(text, 4)

@@ -1,0 +1,216 @@
+"""What the trainer asks the plan: the batches in a slot, how far it has come, and going on from there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.order.batches import Groups
+from blobfeed.workers.order.make_order import make_order
+from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
+from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
+from blobfeed.workers.plan.packed import Packed
+from blobfeed.workers.plan.plan import Progress, max_loaders, usable_cores
+from blobfeed.workers.plan.stream_plan import StreamPlan
+from blobfeed.workers.transport.messages import Announce, StreamBatch
+
+pytestmark = pytest.mark.pure
+
+SPECS = {"data": ArraySpec((2,), np.dtype(np.float32))}
+SAMPLES = 10
+
+
+def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
+    order = make_order(SAMPLES, shuffle=True, seed=5)
+    groups = Groups(make_batches(parameters, SAMPLES, 0), batches_per_slot)
+    return IndexedPlan(
+        parameters=parameters, order=order, groups=groups, decoded=Packed(None), specs=SPECS, slot_specs=SPECS,
+        postprocesses=False, max_loaders=1,
+    )  # fmt: skip
+
+
+def stream(shards: int = 2, **values: Any) -> StreamPlan:
+    given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
+    parameters = Parameters(**given)
+    return StreamPlan(
+        parameters=parameters, shards=shards, position=StreamPosition.start(shards), decoded=Packed(None), specs=SPECS,
+        slot_specs=SPECS, postprocesses=False, max_loaders=1,
+    )  # fmt: skip
+
+
+def rows(count: int = 8) -> dict[str, Any]:
+    return {"data": np.arange(2 * count, dtype=np.float32).reshape(count, 2)}
+
+
+# ---- batches in a slot
+
+
+def test_a_groups_batches_are_views_on_their_rows_and_know_where_they_stand() -> None:
+    plan, slot = indexed(), rows()
+    first, second = plan.unpack(Announce(1, 0, ()), slot)
+    assert [(batch.number, batch.epoch, batch.position, batch.rows) for batch in (first, second)] == [
+        (2, 0, 8, 2),
+        (3, 1, 0, 4),
+    ]
+    assert np.shares_memory(first.tops["data"], slot["data"])
+    np.testing.assert_array_equal(first.tops["data"], slot["data"][:2])
+    np.testing.assert_array_equal(second.tops["data"], slot["data"][4:8])
+    np.testing.assert_array_equal(first.indices, plan.order.indices(8, 2))
+    np.testing.assert_array_equal(second.indices, plan.order.indices(10, 4))
+    assert first.group == second.group == 1
+
+
+def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
+    first, second = indexed().unpack(Announce(0, 0, ((0, 90), (3, 93), (4, 94), (7, 97))), rows())
+    assert (first.replaced, second.replaced) == ({0: 90, 3: 93}, {0: 94, 3: 97})
+    assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
+
+
+@pytest.mark.parametrize(("good_rows", "batches"), [(-1, 2), (4, 1), (7, 1), (8, 2)])
+def test_only_whole_batches_before_a_bad_row_are_unpacked(good_rows: int, batches: int) -> None:
+    assert len(indexed().unpack(Announce(0, 0, (), rows=good_rows), rows())) == batches
+
+
+def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
+    (batch,) = indexed(batches_per_slot=1, last_batch="wrap").unpack(Announce(2, 0, ()), rows(4))
+    assert batch.epochs.tolist() == [0, 0, 1, 1]
+
+
+def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
+    plan = replace(stream(), first_number=30)
+    (batch,) = plan.unpack(Announce(3, 0, (), StreamBatch(1, 1, 2, 3)), rows(4))
+    assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
+    assert batch.indices.tolist() == [8, 9, 10]
+    assert batch.epochs.tolist() == [1, 1, 1]
+    assert np.asarray(batch.tops["data"]).shape == (3, 2)
+    with pytest.raises(TypeError, match="group 3 of a stream"):
+        plan.unpack(Announce(3, 0, ()), rows(4))
+
+
+# ---- going on
+
+
+def take(plan: IndexedPlan | StreamPlan, announces: list[Announce]) -> tuple[dict[str, Any], list[Batch]]:
+    progress: Progress = plan.begin()
+    taken = []
+    for announce in announces:
+        for batch in plan.unpack(announce, rows()):
+            progress = progress.after(batch)
+            taken.append(batch)
+    return progress.state(), taken
+
+
+def test_a_state_says_where_the_next_batch_stands() -> None:
+    state, _ = take(indexed(), [Announce(0, 0, ()), Announce(1, 1, ())])
+    assert state == {
+        "version": 1,
+        "batches": 4,
+        "position": 14,
+        "samples": SAMPLES,
+        "seed": 5,
+        "shuffle": "False",
+        "world_size": 1,
+    }
+
+
+def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> None:
+    plan = indexed()
+    state, _ = take(plan, [Announce(0, 0, ()), Announce(1, 1, ())])
+    (expected, _), (first, _) = plan.unpack(Announce(2, 0, ()), rows()), plan.resumed(state).unpack(
+        Announce(0, 0, ()), rows()
+    )  # fmt: skip
+    assert (first.number, first.epoch, first.position) == (expected.number, expected.epoch, expected.position)
+    again, _ = take(plan.resumed(state), [Announce(0, 0, ())])
+    assert again["batches"] == 6
+
+
+def test_a_streams_state_counts_what_each_shard_has_given() -> None:
+    given = [StreamBatch(0, 0, 0, 4), StreamBatch(0, 1, 0, 4), StreamBatch(0, 0, 1, 4)]
+    state, _ = take(stream(), [Announce(number, 0, (), batch) for number, batch in enumerate(given)])
+    assert (state["batches"], state["epoch"], state["sequences"], state["turn"]) == (3, 0, "[2, 1]", 1)
+    resumed = stream().resumed(state)
+    assert resumed.position == StreamPosition(0, [2, 1], 1)
+    assert resumed.first_number == 3
+    assert state["version"] == 1
+    schedule = resumed.schedule()
+    assert schedule.has(0)
+    assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
+    assert stream().resumed({**state, "turn": 5}).position.turn == 1
+
+
+@pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
+def test_a_state_that_is_another_ones_is_refused(plan: IndexedPlan | StreamPlan) -> None:
+    state = plan.begin().state()
+    assert plan.resumed(state) is not None
+    for wrong, message in (
+        ({}, "no state of such a pipeline"),
+        ({**state, "more": 1}, "no state of such a pipeline"),
+        ({**state, "version": 9}, "no state of such a pipeline"),
+        ({**state, "batches": "1"}, "batches is '1'"),
+        ({**state, "batches": -1}, "batches is -1"),
+        ({**state, "batches": True}, "batches is True"),
+        ({**state, "batches": 1.0}, "batches is 1.0"),
+        ({**state, "seed": 6}, "seed=6"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            plan.resumed(wrong)
+
+
+@pytest.mark.parametrize(("name", "value"), [("samples", 11), ("shuffle", "chunk")])
+def test_a_state_of_other_samples_or_another_order_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ParameterError, match=f"{name}="):
+        indexed().resumed({**indexed().begin().state(), name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 5), ("shards", 3), ("last_batch", "drop")])
+def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ParameterError, match=f"{name}="):
+        stream().resumed({**stream().begin().state(), name: value})
+
+
+@pytest.mark.parametrize("sequences", ["", "[1]", "[1, 2, 3]", "nothing", "3"])
+def test_a_streams_state_has_a_number_for_each_shard(sequences: str) -> None:
+    with pytest.raises(ParameterError, match="expected 2 numbers"):
+        stream().resumed({**stream().begin().state(), "sequences": sequences})
+
+
+def test_an_end_that_is_told_late_ends_no_other_epoch() -> None:
+    turns = ShardTurns(StreamPosition.start(1), epochs=3, chained=False)
+    turns.note_end(0, 0)
+    assert turns.next() == Draw(1, 0, 0)
+    turns.note_end(0, 0)
+    assert turns.next() == Draw(1, 0, 1)
+
+
+def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:
+    schedule = stream().schedule()
+    assert schedule.has(0)
+    schedule.note_done(0, 4)
+    assert schedule.announcement(0, 0, (), good_rows=0) is None
+
+
+# ---- sizes
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "batches_per_slot", "slots"), [(1, 1, 3), (4, 1, 5), (5, 2, 4), (6, 2, 4), (1, 4, 3)]
+)
+def test_the_ring_has_slots_for_what_is_prefetched_and_one_more(
+    prefetch: int, batches_per_slot: int, slots: int
+) -> None:
+    plan = indexed(batches_per_slot, prefetch_batches=prefetch)
+    assert plan.slots == slots
+    assert plan.layout.rows == 4 * batches_per_slot
+
+
+def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
+    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=7)) == 7
+    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()

@@ -1,0 +1,267 @@
+"""What the assembler decides, event by event: orders, bad samples, poisoned tasks, and what the trainer is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from blobfeed.workers.processes.assembly import Assembly
+from blobfeed.workers.processes.ledger import Weight
+from blobfeed.workers.processes.loader_pool import Death
+from blobfeed.workers.transport.messages import (
+    Announce,
+    BadRow,
+    Done,
+    Failure,
+    Fill,
+    Order,
+    Postprocess,
+    Resent,
+)
+from blobfeed.workers.transport.status_board import Activity, LoaderState
+
+from tests.interleavings.variants import Variant
+
+pytestmark = pytest.mark.pure
+
+
+def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Assembly:
+    plan = Variant("test", **values).plan()
+    changed = msgspec.structs.replace(plan.parameters, max_bad_samples=max_bad_samples)
+    object.__setattr__(plan, "parameters", changed)
+    made = Assembly(plan)
+    for loader in range(1, loaders + 1):
+        made.ledger.add_loader(loader)
+    return made
+
+
+def orders(made: Assembly) -> list[Order]:
+    return list(made.assignments(0.0))
+
+
+def report(made: Assembly, order: Order, *bad: BadRow) -> bool:
+    return made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
+
+
+def bad_row(row: int, index: int, replacement: int = -1, path: str = "a.h5") -> BadRow:
+    return BadRow(row, 0, index, replacement, path, "broken", cause=7, traceback="trace")
+
+
+def told(made: Assembly) -> list[Any]:
+    made.announce()
+    messages = list(made.outbox)
+    made.outbox.clear()
+    return messages
+
+
+def death(loader: int, task: int = 0, sample: int = -1, weight: Weight = Weight.CRASHED) -> Death:
+    state = LoaderState(9, loader, Activity.DECODING, task, sample, 0.0)
+    return Death(loader, state, "killed by SIGSEGV", was_ready=True, dismissed=False, weight=weight)
+
+
+def test_a_loaders_orders_are_numbered_from_one() -> None:
+    made = assembly(loaders=2, rows=4)
+    given = orders(made)
+    assert [(order.loader, order.number) for order in given] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    assert report(made, given[0])
+    assert [(order.loader, order.number) for order in orders(made)] == [(1, 3)]
+
+
+def test_an_order_says_which_rows_of_which_slot() -> None:
+    first, second = orders(assembly(rows=2))
+    assert (first.task, second.task) == (Fill(1, 0, 0, 0, 1, 0, None), Fill(2, 0, 0, 1, 1, 0, None))
+
+
+def test_a_repeated_or_foreign_report_is_none_and_counts_nothing() -> None:
+    made = assembly(rows=1)
+    (order, _) = orders(made)
+    assert report(made, order, bad_row(0, 0, replacement=1))
+    assert not report(made, order, bad_row(0, 0, replacement=2))
+    assert not made.done(Done(3, order.task.task, 0), 0.0)
+    assert (made.tasks_done, made.replaced) == (1, 1)
+
+
+def test_the_size_of_tasks_follows_what_was_reported() -> None:
+    made = assembly(rows=8, batches=4, rows_per_task=8)
+    for order in orders(made):
+        made.done(Done(order.loader, order.task.task, 8 * 10_000_000_000), 0.0)
+    for group, _ in [(message.group, message.slot) for message in told(made)]:
+        made.release(group)
+    assert [order.task.rows for order in orders(made) if isinstance(order.task, Fill)] == [1, 1]
+
+
+# ---- bad samples
+
+
+def test_replaced_rows_are_announced_and_each_bad_sample_is_told_once() -> None:
+    made = assembly(rows=2, rows_per_task=2)
+    first, second = orders(made)
+    report(made, first, bad_row(0, 5, replacement=3), bad_row(1, 6, replacement=2))
+    report(made, second, bad_row(0, 5, replacement=1))
+    assert [bad.index for bad in made.new_bad_samples] == [5, 6]
+    assert made.replaced == 3
+    assert told(made) == [Announce(0, 0, ((0, 3), (1, 2))), Announce(1, 1, ((0, 1),))]
+
+
+def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> None:
+    made = assembly(rows=1, batches=1, postprocess=True)
+    (fill,) = orders(made)
+    report(made, fill, bad_row(0, 5, replacement=3))
+    (hook,) = orders(made)
+    made.loader_died(death(1, hook.task.task))
+    made.ledger.add_loader(2)
+    (again,) = orders(made)
+    assert isinstance(again.task, Fill)
+    report(made, again, bad_row(0, 5, replacement=3))
+    assert (made.replaced, len(made.new_bad_samples)) == (1, 1)
+
+
+def test_as_many_bad_samples_as_are_allowed_are_and_one_more_is_not() -> None:
+    made = assembly(rows=1, max_bad_samples=1)
+    first, second = orders(made)
+    report(made, first, bad_row(0, 4, replacement=0))
+    assert made.last is None
+    report(made, second, bad_row(0, 5, replacement=0))
+    assert isinstance(made.last, Failure)
+    assert made.last.error == "TooManyBadSamples"
+    assert made.last.text == "2 bad samples, more than max_bad_samples=1: 4 (a.h5): broken; 5 (a.h5): broken"
+    assert made.last.details == ("4", "5")
+
+
+def test_of_many_bad_samples_ten_are_written_out() -> None:
+    made = assembly(rows=12, rows_per_task=12, max_bad_samples=11)
+    first, _ = orders(made)
+    report(made, first, *(bad_row(row, row, replacement=20) for row in range(12)))
+    assert isinstance(made.last, Failure)
+    assert made.last.text.count("broken") == 10
+    assert len(made.last.details) == 12
+
+
+def test_a_bad_row_ends_the_run_in_its_batchs_turn_and_names_the_sample() -> None:
+    made = assembly(rows=1)
+    first, second = orders(made)
+    report(made, second, bad_row(0, 9))
+    assert told(made) == []
+    report(made, first)
+    failure = Failure("SampleError", "broken", 0, 9, "a.h5", 7, "trace")
+    assert told(made) == [Announce(0, 0), failure]
+    assert made.last == failure
+    assert orders(made) == []
+    made.end(Failure("LoaderDied", "later"))
+    assert (made.last, made.outbox) == (failure, [])
+
+
+def test_of_several_bad_rows_the_first_in_the_batch_is_the_error() -> None:
+    made = assembly(rows=2, loaders=2, batches=1)
+    given = {order.task.first_row: order for order in orders(made) if isinstance(order.task, Fill)}
+    report(made, given[1], bad_row(1, 11))
+    report(made, given[0], bad_row(0, 10))
+    assert [message.index for message in told(made)] == [10]
+
+
+def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
+    made = assembly(rows=2, rows_per_task=2, batches=2, postprocess=True)
+    fills = orders(made)
+    assert report(made, fills[1])
+    (hook,) = orders(made)
+    assert hook.task == Postprocess(3, 1, 1, (2,))
+    report(made, hook, bad_row(0, -1))
+    report(made, fills[0])
+    (other,) = orders(made)
+    report(made, other)
+    announced, failure = told(made)
+    assert (announced, failure.index, failure.path) == (Announce(0, 0), 2, "")
+
+
+def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
+    made = assembly(rows=2, rows_per_task=2, postprocess=True, batches=1)
+    (fill,) = orders(made)
+    report(made, fill, bad_row(1, 1))
+    (hook,) = orders(made)
+    assert hook.task == Postprocess(2, 0, 0, ())
+
+
+# ---- deaths
+
+
+def test_a_loader_that_had_nothing_to_do_was_idle_and_a_stranger_was_not() -> None:
+    made = assembly(loaders=2, rows=1, batches=1)
+    ((order),) = orders(made)
+    assert not made.loader_died(death(5))
+    assert made.loader_died(death(3 - order.loader))
+    assert not made.loader_died(death(order.loader, order.task.task))
+
+
+def test_a_new_loaders_orders_are_numbered_anew() -> None:
+    made = assembly(rows=1, batches=1)
+    assert [order.number for order in orders(made)] == [1]
+    made.loader_died(death(1))
+    made.ledger.add_loader(1)
+    assert [order.number for order in orders(made)] == [1]
+
+
+def _die_on_the_first_row(made: Assembly, times: int) -> None:
+    for loader in range(1, times + 1):
+        made.ledger.add_loader(loader)
+        order = orders(made)[0]
+        made.loader_died(death(loader, order.task.task, sample=4))
+
+
+def test_a_row_on_which_loaders_die_is_named_with_their_number() -> None:
+    made = assembly(loaders=0, rows=1, batches=1)
+    _die_on_the_first_row(made, 3)
+    (failure,) = told(made)
+    assert isinstance(failure, Failure)
+    assert failure.text.startswith("3 loaders died on it, the last one, loader 3 (pid 9): decoding sample 4")
+    assert failure.text.endswith("killed by SIGSEGV")
+    assert (failure.error, failure.epoch, failure.index) == ("SampleError", 0, 0)
+
+
+def test_a_hook_on_which_loaders_die_is_named_with_their_number() -> None:
+    made = assembly(loaders=0, rows=1, batches=1, postprocess=True)
+    for loader in range(1, 4):
+        made.ledger.add_loader(loader)
+        (fill,) = orders(made)
+        report(made, fill)
+        (hook,) = orders(made)
+        made.loader_died(death(loader, hook.task.task))
+    (failure,) = told(made)
+    assert failure.text.startswith("3 loaders died on its batch's postprocessing, the last one, loader 3")
+
+
+def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
+    made = assembly(loaders=0, rows=1, batches=1, on_error="replace")
+    _die_on_the_first_row(made, 3)
+    made.ledger.add_loader(9)
+    (order,) = orders(made)
+    assert isinstance(order.task, Fill)
+    assert order.task.skip == 1
+
+
+# ---- towards the trainer
+
+
+def test_what_may_have_been_lost_is_told_again_in_order_and_nothing_that_was_released() -> None:
+    made = assembly(rows=1, batches=3, bad_group=2)
+    for order in orders(made):
+        report(made, order)
+    assert told(made) == [Announce(0, 0), Announce(1, 1)]
+    made.resend(1)
+    assert told(made) == [Resent(1), Announce(0, 0), Announce(1, 1)]
+    assert made.release(0)
+    assert not made.release(0)
+    made.resend(2)
+    assert told(made) == [Resent(2), Announce(1, 1)]
+    made.end(Failure("LoaderDied", "no more"))
+    made.outbox.clear()
+    made.resend(3)
+    assert made.outbox == [Resent(3), Announce(1, 1), Failure("LoaderDied", "no more")]
+
+
+def test_behind_the_last_message_nothing_is_announced() -> None:
+    made = assembly(rows=1, batches=1)
+    (order,) = orders(made)
+    made.end(Failure("LoaderDied", "no more"))
+    report(made, order)
+    assert told(made) == [Failure("LoaderDied", "no more")]

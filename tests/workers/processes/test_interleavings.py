@@ -1,0 +1,324 @@
+"""Every order of events in small runs; and mistakes put into ledger, assembly and reception, each of which is found."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.reception import Reception
+from blobfeed.workers.processes.assembly import Assembly
+from blobfeed.workers.processes.ledger import Ledger, Task, Weight
+from blobfeed.workers.transport.messages import Announce, Release, Resent
+
+from tests.interleavings.explore import explore
+from tests.interleavings.variants import VARIANTS, Faults, Variant
+
+pytestmark = pytest.mark.pure
+
+_QUICK = 200
+"""States of each variant that every test run looks at; `make faults` looks at all."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_whatever_the_order_of_events_nothing_goes_wrong(variant: Variant) -> None:
+    found = explore(variant, _QUICK)
+    assert found.wrong == ""
+    assert found.states >= 150
+
+
+def test_a_whole_run_of_one_batch_is_explored_with_every_fault() -> None:
+    found = explore(Variant("one batch", Faults(deaths=1, interrupts=1), batches=1))
+    assert (found.wrong, found.complete) == ("", True)
+    assert found.transitions > 2_000
+
+
+# ---- mistakes
+
+
+def _done_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._tick_off
+
+    def wrong(ledger: Ledger, task: Task) -> None:
+        right(ledger, task)
+        if task.group in ledger._working:
+            right(ledger, task)
+
+    patch.setattr(Ledger, "_tick_off", wrong)
+
+
+def _a_repeated_report_is_believed(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.done
+
+    def wrong(ledger: Ledger, loader: int, task_id: int, now: float) -> Task | None:
+        task = right(ledger, loader, task_id, now)
+        if task is not None and loader in ledger._loaders:
+            ledger._loaders[loader].tasks.append(task)
+        return task
+
+    patch.setattr(Ledger, "done", wrong)
+
+
+def _a_dead_loaders_queued_tasks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_put_back", lambda _ledger, _task: None)
+
+
+def _what_waited_for_a_dead_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_put_back_waiting", lambda _ledger, line: line.waiting.clear())
+
+
+def _a_suspect_is_not_put_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_put_back_suspect", lambda _ledger, _task, _weight: None)
+
+
+def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+
+    def wrong(ledger: Ledger, task: Task, weight: Weight) -> Task | None:
+        if task.rows > 1:
+            ledger._put_back(task)
+        return right(ledger, task, weight)
+
+    patch.setattr(Ledger, "_put_back_suspect", wrong)
+
+
+def _each_death_counts_double(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+
+    def wrong(ledger: Ledger, task: Task, weight: Weight) -> Task | None:
+        task.deaths += 1
+        return right(ledger, task, weight)
+
+    patch.setattr(Ledger, "_put_back_suspect", wrong)
+
+
+def _a_death_weighs_double(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+    patch.setattr(Ledger, "_put_back_suspect", lambda ledger, task, weight: right(ledger, task, 2 * weight))
+
+
+def _a_release_frees_twice(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.release
+
+    def wrong(ledger: Ledger, group: int) -> bool:
+        slot = ledger._announced.get(group)
+        if freed := right(ledger, group):
+            ledger._free.append(slot)  # type: ignore[arg-type]
+        return freed
+
+    patch.setattr(Ledger, "release", wrong)
+
+
+def _a_repeated_release_frees_again(patch: pytest.MonkeyPatch) -> None:
+    def wrong(ledger: Ledger, group: int) -> bool:
+        ledger._free.append(ledger._announced.get(group, 0))
+        return True
+
+    patch.setattr(Ledger, "release", wrong)
+
+
+def _a_release_frees_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "release", lambda _ledger, _group: True)
+
+
+def _order_does_not_matter(patch: pytest.MonkeyPatch) -> None:
+    def wrong(ledger: Ledger) -> Any:
+        while ledger._complete:
+            number, group = heapq.heappop(ledger._complete)
+            ledger._announced[number] = group.slot
+            yield number, group.slot
+
+    patch.setattr(Ledger, "announcements", wrong)
+
+
+def _a_half_changed_batch_is_postprocessed_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_refill", Ledger._enqueue)
+
+
+def _rows_that_are_there_are_made_again_without_being_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_refill", lambda ledger, task: ledger._cut(task.group, task.slot, 2))
+
+
+def _a_suspicion_is_enough_to_give_a_loaders_tasks_away(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.overdue
+
+    def wrong(ledger: Ledger, now: float, limit: float) -> list[int]:
+        found = right(ledger, now, limit)
+        for loader in found:
+            for task in ledger._loaders[loader].tasks:
+                ledger._put_back(task)
+            ledger._loaders[loader].tasks.clear()
+        return found
+
+    patch.setattr(Ledger, "overdue", wrong)
+
+
+def _hangs_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "overdue", lambda *_: [])
+
+
+def _a_written_off_row_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "write_off", lambda _ledger, _task: None)
+
+
+def _a_row_to_be_retried_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "retry", lambda _ledger, _task: None)
+
+
+def _what_waits_for_a_dismissed_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.dismiss_one
+
+    def wrong(ledger: Ledger) -> None:
+        for line in ledger._loaders.values():
+            line.waiting.clear()
+        right(ledger)
+
+    patch.setattr(Ledger, "dismiss_one", wrong)
+
+
+def _a_loader_gets_all_that_there_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("blobfeed.workers.processes.ledger.MAX_ASSIGNED", 3)
+
+
+def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
+    right = Assembly._note_bad
+
+    def wrong(assembly: Assembly, group: int, bad: Any) -> None:
+        right(assembly, group, bad)
+        assembly.end(assembly._failures[group][bad.row])
+
+    patch.setattr(Assembly, "_note_bad", wrong)
+
+
+def _a_resend_leaves_out_what_was_announced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Assembly, "resend", lambda assembly, number: assembly.outbox.append(Resent(number)))
+
+
+def _what_was_released_is_announced_again(patch: pytest.MonkeyPatch) -> None:
+    right = Assembly.resend
+
+    def wrong(assembly: Assembly, number: int) -> None:
+        right(assembly, number)
+        assembly.outbox.append(Announce(0, 0))
+
+    patch.setattr(Assembly, "resend", wrong)
+    patch.setattr(Reception, "_is_new", lambda reception, group: group not in reception.held)
+
+
+def _a_lost_message_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
+    def wrong(feed: Feed) -> None:
+        link: Any = feed._batch_link
+        feed._arrived = link.frames.pop(0) if link.frames else None
+        feed._in_doubt = False
+
+    right = Feed._receive
+
+    def interrupted(feed: Feed) -> None:
+        if feed._in_doubt:
+            wrong(feed)
+        else:
+            right(feed)
+
+    patch.setattr(Feed, "_receive", interrupted)
+
+
+def _what_came_before_the_answer_counts(patch: pytest.MonkeyPatch) -> None:
+    right = Reception.wants
+
+    def wrong(reception: Reception, message: Any) -> Any:
+        reception._awaited = 0
+        return right(reception, message)
+
+    patch.setattr(Reception, "wants", wrong)
+
+
+def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reception, "wants", lambda _reception, message: None if isinstance(message, Resent) else message)
+
+
+def _the_answer_is_never_recognised(patch: pytest.MonkeyPatch) -> None:
+    right = Reception.wants
+    patch.setattr(
+        Reception, "wants", lambda reception, m: right(reception, Resent(m.number + 1) if isinstance(m, Resent) else m)
+    )
+
+
+def _an_interrupted_release_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def wrong(feed: Feed, group: int) -> None:
+        if group in feed._reception.held:
+            feed._reception.release(group)
+            feed._releasing.append(group)
+            feed._send_releases()
+
+    patch.setattr(Feed, "release", wrong)
+
+
+def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatch) -> None:
+    def wrong(feed: Feed, group: int) -> None:
+        feed._releasing.append(group)
+        feed._reception.release(group)
+        link: Any = feed._release_link
+        link.send(Release(group, 0))
+        feed._releasing.remove(group)
+
+    patch.setattr(Feed, "release", wrong)
+    patch.setattr(Feed, "_send_releases", lambda _feed: None)
+
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+_DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
+_REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=2)
+_INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=2)
+_HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
+_POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
+
+MISTAKES: list[tuple[Mistake, Variant]] = [
+    (_done_is_counted_twice, Variant("mistakes: nothing happens")),
+    (_a_repeated_report_is_believed, _REPEAT),
+    (_a_dead_loaders_queued_tasks_are_forgotten, _DEATH),
+    (_what_waited_for_a_dead_loader_is_forgotten, replace(_DEATH, name="mistakes: affinity", affinity=True, batches=3)),
+    (_a_suspect_is_not_put_back, _DEATH),
+    (_a_suspect_is_put_back_whole_and_in_parts, replace(_DEATH, name="mistakes: rows", rows=4, rows_per_task=2)),
+    (_each_death_counts_double, _HANGS),
+    (_a_death_weighs_double, replace(_HANGS, name="mistakes: a hang", faults=Faults(hangs=1), may_fail=False)),
+    (_a_release_frees_twice, Variant("mistakes: nothing happens")),
+    (_a_repeated_release_frees_again, _REPEAT),
+    (_a_release_frees_nothing, Variant("mistakes: nothing happens")),
+    (_order_does_not_matter, Variant("mistakes: nothing happens")),
+    (_a_half_changed_batch_is_postprocessed_again, _POSTPROCESS),
+    (_rows_that_are_there_are_made_again_without_being_counted, _POSTPROCESS),
+    (_a_suspicion_is_enough_to_give_a_loaders_tasks_away, _HANGS),
+    (_hangs_are_not_seen, _HANGS),
+    (_a_written_off_row_is_not_counted, _HANGS),
+    (_a_row_to_be_retried_is_lost, replace(_HANGS, name="mistakes: replaced", on_error="replace")),
+    (
+        _what_waits_for_a_dismissed_loader_is_forgotten,
+        Variant("mistakes: dismissed", Faults(dismissals=1), rows=3, affinity=True),
+    ),
+    (_a_loader_gets_all_that_there_is, Variant("mistakes: three rows", rows=3)),
+    (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_group=1, may_fail=True)),
+    (_a_resend_leaves_out_what_was_announced, _INTERRUPT),
+    (_what_was_released_is_announced_again, _INTERRUPT),
+    (_a_lost_message_is_not_asked_for, _INTERRUPT),
+    (_what_came_before_the_answer_counts, _INTERRUPT),
+    (_a_repeated_message_counts, _REPEAT),
+    (_the_answer_is_never_recognised, _INTERRUPT),
+    (_an_interrupted_release_is_forgotten, _INTERRUPT),
+    (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
+]
+
+
+@pytest.mark.parametrize("variant", {variant.name: variant for _, variant in MISTAKES}.values(), ids=lambda v: v.name)
+def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
+    found = explore(variant)
+    assert (found.wrong, found.complete) == ("", True)
+
+
+@pytest.mark.parametrize(("mistake", "variant"), MISTAKES, ids=[mistake.__name__[1:] for mistake, _ in MISTAKES])
+def test_a_mistake_is_found(mistake: Mistake, variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    assert explore(variant).wrong != ""

@@ -1,0 +1,119 @@
+"""A trainer is killed while its children start: at each step of their start, held there, and however slow they are.
+
+A `sitecustomize` in the children's path stops one of them at a step, or makes it slow there: by an audit hook, so the
+code under test knows nothing of it. The trainer is killed while the child stands still; then the child goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainers import trainer
+from tests.support.waiting import is_gone, wait_until
+
+HOOK = """
+import os, signal, sys, time
+
+step, what, where = os.environ["HOLD_STEP"], os.environ["HOLD_HOW"], os.environ["HOLD_FILE"]
+event, _, detail = step.partition(" ")
+role, seen = "", 0
+
+def hold():
+    global seen
+    seen += 1
+    with open(where, "w") as file:
+        file.write(str(os.getpid()))
+    os.replace(where, where + ".there")
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        time.sleep(60)
+
+def watch(name, arguments):
+    if seen or name != event.partition("@")[0]:
+        return
+    if detail and not any(detail in str(argument) for argument in arguments):
+        return
+    if event.partition("@")[2] != role:
+        return
+    hold()
+
+if any("blobfeed.workers.processes.assembler" in argument for argument in sys.orig_argv):
+    def forked():
+        global role
+        role = {"": "nursery", "nursery": "loader"}[role]
+        if event == "forked@" + role:
+            hold()
+    os.register_at_fork(after_in_child=forked)
+    if event == "interpreter":
+        hold()
+    sys.addaudithook(watch)
+"""
+
+STEPS = {
+    "its interpreter is up": "interpreter",
+    "importing ZeroMQ": "import zmq",
+    "importing numpy": "import numpy",
+    "importing the last module": "import blobfeed.workers.processes.nursery",
+    "unpickling the config": "pickle.find_class Plan",
+    "forking the nursery": "os.fork",
+    "the nursery is there": "forked@nursery",
+    "the nursery asks to die with its parent": "ctypes.dlsym@nursery prctl",
+    "the nursery closes descriptors": "os.listdir@nursery /proc/self/fd",
+    "forking a loader": "os.fork@nursery",
+    "a loader is there": "forked@loader",
+    "a loader asks to die with its parent": "ctypes.dlsym@loader prctl",
+    "a loader maps the ring": "mmap.__new__@loader",
+}
+
+BODY = """
+feed = pipeline()
+feed.start()
+say("started")
+feed.peek()
+say("has a batch")
+hear()
+"""
+
+
+def _environment(folder: Path, step: str, how: str) -> dict[str, str]:
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(HOOK)
+    return {"PYTHONPATH": str(hooks), "HOLD_STEP": step, "HOLD_HOW": how, "HOLD_FILE": str(folder / "held")}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_child_held_at_a_step_of_its_start_is_gone_soon_after_it_goes_on(tmp_path: Path, step: str) -> None:
+    with trainer(tmp_path, BODY, env=_environment(tmp_path, step, "stop")) as run:
+        held = _held(tmp_path)
+        wait_until(
+            lambda: Path(f"/proc/{held}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it stands still"
+        )
+        run.expect("started")
+        children = run.children()
+        assert held in children
+        run.kill()
+        if not is_gone(held):
+            os.kill(held, signal.SIGCONT)
+        run.assert_nothing_is_left(children)
+
+
+@pytest.mark.parametrize("step", [*list(STEPS.values())[1:5]], ids=list(STEPS)[1:5])
+def test_an_assembler_whose_start_takes_a_minute_ends_with_the_trainer(tmp_path: Path, step: str) -> None:
+    """On a busy machine each of its imports may take that long."""
+    with trainer(tmp_path, BODY, env=_environment(tmp_path, step, "sleep")) as run:
+        held = _held(tmp_path)
+        run.expect("started")
+        run.kill()
+        run.assert_nothing_is_left([held])
+
+
+def _held(folder: Path) -> int:
+    there = folder / "held.there"
+    wait_until(there.exists, "a child has come to that step")
+    return int(there.read_text())

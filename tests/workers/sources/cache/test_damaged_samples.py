@@ -1,0 +1,91 @@
+"""A sample whose bytes were damaged in the decoded cache is not delivered: it is made anew, said and counted."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.workers.sources.cache.layout import Layout, lay_out
+from blobfeed.workers.sources.cache.source import CachedSource
+
+from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent, everything, filled
+
+FIXED, VARYING = ("data", "label"), ("label", "words")
+
+
+def _layout(inner: Numbers) -> Layout:
+    return lay_out(inner.specs, SAMPLES, inner.fingerprint())
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def _swap(path: Path, first: int, second: int, size: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[first : first + size], content[second : second + size] = (
+        content[second : second + size],
+        content[first : first + size],
+    )
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize(
+    ("names", "region", "part"),
+    [
+        (FIXED, "data", "row"),
+        (FIXED, "label", "row"),
+        (FIXED, "data", "checksum"),
+        (VARYING, "words", "row"),
+        (VARYING, "words", "shape"),
+    ],
+)
+def test_a_flipped_bit_costs_one_read_and_no_sample(
+    names: tuple[str, ...], region: str, part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cache"
+    filled(path, Numbers(names))
+    layout = _layout(Numbers(names))
+    place = layout.regions[region]
+    _flip(path, {"row": place.row_at(33), "shape": place.shape_at(33), "checksum": layout.sums_at + 33 * 8}[part])
+    inner = Numbers(names)
+    with closing(CachedSource(inner, path, LIMIT)) as source:
+        assert source.lend(np.array([5, 33])) is None
+        check_lent(source, inner, [5, 34])
+        with caplog.at_level(logging.WARNING):
+            check(source, inner, everything)
+        assert inner.reads.tolist() == [int(index == 33) for index in everything]
+        assert source.damaged == {33}
+        assert "sample 33" in caplog.text
+        check(source, inner, everything)
+        check_lent(source, inner, [5, 33])
+        assert inner.reads.sum() == 1
+
+
+def test_samples_that_changed_places_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    filled(path, Numbers())
+    layout = _layout(Numbers())
+    for region in layout.regions.values():
+        _swap(path, region.row_at(7), region.row_at(8), region.stride)
+    _swap(path, layout.sums_at + 7 * 8, layout.sums_at + 8 * 8, 8)
+    inner = Numbers()
+    with closing(CachedSource(inner, path, LIMIT)) as source:
+        check(source, inner, everything)
+        assert source.damaged == {7, 8}
+
+
+def test_a_cache_of_the_version_before_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    path.write_bytes(b"blobfeed sample cache 1\n" + bytes(5000))
+    filled(path, Numbers())
+    with closing(CachedSource(Numbers(), path, LIMIT)) as source:
+        assert source.cached_samples == SAMPLES

@@ -1,0 +1,115 @@
+"""Data sets that lead to other files: only below the file's own folder unless that is allowed, and never too short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SourceError
+
+from tests.support.stored import assert_rows, in_loader, opened
+
+VALUES = np.arange(24, dtype=np.float32).reshape(8, 3)
+
+
+def _storage(file: h5py.File, target: Path, name: str) -> None:
+    target.write_bytes(VALUES.tobytes())
+    file.create_dataset("data", VALUES.shape, "f4", external=[(name, 0, h5py.h5f.UNLIMITED)])
+
+
+def _link(file: h5py.File, target: Path, name: str) -> None:
+    with h5py.File(target, "w") as other:
+        other["x"] = VALUES
+    file["data"] = h5py.ExternalLink(name, "x")
+
+
+def _soft_link_to_a_link(file: h5py.File, target: Path, name: str) -> None:
+    _link(file, target, name)
+    file.move("data", "elsewhere")
+    file["data"] = h5py.SoftLink("/elsewhere")
+
+
+def _virtual(file: h5py.File, target: Path, name: str) -> None:
+    with h5py.File(target, "w") as other:
+        other["x"] = VALUES
+    layout = h5py.VirtualLayout(VALUES.shape, "f4")
+    layout[:] = h5py.VirtualSource(name, "x", VALUES.shape)
+    file.create_virtual_dataset("data", layout)
+
+
+def _virtual_of_a_link(file: h5py.File, target: Path, name: str) -> None:
+    """Its only source is the file itself, and there a link leads out of it."""
+    _link(file, target, name)
+    file.move("data", "elsewhere")
+    layout = h5py.VirtualLayout(VALUES.shape, "f4")
+    layout[:] = h5py.VirtualSource(".", "elsewhere", VALUES.shape)
+    file.create_virtual_dataset("data", layout)
+
+
+def _virtual_of_storage(file: h5py.File, target: Path, name: str) -> None:
+    _storage(file, target, name)
+    file.move("data", "elsewhere")
+    layout = h5py.VirtualLayout(VALUES.shape, "f4")
+    layout[:] = h5py.VirtualSource(".", "elsewhere", VALUES.shape)
+    file.create_virtual_dataset("data", layout)
+
+
+Make = Callable[[h5py.File, Path, str], None]
+MAKERS: list[Make] = [_storage, _link, _soft_link_to_a_link, _virtual, _virtual_of_a_link, _virtual_of_storage]
+
+
+def _open(make: Make, target: Path, name: str, kind: str = "hdf5", **options: Any) -> Any:
+    folder = target.parent if target.parent.name == "mine" else target.parent / "mine"
+    folder.mkdir(exist_ok=True)
+    with h5py.File(folder / "a.h5", "w") as file:
+        make(file, target, name)
+    wanted = {"tops": ["data"]} if kind == "hdf5" else {}
+    return opened(kind, folder, path="a.h5", **wanted, **options)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("absolute", [False, True])
+def test_what_lies_outside_of_the_file_s_folder_is_read_only_if_it_is_allowed(
+    make: Make, absolute: bool, tmp_path: Path
+) -> None:
+    name = str(tmp_path / "secret.bin") if absolute else "../secret.bin"
+    with pytest.raises(SourceError, match=r"a\.h5:data leads to '.*/secret\.bin', .*allow_external: true"):
+        _open(make, tmp_path / "secret.bin", name)
+    if make is _virtual_of_storage:
+        return  # the library looks for it from the working directory
+    source = _open(make, tmp_path / "secret.bin", name, allow_external=True)
+    assert_rows(in_loader(source), [5, 2], {"data": VALUES})
+
+
+@pytest.mark.parametrize("make", [_storage, _link])
+def test_samples_outside_of_the_file_s_folder_are_read_only_if_it_is_allowed(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.h5:data leads to '.*/secret\.bin', .*allow_external: true"):
+        _open(make, tmp_path / "secret.bin", "../secret.bin", "hdf5_samples")
+    source = _open(make, tmp_path / "secret.bin", "../secret.bin", "hdf5_samples", allow_external=True)
+    assert_rows(in_loader(source), [0], {"data": VALUES[None]})
+
+
+@pytest.mark.parametrize("make", [_storage, _link, _soft_link_to_a_link, _virtual])
+def test_names_are_taken_from_the_file_s_folder_wherever_the_program_runs(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir("/")
+    source = _open(make, tmp_path / "mine" / "b.bin", "b.bin")
+    assert_rows(in_loader(source), [5, 2], {"data": VALUES})
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
+@pytest.mark.parametrize("rest", [56, h5py.h5f.UNLIMITED])
+def test_external_storage_that_is_too_short_is_an_error(kind: str, rest: int, tmp_path: Path) -> None:
+    def short(file: h5py.File, target: Path, name: str) -> None:
+        target.write_bytes(VALUES.tobytes()[:90])
+        file.create_dataset("data", VALUES.shape, "f4", external=[(name, 0, 40), (name, 40, rest)])
+
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(SourceError, match=r"a\.h5:data has bytes 40 to 96 of .*b\.bin', which is cut short: it has 90"):
+        _open(short, tmp_path / "mine" / "b.bin", "b.bin", kind)

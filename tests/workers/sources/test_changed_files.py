@@ -1,0 +1,171 @@
+"""Files that somebody writes to or replaces while they are read: an error that names the file, and no other data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SampleError, SourceError
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.stored.rows import StoredRows
+
+from tests.support.pipelines import parameters
+from tests.support.stored import in_loader, opened, rows_of
+
+SAMPLES = 32
+VALUES = np.arange(SAMPLES * 60, dtype=np.float32).reshape(SAMPLES, 60)
+
+
+def _hdf5(path: Path, **layout: Any) -> Source:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=VALUES, **layout)
+    return opened("hdf5", path.parent, ["data"], path=path.name)
+
+
+def _contiguous(path: Path) -> Source:
+    return _hdf5(path)
+
+
+def _gzip(path: Path) -> Source:
+    return _hdf5(path, chunks=(4, 60), compression="gzip")
+
+
+def _lzf(path: Path) -> Source:
+    return _hdf5(path, chunks=(4, 60), compression="lzf")
+
+
+def _samples(path: Path) -> Source:
+    with h5py.File(path, "w") as file:
+        for number, row in enumerate(VALUES):
+            file[f"sample_{number}"] = row
+    return opened("hdf5_samples", path.parent, path=path.name)
+
+
+def _npy(path: Path) -> Source:
+    with path.open("wb") as file:
+        np.save(file, VALUES)
+    return opened("npy", path.parent, data=path.name)
+
+
+def _virtual(path: Path) -> Source:
+    """The data set's bytes lie in a.data, and another file has a view of it."""
+    with h5py.File(path, "w") as file:
+        file["data"] = VALUES
+    layout = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
+    layout[:] = h5py.VirtualSource(path.name, "data", VALUES.shape)
+    with h5py.File(path.with_name("view.h5"), "w") as file:
+        file.create_virtual_dataset("data", layout)
+    return opened("hdf5", path.parent, ["data"], path="view.h5")
+
+
+def _overwrite(path: Path) -> None:
+    """Bytes in place, the size and both times as they were."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size - 60)
+        file.write(bytes(60))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _replace(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    copy.replace(path)
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(bytes(60))
+
+
+def _cut_off(path: Path) -> None:
+    os.truncate(path, 1000)
+
+
+MAKERS = [_contiguous, _gzip, _lzf, _samples, _npy, _virtual]
+
+
+@pytest.mark.parametrize("change", [_overwrite, _replace, _append, _cut_off])
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_file_that_is_changed_under_way_is_an_error_that_names_it(
+    make: Callable[[Path], Source], change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.data"
+    loader = in_loader(make(path))
+    np.testing.assert_array_equal(rows_of(loader, [5, 3])["data"], VALUES[[5, 3]])
+    change(path)
+    with pytest.raises(SourceError, match=r"a\.data"):
+        rows_of(loader, [5, 3])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_file_that_is_overwritten_before_it_is_opened_is_an_error(
+    make: Callable[[Path], Source], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.data"
+    loader = in_loader(make(path))
+    _overwrite(path)
+    with pytest.raises(SourceError, match=r"a\.data: it was changed since it was examined"):
+        rows_of(loader, [5, 3])
+
+
+def test_a_change_while_samples_are_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.data"
+    loader = in_loader(_npy(path))
+    rows_of(loader, [0])
+    read = StoredRows.read
+
+    def overwritten_then_read(*given: Any) -> None:
+        _overwrite(path)
+        read(*given)
+
+    monkeypatch.setattr(StoredRows, "read", overwritten_then_read)
+    with pytest.raises(SourceError, match=r"a\.data: it was changed"):
+        rows_of(loader, [5, 3])
+
+
+def test_a_file_is_looked_at_once_before_and_once_after_whatever_is_read_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in "abc":
+            file[name] = VALUES
+    loader = in_loader(opened("hdf5", tmp_path, ["a", "b", "c"], path="a.h5"))
+    rows_of(loader, [0])
+    looks: list[object] = []
+    for name in ("stat", "fstat", "lseek"):
+        monkeypatch.setattr(os, name, _noted(getattr(os, name), looks))
+    rows_of(loader, list(range(SAMPLES)))
+    assert len(looks) == 2
+
+
+def _noted(function: Callable[..., Any], calls: list[object]) -> Callable[..., Any]:
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    return noted
+
+
+def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, VALUES)
+    given = parameters(source={"npy": {"data": str(path)}}, tops=("data",), batch_size=4, epochs=None)
+    with Pipeline(given) as pipeline:
+        pipeline.release(pipeline.take())
+        _overwrite(path)
+        with pytest.raises(SampleError, match=r"a\.npy") as caught:
+            _read_for_ever(pipeline)
+    assert isinstance(caught.value.__cause__, SourceError)
+
+
+def _read_for_ever(pipeline: Pipeline) -> None:
+    while True:
+        pipeline.release(pipeline.take())

@@ -1,0 +1,54 @@
+"""Only regular files are opened: a FIFO would keep whoever opens it waiting for ever."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SampleError, SourceError
+from blobfeed.workers.sources.images.source import ImageListSource
+
+from tests.support.stored import in_loader, opened, rows_of
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@pytest.fixture(autouse=True)
+def fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("check_files", [True, False])
+def test_a_fifo_in_an_image_list_is_an_error(check_files: bool, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a.jpg 0\n")
+    options = {"path": "list.txt", "new_height": 4, "new_width": 4, "check_files": check_files}
+    with pytest.raises((SourceError, SampleError), match=r"list\.txt line 1: .*a\.jpg .*not a (regular )?file"):
+        rows_of(ImageListSource(options, base_dir=tmp_path), [0])
+
+
+def test_samples_that_are_fifos_are_not_announced(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a.jpg 0\n" * 8)
+    options = {"path": "list.txt", "new_height": 4, "new_width": 4, "check_files": False}
+    with pytest.raises(OSError, match="Illegal seek"):  # which is logged; the read that follows says what it is
+        ImageListSource(options, base_dir=tmp_path).will_need(np.arange(8))
+
+
+def test_a_list_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"image list .*a\.jpg cannot be read: it is not a regular file"):
+        ImageListSource({"path": "a.jpg", "shorter_side": 4}, base_dir=tmp_path)
+
+
+def test_an_array_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"source npy: .*a\.jpg' is not a regular file"):
+        opened("npy", tmp_path, data="a.jpg")
+
+
+def test_a_file_that_became_a_fifo_is_an_error(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 3)))
+    loader = in_loader(opened("npy", tmp_path, data="a.npy"))
+    (tmp_path / "a.npy").unlink()
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(SourceError, match=r"a\.npy: it was changed"):
+        rows_of(loader, [0])

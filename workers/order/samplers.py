@@ -1,0 +1,212 @@
+"""Which samples an epoch has, where something else than `shuffle` says so: weights, classes, a list, a user's function.
+
+A sampler draws a whole epoch, from the epoch's number and a generator keyed by (seed, epoch): so it can be drawn again
+after a restart, and every rank draws the same. What it drew is checked here, before anybody reads a sample.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import SourceError
+from ..base.hooks import SamplerHook
+from ..base.keys import derive_key
+from ..base.specs import IndexArray
+from .sample_rng import seed_globals
+
+Weights = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnEpoch:
+    """`indices`: the samples in their order, shape (samples,). `sizes`: of each batch, if the sampler gave batches."""
+
+    indices: IndexArray
+    sizes: IndexArray | None = None
+
+
+class Sampler(ABC):
+    """`name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells."""
+
+    name: str
+    length: int | None = None
+    gives_batches = False
+    takes_weights = False
+
+    @abstractmethod
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
+        """What epoch `epoch` of a source of `samples` samples has. `weights`: what was set since, if anything."""
+
+
+class WeightedSampler(Sampler):
+    """`draws` samples with replacement, each as often as its share of the weights; without weights all alike."""
+
+    takes_weights = True
+
+    def __init__(self, weights: Weights | None, draws: int) -> None:
+        self.name = "sampler {weights}"
+        self.length = draws
+        self._draws = draws
+        self._weights = weights
+
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
+        weights = self._weights if weights is None else weights
+        if weights is None:
+            return rng.integers(samples, size=self._draws)
+        drawn: IndexArray = rng.choice(samples, self._draws, p=weights / weights.sum())
+        return drawn
+
+
+class SubsetSampler(Sampler):
+    """These samples and no others: as they are listed, or in a new random order in each epoch."""
+
+    def __init__(self, indices: IndexArray, *, shuffle: bool) -> None:
+        self.name = "sampler {indices}"
+        self.length = len(indices)
+        self._indices = indices
+        self._shuffle = shuffle
+
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
+        return rng.permutation(self._indices) if self._shuffle else self._indices
+
+
+class BalancedSampler(Sampler):
+    """`draws` samples, of each class equally many (they differ by one if the classes do not divide `draws`).
+
+    A class with fewer samples than that has each of them equally often, give or take one; one with more gives other
+    samples in other epochs. `labels` is called once, where the sampler runs.
+    """
+
+    def __init__(self, name: str, labels: Callable[[], NDArray[Any]], draws: int) -> None:
+        self.name = f"sampler {{balance: {name}}}"
+        self.length = draws
+        self._draws = draws
+        self._labels = labels
+        self._classes: list[IndexArray] = []
+
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
+        if not self._classes:
+            _, numbers = np.unique(self._labels(), return_inverse=True)
+            ends = np.cumsum(np.bincount(numbers))[:-1]
+            self._classes = np.split(np.argsort(numbers, kind="stable"), ends)
+        each, left = divmod(self._draws, len(self._classes))
+        larger = set(rng.permutation(len(self._classes))[:left].tolist())
+        parts = [repeated(members, each + (k in larger), rng) for k, members in enumerate(self._classes)]
+        return rng.permutation(np.concatenate(parts))
+
+
+class HookSampler(Sampler):
+    """A user's function of (epoch, samples, rng): an epoch's indices, or its batches one by one."""
+
+    def __init__(self, name: str, hook: SamplerHook, *, gives_batches: bool) -> None:
+        self.name = name
+        self.gives_batches = gives_batches
+        self._hook = hook
+
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
+        return self._hook(epoch, samples, rng)
+
+
+class IterableSampler(Sampler):
+    """What can be iterated over again and again: a list, an array, torch's own samplers.
+
+    Each epoch iterates over a fresh copy, seeded by the epoch: torch's samplers keep a state in their `generator`, or
+    in torch's global one, and an epoch must not depend on those before it.
+    """
+
+    def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
+        self.name = name
+        self.gives_batches = gives_batches
+        self.length = len(iterable) if isinstance(iterable, Sized) else None
+        self._iterable = iterable
+
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
+        fresh: Any = copy.deepcopy(self._iterable)
+        inner: Any = getattr(fresh, "sampler", None)  # torch's BatchSampler has one
+        for part in (fresh, inner):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+            if getattr(part, "generator", None) is not None:
+                part.generator.manual_seed(int(rng.integers(1 << 62)))
+        return fresh
+
+
+def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:
+    """`count` of `members`, each equally often, give or take one."""
+    whole, rest = divmod(count, len(members))
+    return np.concatenate([np.tile(members, whole), rng.choice(members, rest, replace=False)])
+
+
+def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
+    """The generator that a sampler gets for an epoch."""
+    return np.random.Generator(np.random.Philox(key=derive_key(seed, "sampler", epoch, bits=128)))
+
+
+def draw_epoch(
+    sampler: Sampler, epoch: int, *, seed: int, samples: int, batch_size: int, weights: Weights | None = None
+) -> DrawnEpoch:
+    """Run `sampler` for one epoch; raises what it raises, SourceError if what it gave is no epoch.
+
+    NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
+    """
+    seed_globals(seed, epoch)
+    what = f"{sampler.name}, epoch {epoch}"
+    drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
+    if sampler.gives_batches:
+        made = _batches(drawn, batch_size, what)
+    else:
+        made = DrawnEpoch(_integers(drawn, what))
+        if not len(made.indices):
+            raise SourceError(f"{what}: it gave no samples: expected at least one index")
+    _check_range(made.indices, samples, what)
+    items = len(made.indices if made.sizes is None else made.sizes)
+    if sampler.length is not None and items != sampler.length:
+        raise SourceError(f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as long")
+    return made
+
+
+def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
+    batches = []
+    for number, batch in enumerate(drawn):
+        indices = _integers(batch, f"{what}, batch {number}")
+        if not 0 < len(indices) <= batch_size:
+            raise SourceError(
+                f"{what}: batch {number} has {len(indices)} samples: expected 1 to batch_size={batch_size}"
+            )
+        batches.append(indices)
+    if not batches:
+        raise SourceError(f"{what}: it gave no batches: expected at least one")
+    return DrawnEpoch(np.concatenate(batches), np.array([len(batch) for batch in batches], np.int64))
+
+
+def _integers(drawn: Any, what: str) -> IndexArray:
+    """As int64, not a copy of what is such an array already; shape (count,)."""
+    try:
+        array = drawn if isinstance(drawn, np.ndarray) else np.asarray(list(drawn))
+    except TypeError:
+        raise SourceError(f"{what}: it gave {drawn!r}: expected sample indices, an array or any iterable") from None
+    if array.ndim != 1:
+        raise SourceError(f"{what}: it gave an array of shape {array.shape}: expected one axis, the samples' indices")
+    if len(array) and array.dtype.kind not in "iu":
+        hint = "; a mask becomes indices by np.flatnonzero" if array.dtype.kind == "b" else ""
+        raise SourceError(
+            f"{what}: its first index is {array[0]!r}, of type {array.dtype}: expected whole numbers{hint}"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _check_range(indices: IndexArray, samples: int, what: str) -> None:
+    if int(indices.min()) >= 0 and int(indices.max()) < samples:
+        return
+    position = int(np.flatnonzero((indices < 0) | (indices >= samples))[0])
+    raise SourceError(
+        f"{what}: the index at position {position} is {indices[position]}: expected 0 to {samples - 1}, for the "
+        f"source has {samples} samples"
+    )

@@ -1,0 +1,121 @@
+"""The weights that a user has set while the pipeline runs, and from where on each of them counts. Pure.
+
+What the weights of a row are must not depend on how far the loaders were ahead when they were set. So a change counts
+from a batch that cannot have been planned yet, by the number of slots alone, and every process asks the same function.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.errors import ParameterError
+from .samplers import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsChange:
+    """`version` counts from 1. It holds for the rows of batches >= from_batch in epochs >= from_epoch."""
+
+    version: int
+    from_batch: int
+    from_epoch: int
+
+
+def version_at(changes: Iterable[WeightsChange], batch: int, epoch: int) -> int:
+    """The newest change that holds for the rows of `epoch` in `batch`; 0 for the sampler's own weights."""
+    held = (change.version for change in changes if change.from_batch <= batch and change.from_epoch <= epoch)
+    return max(held, default=0)
+
+
+def without_superseded(changes: Iterable[WeightsChange], batch: int, epoch: int) -> list[WeightsChange]:
+    """`changes` without those that no row from `batch` and `epoch` on is drawn by."""
+    kept: list[WeightsChange] = []
+    for change in sorted(changes, key=lambda each: -each.version):
+        first_batch, first_epoch = max(change.from_batch, batch), max(change.from_epoch, epoch)
+        if not version_at(kept, first_batch, first_epoch):
+            kept.insert(0, change)
+    return kept
+
+
+class NewWeights(NamedTuple):
+    """What a change is, and which versions nobody needs any more."""
+
+    change: WeightsChange
+    weights: Weights
+    gone: list[int]
+
+
+@dataclass(slots=True)
+class WeightsLog:
+    """The changes, each with its weights; the trainer adds to it, and the children have it as it was at the start."""
+
+    changes: list[WeightsChange] = field(default_factory=list)
+    weights: dict[int, Weights] = field(default_factory=dict)
+    newest: int = 0
+    _text: tuple[list[WeightsChange], str] = field(default=([], ""), repr=False)
+
+    def add(self, from_batch: int, from_epoch: int, weights: Weights) -> WeightsChange:
+        self.newest += 1
+        self.changes.append(WeightsChange(self.newest, from_batch, from_epoch))
+        self.weights[self.newest] = weights
+        return self.changes[-1]
+
+    def forget(self, batch: int, epoch: int) -> list[int]:
+        """Drop what no row from there on is drawn by; returns the versions."""
+        kept = without_superseded(self.changes, batch, epoch)
+        gone = [change.version for change in self.changes if change not in kept]
+        self.changes = kept
+        for version in gone:
+            del self.weights[version]
+        return gone
+
+    def as_text(self, batch: int, epoch: int) -> str:
+        """All that rows from there on may be drawn by, for a state; "" if that is nothing."""
+        kept = without_superseded(self.changes, batch, epoch)
+        if self._text[0] == kept:
+            return self._text[1]
+        rows = []
+        for each in kept:
+            packed = zlib.compress(self.weights[each.version].tobytes(), 1)
+            rows.append((each.from_batch, each.from_epoch, base64.b64encode(packed).decode()))
+        self._text = kept, json.dumps(rows) if rows else ""
+        return self._text[1]
+
+    @classmethod
+    def from_text(cls, text: str, samples: int) -> WeightsLog:
+        """Raises ParameterError."""
+        log = cls()
+        try:
+            for from_batch, from_epoch, packed in json.loads(text) if text else ():
+                weights = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.float64)
+                log.add(int(from_batch), int(from_epoch), check_weights(weights, samples, "the state's weights"))
+        except (ValueError, TypeError, zlib.error, binascii.Error) as error:
+            if isinstance(error, ParameterError):
+                raise
+            raise ParameterError(f"the state's weights are not what state_dict gave: {text[:80]!r}") from None
+        return log
+
+
+def check_weights(values: object, samples: int, what: str) -> Weights:
+    """`values` as float64, shape (samples,), in memory of its own; raises ParameterError."""
+    try:
+        weights = np.array(values, np.float64)
+    except (ValueError, TypeError) as error:
+        raise ParameterError(f"{what}: expected {samples} numbers, one for each sample: {error}") from None
+    if weights.shape != (samples,):
+        raise ParameterError(f"{what}: got the shape {weights.shape}, expected ({samples},), a number for each sample")
+    if len(wrong := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise ParameterError(
+            f"{what}: the weight of sample {wrong[0]} is {weights[wrong[0]]}: expected a finite number, at least 0"
+        )
+    if not weights.any():
+        raise ParameterError(f"{what}: all weights are 0: expected at least one above 0")
+    return weights

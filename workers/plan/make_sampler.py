@@ -1,0 +1,195 @@
+"""From the parameters `sampler` and `batch_sampler`, or a user's hooks, to the sampler of a run; opens and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.checks import check_options
+from ..base.errors import ParameterError
+from ..base.hooks import Hooks
+from ..base.parameters import Parameters, Positive
+from ..base.source import Source
+from ..base.specs import allocate_rows
+from ..order.samplers import (
+    BalancedSampler,
+    HookSampler,
+    IterableSampler,
+    Sampler,
+    SubsetSampler,
+    WeightedSampler,
+)
+from ..order.weights_log import check_weights
+from ..sources.stream import StreamSource
+
+OpenField = Callable[[str], Source | StreamSource]
+
+_LABELS_AT_ONCE = 4096
+_LABELS_BYTES = 8 << 20
+
+
+class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `sampler:` declares: one of the first three, or draws alone."""
+
+    weights: Any = None
+    balance: str | None = None
+    indices: Any = None
+    draws: Positive | None = None
+
+
+def make_sampler(
+    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, base_dir: Path, open_field: OpenField
+) -> Sampler | None:
+    """None if `shuffle` decides; raises ParameterError, SourceError. `open_field`: opens what is declared, for one."""
+    declared = {"sampler": parameters.sampler, "batch_sampler": parameters.batch_sampler}
+    told = {name: value for name, value in declared.items() if value is not None}
+    overridden = [name for name in declared if getattr(hooks, name) is not None]
+    if not told and not overridden:
+        return None
+    if len(told) + len(overridden) > 1:
+        raise ParameterError(
+            f"several things say which samples an epoch has: {', '.join([*told, *(f'{n}()' for n in overridden)])}; "
+            "keep one of them"
+        )
+    if isinstance(source, StreamSource):
+        raise ParameterError(f"{[*told, *overridden][0]} needs samples that have indices, and a stream's have none")
+    _check_beside(parameters, may_shuffle=_lists_indices(parameters.sampler))
+    if overridden:
+        name = overridden[0]
+        return HookSampler(f"{name}()", getattr(hooks, name), gives_batches=name == "batch_sampler")
+    if isinstance(parameters.sampler, Mapping):
+        options = check_options(parameters.sampler, SamplerOptions, "sampler")
+        return _declared(options, parameters, source, base_dir, open_field)
+    return _given(*next(iter(told.items())), parameters, len(source))
+
+
+class Labels:
+    """Called by the sampler, in its own process: the field of every sample, shape (samples,)."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source = source
+        self._name = name
+
+    def __call__(self) -> NDArray[Any]:
+        source, samples = self._source, len(self._source)
+        sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
+        block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
+        rows = allocate_rows(source.specs, block)
+        labels = np.empty(samples, source.specs[self._name].dtype)
+        for first in range(0, samples, block):
+            count = min(block, samples - first)
+            out = {name: each[:count] for name, each in rows.items()}
+            source.read(np.arange(first, first + count, dtype=np.int64), out)
+            labels[first : first + count] = np.asarray(out[self._name]).reshape(count)
+        source.close()
+        return labels
+
+
+def _declared(
+    options: SamplerOptions, parameters: Parameters, source: Source, base_dir: Path, open_field: OpenField
+) -> Sampler:
+    samples = len(source)
+    ways = [name for name in ("weights", "balance", "indices") if getattr(options, name) is not None]
+    if len(ways) > 1 or not (ways or options.draws) or (ways == ["indices"] and options.draws):
+        raise ParameterError(
+            f"sampler is {dict(parameters.sampler)!r}: expected one of {{weights: FILE, draws: n}}, "
+            "{balance: FIELD}, {indices: FILE}, or {draws: n} for equal weights"
+        )
+    if options.indices is not None:
+        return _subset(options.indices, parameters, samples, base_dir, "sampler.indices")
+    draws = options.draws or samples
+    if options.balance is not None:
+        # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
+        declared = parameters.mix or any((parameters.source or {}).values())
+        labels = _labels(open_field(options.balance) if declared else source, options.balance)
+        return BalancedSampler(options.balance, labels, draws)
+    if options.weights is None:
+        return WeightedSampler(None, draws)
+    values = _numbers(options.weights, base_dir, "sampler.weights")
+    return WeightedSampler(check_weights(values, samples, "sampler.weights"), draws)
+
+
+def _labels(source: Source | StreamSource, name: str) -> Labels:
+    if not isinstance(source, Source) or name not in source.specs:
+        names = ", ".join(source.specs)
+        raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
+    spec = source.specs[name]
+    if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubf":
+        raise ParameterError(f"sampler.balance is {name!r}, which is {spec}: expected one number for each sample")
+    return Labels(source, name)
+
+
+def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampler:
+    gives_batches = name == "batch_sampler"
+    if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str) and not gives_batches:
+        return _subset(value, parameters, samples, Path(), name)
+    if callable(value):
+        return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
+    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
+        return IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
+    also = "" if gives_batches else " or a mapping with weights, balance or indices,"
+    raise ParameterError(
+        f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
+        "as one of torch's samplers"
+    )
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _lists_indices(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "indices" in value
+    return isinstance(value, np.ndarray | Sequence)
+
+
+def _subset(value: Any, parameters: Parameters, samples: int, base_dir: Path, what: str) -> SubsetSampler:
+    indices = _numbers(value, base_dir, what)
+    if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
+        raise ParameterError(
+            f"{what} has the shape {indices.shape} and the type {indices.dtype}: expected a list of whole numbers"
+        )
+    if len(wrong := np.flatnonzero((indices < 0) | (indices >= samples))):
+        raise ParameterError(
+            f"{what}: the index at position {wrong[0]} is {indices[wrong[0]]}: expected 0 to {samples - 1}"
+        )
+    return SubsetSampler(indices.astype(np.int64), shuffle=bool(parameters.shuffle))
+
+
+def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
+    """An array or a list as it is; a path is a .npy file, or text with a number on each line."""
+    if not isinstance(value, str | Path):
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise ParameterError(f"{what}: expected a file, or a list of numbers: {error}") from None
+    path = base_dir / Path(value).expanduser()
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path))
+        words = path.read_text().split()
+        return np.array([int(word) if word.lstrip("-").isdigit() else float(word) for word in words])
+    except (OSError, ValueError) as error:
+        raise ParameterError(
+            f"{what} is {str(value)!r}: {path} cannot be read as a .npy file, or as text with a number on each line: "
+            f"{error}"
+        ) from error
+
+
+def _check_beside(parameters: Parameters, *, may_shuffle: bool) -> None:
+    """Parameters that say something else about the order."""
+    if parameters.shuffle and not (may_shuffle and parameters.shuffle is True):
+        raise ParameterError(
+            f"shuffle is {parameters.shuffle!r}, and a sampler gives the order: leave shuffle out (true shuffles a "
+            "list of indices, and nothing else)"
+        )
+    if parameters.rand_skip:
+        raise ParameterError(f"rand_skip is {parameters.rand_skip}, and a sampler gives the order: skip in the sampler")
+    if not parameters.in_order:
+        raise ParameterError("in_order is false: the batches of a sampler come in order")

@@ -1,0 +1,172 @@
+"""The plan of a run whose epochs a sampler draws: samples have indices, and which ones come is known an epoch ahead."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+
+from ..base.errors import ParameterError, SourceError
+from ..base.specs import NamedRows, Rows
+from ..loading.sampled_worker import SampledWorker
+from ..order.batches import Batches
+from ..order.samplers import Sampler
+from ..order.weights_log import NewWeights, WeightsLog, check_weights
+from ..transport.messages import Announce
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import LoaderStatus
+from .batch import Batch
+from .indexed_plan import IndexedPlan
+from .packed import Packed
+from .plan import Plan, Progress, State, check_state
+from .sampled_schedule import AboutSampler, SampledSchedule
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledPlan(Plan):
+    """`epoch`, `position`: where the first round begins, counted in samples, or in batches if the sampler gives some.
+
+    `source_samples`: what the sampler may draw from.
+    """
+
+    sampler: Packed[Sampler]
+    about: AboutSampler
+    source_samples: int
+    batches_in_slot: int
+    epoch: int = 0
+    position: int = 0
+    log: WeightsLog = field(default_factory=WeightsLog)
+
+    needs_sampler = True
+    ends = "all batches have been delivered"
+
+    @classmethod
+    def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
+        """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
+        about = AboutSampler(sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights)
+        shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
+        made = cls(
+            **shared,
+            # The modules of a sampler are its own process's to import: torch, often, which no loader needs.
+            sampler=Packed(sampler),
+            about=about,
+            source_samples=samples,
+            batches_in_slot=plan.batches_per_slot,
+        )
+        _ = made.batches  # checks what can be checked before the first epoch is drawn
+        return made
+
+    @property
+    def batches_per_slot(self) -> int:
+        return self.batches_in_slot
+
+    @property
+    def samples(self) -> int:
+        if self.about.length is None or self.about.gives_batches:
+            raise SourceError(f"{self.about.name} says how many samples an epoch has when it has drawn it")
+        return self.about.length
+
+    @cached_property
+    def batches(self) -> Batches | None:
+        """Counted in items."""
+        items, given = self.about.length, self.parameters
+        if items is None:
+            return None
+        each = 1 if self.about.gives_batches else given.batch_size
+        start = self.epoch * items + self.position
+        return Batches(items, each, given.last_batch, given.epochs, given.rank or 0, given.world_size or 1, start)
+
+    # ---- for the trainer
+
+    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        size, replaced = self.parameters.batch_size, dict(announce.replaced)
+        batches = []
+        for offset, drawn in enumerate(announce.drawn):
+            first, end = offset * size, offset * size + drawn.rows
+            tops = {name: top[first:end] for name, top in rows.items()}
+            mine = {row - first: index for row, index in replaced.items() if first <= row < end}
+            number = self.first_number + announce.group * self.batches_in_slot + offset
+            batches.append(
+                Batch(number, drawn.epoch, drawn.position, drawn.rows, tops, announce.group, None, mine, drawn=drawn)
+            )
+        return batches
+
+    def begin(self) -> SampledProgress:
+        return SampledProgress(self, 0, self.epoch, self.position)
+
+    def resumed(self, state: Mapping[str, object]) -> SampledPlan:
+        checked = check_state(state, self.begin().state(), ("samples", "seed", "sampler"))
+        log = WeightsLog.from_text(str(checked["weights"]), self.source_samples)
+        if log.changes and not self.about.takes_weights:
+            raise ParameterError(f"the state has weights, and {self.about.name} takes none")
+        epoch, position, number = (int(checked[name]) for name in ("epoch", "position", "batches"))
+        return replace(self, epoch=epoch, position=position, first_number=number, log=log)
+
+    def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
+        if not self.about.takes_weights or not isinstance(progress, SampledProgress):
+            raise ParameterError(
+                f"set_weights: this pipeline has {self.about.name}, which has no weights: declare "
+                "sampler: {weights: FILE, draws: n}, or {draws: n} to begin with equal ones"
+            )
+        checked = check_weights(weights, self.source_samples, "set_weights")
+        from_batch = progress.number
+        if started:
+            # Planned are at most as many groups as there are slots, beyond those that the trainer has released.
+            ahead = (progress.taken + self.parameters.device_prefetch) // self.batches_in_slot + self.slots
+            from_batch = self.first_number + ahead * self.batches_in_slot
+        begun = progress.position > 0 and not at_once
+        change = self.log.add(from_batch, progress.epoch + begun, checked)
+        return NewWeights(change, checked, self.log.forget(progress.number, progress.epoch))
+
+    # ---- for the others
+
+    def schedule(self) -> SampledSchedule:
+        return SampledSchedule(
+            self.parameters,
+            self.about,
+            self.batches_in_slot,
+            self.epoch,
+            self.position,
+            self.first_number,
+            list(self.log.changes),
+        )
+
+    def worker(
+        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+    ) -> SampledWorker:
+        return SampledWorker(self.decoded.value, SharedFile(drawn), self.parameters, slots, status, channel)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledProgress:
+    """Where the next round begins."""
+
+    plan: SampledPlan
+    taken: int
+    epoch: int
+    position: int
+
+    @property
+    def number(self) -> int:
+        return self.plan.first_number + self.taken
+
+    def after(self, batch: Batch) -> SampledProgress:
+        drawn = batch.drawn
+        if drawn is None:
+            raise TypeError(f"batch {batch.number} of a sampler came without saying where the next one begins")
+        return SampledProgress(self.plan, self.taken + 1, drawn.end_epoch, drawn.end_position)
+
+    def state(self) -> State:
+        return {
+            "version": _STATE_VERSION,
+            "batches": self.number,
+            "epoch": self.epoch,
+            "position": self.position,
+            "samples": self.plan.source_samples,
+            "seed": self.plan.parameters.seed,
+            "sampler": self.plan.about.name,
+            "weights": self.plan.log.as_text(self.number, self.epoch),
+        }

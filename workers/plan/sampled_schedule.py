@@ -1,0 +1,325 @@
+"""What the assembler makes next when a sampler says which samples an epoch has. Pure, but for reading shared memory.
+
+How long an epoch is becomes known when it has been drawn, by another process, one epoch ahead. From then on it is cut
+into rounds, one batch for each rank, as batches.py does it for epochs of equal length. An *item* is what is dealt to
+the ranks: a sample, or a whole batch if the sampler gives batches.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..base.parameters import Parameters
+from ..base.specs import IndexArray
+from ..order.weights_log import WeightsChange, version_at, without_superseded
+from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows
+
+_INDEX_BYTES = 8
+
+_Key = tuple[int, int]
+"""An epoch, and the version of the weights that it was drawn with."""
+
+ReadIndices = Callable[[int, int], IndexArray]
+"""(offset in bytes, count) → the indices there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AboutSampler:
+    """What the assembler knows of the sampler, which it never unpickles."""
+
+    name: str
+    length: int | None
+    gives_batches: bool
+    takes_weights: bool
+
+    @property
+    def items(self) -> str:
+        return "batches" if self.gives_batches else "samples"
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """A drawn epoch. `starts`: where each of its batches begins, and the end, if the sampler gave batches."""
+
+    offset: int
+    size: int
+    items: int
+    starts: IndexArray | None = None
+    failure: DrawFailed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """`rows` rows of an epoch from its sample `first` on."""
+
+    key: _Key
+    offset: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """One batch of this rank. `end`: epoch and item where the next round begins."""
+
+    runs: tuple[_Run, ...]
+    end: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+
+def _nothing_to_read(_offset: int, count: int) -> IndexArray:
+    return np.full(count, -1, np.int64)
+
+
+@dataclass(slots=True)
+class SampledSchedule:
+    """`epoch`, `position`: where the next round begins, an item of the epoch. `number`: of its batch, over all runs."""
+
+    parameters: Parameters
+    about: AboutSampler
+    batches_per_slot: int
+    epoch: int
+    position: int
+    number: int
+    changes: list[WeightsChange]
+    """Of the weights."""
+    read: ReadIndices = _nothing_to_read
+    """Set by the process that has the shared file."""
+    can_be_cut: bool = True
+    _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
+    _needed: _Key | None = None
+    _asked: tuple[Draw, _Key] | None = None
+    _requests: int = 0
+    _file_end: int = 0
+    _freed: list[tuple[int, int]] = field(default_factory=list)
+    _pending: list[_Placed] = field(default_factory=list)
+    _groups: dict[int, list[_Placed]] = field(default_factory=dict)
+    _is_over: bool = False
+    _failure: DrawFailed | None = None
+
+    # ---- epochs
+
+    def wanted(self) -> Draw | None:
+        """What the sampler is to draw now, the same until it is answered; None if nothing is needed."""
+        if self._asked is None and (key := self._next_key()) is not None:
+            self._requests += 1
+            self._asked = Draw(self._requests, *key, self._file_end), key
+        return None if self._asked is None else self._asked[0]
+
+    def _next_key(self) -> _Key | None:
+        """The epoch that batches wait for, else the one behind the current."""
+        if self._is_over:
+            return None
+        epochs = self.parameters.epochs
+        ahead = [epoch for epoch in (self.epoch, self.epoch + 1) if epochs is None or epoch < epochs]
+        keys = [] if self._needed is None else [self._needed]
+        keys += [self._key(epoch) for epoch in ahead]
+        return next((key for key in keys if key not in self._drawn), None)
+
+    def note_drawn(self, answer: Drawn | DrawFailed, sizes: IndexArray | None = None) -> bool:
+        """The sampler's answer, with the sizes of the batches, if it gave batches; False if nobody had asked."""
+        if self._asked is None or answer.request != self._asked[0].request:
+            return False
+        (draw, key), self._asked = self._asked, None
+        if isinstance(answer, DrawFailed):
+            self._drawn[key] = _Epoch(draw.offset, 0, 0, failure=answer)
+            return True
+        size = _INDEX_BYTES * (answer.indices + answer.batches)
+        starts = None if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
+        self._drawn[key] = _Epoch(draw.offset, size, answer.indices if sizes is None else answer.batches, starts)
+        self._file_end = draw.offset + size
+        return True
+
+    def note_weights(self, change: WeightsChange) -> None:
+        self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
+
+    def freed(self) -> list[tuple[int, int]]:
+        """(offset, size) of what nobody needs any more in the file; each is told once."""
+        in_use = {
+            run.key for group in (*self._groups.values(), self._pending) for placed in group for run in placed.runs
+        }
+        for key in [key for key in self._drawn if key not in in_use and key != self._needed]:
+            if key[0] < self.epoch or key != self._key(key[0]):
+                epoch = self._drawn.pop(key)
+                self._freed.append((epoch.offset, epoch.size))
+        freed, self._freed = self._freed, []
+        return freed
+
+    def _key(self, epoch: int) -> _Key:
+        return epoch, version_at(self.changes, self.number, epoch)
+
+    def _epoch_drawn(self, epoch: int) -> _Epoch | None:
+        """None while it is awaited, or if there is none: then nothing follows."""
+        key = self._key(epoch)
+        found = self._drawn.get(key)
+        self._needed = key if found is None else None
+        if found is not None and found.failure is not None:
+            self._stop(found.failure)
+            return None
+        return found
+
+    def _stop(self, failure: DrawFailed | str) -> None:
+        self._is_over = True
+        self._failure = DrawFailed(0, failure) if isinstance(failure, str) else failure
+
+    # ---- batches
+
+    def has(self, group: int) -> bool:
+        if group in self._groups:
+            return True
+        while len(self._pending) < self.batches_per_slot and (placed := self._place()) is not None:
+            self._pending.append(placed)
+        if len(self._pending) == self.batches_per_slot or (self._pending and self._is_over):
+            self._groups[group], self._pending = self._pending, []
+        return group in self._groups
+
+    def _place(self) -> _Placed | None:
+        given, world_size = self.parameters, self.parameters.world_size or 1
+        each = 1 if self.about.gives_batches else given.batch_size
+        left = self._left_in_epoch(each * world_size)
+        if not left:
+            return None
+        items, first = each * world_size, (given.rank or 0) * each
+        if given.last_batch == "partial" and left < items:
+            items, rank = left, given.rank or 0
+            each, longer = divmod(items, world_size)
+            first, each = rank * each + min(rank, longer), each + (rank < longer)
+        found = self._walk(items)
+        if found is None:
+            return None
+        epoch, end, last = found[-1]
+        least = each * world_size if given.last_batch == "drop" else 1
+        next_round = (epoch, end) if last.items - end >= least else (epoch + 1, 0)
+        placed = _Placed(tuple(self._runs(found, first, first + each)), next_round)
+        self.epoch, self.position = placed.end
+        self.number += 1
+        return placed
+
+    def _left_in_epoch(self, round_items: int) -> int:
+        """Items from the position to the end of the epoch, which goes on to the next one if there is no round left.
+
+        0 if the epoch is awaited, or nothing follows.
+        """
+        given = self.parameters
+        while not self._is_over:
+            if given.epochs is not None and self.epoch >= given.epochs:
+                self._is_over = True
+                break
+            drawn = self._epoch_drawn(self.epoch)
+            if drawn is None:
+                break
+            left = drawn.items - self.position
+            what = f"{self.about.name}, epoch {self.epoch}: it gave {drawn.items} {self.about.items}"
+            if left < 0:
+                self._stop(f"{what}, and the state to go on from stands behind {self.position}: use the same sampler")
+            elif given.last_batch == "partial" and 0 < left < (given.world_size or 1):
+                self._stop(
+                    f"{what}, of which {left} are left for the last round of {given.world_size} ranks, so some would "
+                    "get none: use last_batch 'wrap' or 'drop'"
+                )
+            elif given.last_batch == "drop" and not self.position and left < round_items:
+                self._stop(
+                    f"{what}, and last_batch is 'drop': a full round of all ranks needs {round_items}; give more, or "
+                    "use last_batch 'wrap' or 'partial'"
+                )
+            elif left and (given.last_batch != "drop" or left >= round_items):
+                return left
+            else:
+                self.epoch, self.position = self.epoch + 1, 0
+        return 0
+
+    def _walk(self, items: int) -> list[tuple[int, int, _Epoch]] | None:
+        """(epoch, item behind the last one, epoch's contents) of all epochs in which the next `items` items lie."""
+        found, epoch, position = [], self.epoch, self.position
+        while items:
+            drawn = self._epoch_drawn(epoch)
+            if drawn is None:
+                return None
+            taken = min(items, drawn.items - position)
+            found.append((epoch, position + taken, drawn))
+            items, epoch, position = items - taken, epoch + 1, 0
+        return found
+
+    def _runs(self, found: list[tuple[int, int, _Epoch]], first: int, end: int) -> Iterator[_Run]:
+        """The rows of the round's items first … end-1."""
+        begin, position = 0, self.position
+        for epoch, stop, drawn in found:
+            low, high = max(first - begin, 0) + position, min(end - begin, stop - position) + position
+            if low < high:
+                if drawn.starts is not None:
+                    low, high = int(drawn.starts[low]), int(drawn.starts[high])
+                yield _Run(self._key(epoch), drawn.offset + _INDEX_BYTES * low, low, high - low)
+            begin, position = begin + stop - position, 0
+
+    # ---- what the ledger and the assembly ask
+
+    def rows_of(self, group: int) -> int:
+        return len(self._groups[group]) * self.parameters.batch_size
+
+    def affinity(self, _group: int, _row: int) -> None:
+        return None
+
+    def stream_batch(self, _group: int) -> None:
+        return None
+
+    def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
+        """Where the indices of these rows lie."""
+        return tuple(self._located(group, first_row, first_row + rows))
+
+    def _located(self, group: int, first_row: int, end_row: int) -> Iterator[DrawnRows]:
+        for number, placed in enumerate(self._groups[group]):
+            row = number * self.parameters.batch_size
+            for run in placed.runs:
+                begin, end = max(first_row, row), min(end_row, row + run.rows)
+                if begin < end:
+                    past = begin - row
+                    yield DrawnRows(begin, end - begin, run.offset + _INDEX_BYTES * past, run.key[0], run.first + past)
+                row += run.rows
+
+    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
+        size, placed = self.parameters.batch_size, self._groups[group]
+        return tuple(each.rows for number, each in enumerate(placed) if number * size + each.rows <= good_rows)
+
+    def note_done(self, group: int, stream_rows: int) -> None:
+        """All that was asked for is there."""
+
+    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
+        runs = list(self._located(group, 0, self.rows_of(group)))
+        run = runs[max(0, bisect.bisect_right([each.row for each in runs], row) - 1)]
+        within = min(row - run.row, run.count - 1)
+        return run.epoch, int(self.read(run.offset + _INDEX_BYTES * within, 1)[0]), ""
+
+    def announcement(
+        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
+    ) -> Announce | None:
+        size, placed = self.parameters.batch_size, self._groups.pop(group)
+        good = [each for n, each in enumerate(placed) if good_rows < 0 or n * size + each.rows <= good_rows]
+        return Announce(group, slot, replaced, drawn=tuple(map(self._told, good))) if good else None
+
+    def _told(self, placed: _Placed) -> DrawnBatch:
+        first, rows = placed.runs[0], tuple((run.key[0], run.rows) for run in placed.runs)
+        indices = b"".join(self.read(run.offset, run.rows).tobytes() for run in placed.runs)
+        return DrawnBatch(placed.rows, first.key[0], first.first, *placed.end, rows, indices)
+
+    @property
+    def _all_announced(self) -> bool:
+        return self._is_over and not self._groups and not self._pending
+
+    @property
+    def complaint(self) -> str:
+        return self._failure.text if self._failure is not None and self._all_announced else ""
+
+    @property
+    def cause(self) -> tuple[int, str]:
+        return (0, "") if self._failure is None else (self._failure.cause, self._failure.traceback)
+
+    @property
+    def finished(self) -> bool:
+        return self._failure is None and self._all_announced

@@ -1,0 +1,88 @@
+"""The process that runs the sampler: takes requests for epochs, puts their indices into shared memory, says so.
+
+    assembler → sampler   Draw(request, epoch)           over a socket pair that is made before the nursery is forked
+    sampler → assembler   Drawn(request, indices)  or  DrawFailed(request, why)
+
+It is forked from the nursery like a loader, and a dead one is replaced like a loader: an epoch is drawn again from the
+seed. So user code that takes long, crashes or hangs is in nobody's way. It works one epoch ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import numpy as np
+
+from ..base.errors import SourceError
+from ..order.samplers import Sampler, Weights, draw_epoch
+from ..plan.sampled_plan import SampledPlan
+from ..transport.error_channel import describe, send_exception, summary_of
+from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler, Opener, Sealer
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import Activity, StatusBoard
+from .config import Config
+
+FRAME_BYTES = 1 << 17
+"""The longest is DrawFailed with a traceback of 32,768 characters."""
+
+
+def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> None:
+    """The whole life of the sampler's process, on `line` of the status board."""
+    os.environ["BLOBFEED_ROLE"] = "sampler"
+    if not isinstance(config.plan, SampledPlan):
+        raise TypeError(f"a {type(config.plan).__name__} has no sampler to run")
+    status = StatusBoard(config.descriptors.board, config.plan.status_lines).line(line)
+    status.begin(number, os.getpid())
+    channel = socket.socket(fileno=config.descriptors.errors)
+    drawer = _Drawer(config.plan, SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights))
+    sealer, opener = Sealer(config.key), Opener[Draw](config.key, Draw)
+    status.write(Activity.WAITING)
+    while frame := link.recv(FRAME_BYTES):
+        request = opener.open(frame)
+        if request is None:
+            continue
+        status.write(Activity.SAMPLING, request.epoch)
+        link.send(sealer.seal(drawer.answer(request, channel)))
+        status.write(Activity.WAITING)
+
+
+class _Drawer:
+    def __init__(self, plan: SampledPlan, drawn: SharedFile, weights: SharedFile) -> None:
+        self._plan = plan
+        self._drawn = drawn
+        self._weights = weights
+        self._sampler: Sampler | None = None
+
+    def answer(self, request: Draw, channel: socket.socket) -> FromSampler:
+        try:
+            return self._draw(request)
+        except SourceError as error:
+            return DrawFailed(request.request, str(error))
+        except Exception as error:
+            text = f"{self._plan.about.name}, epoch {request.epoch}: it raised {summary_of(error)}"
+            return DrawFailed(request.request, text, send_exception(channel, error), describe(error))
+
+    def _draw(self, request: Draw) -> Drawn:
+        plan, weights = self._plan, self._weights_of(request.weights)
+        self._sampler = self._sampler or plan.sampler.value
+        epoch = draw_epoch(
+            self._sampler,
+            request.epoch,
+            seed=plan.parameters.seed,
+            samples=plan.source_samples,
+            batch_size=plan.parameters.batch_size,
+            weights=weights,
+        )
+        end = self._drawn.write(request.offset, epoch.indices)
+        if epoch.sizes is not None:
+            self._drawn.write(end, epoch.sizes)
+        return Drawn(request.request, len(epoch.indices), 0 if epoch.sizes is None else len(epoch.sizes))
+
+    def _weights_of(self, version: int) -> Weights | None:
+        if version == 0:
+            return None
+        if version in self._plan.log.weights:
+            return self._plan.log.weights[version]
+        samples = self._plan.source_samples
+        return self._weights.read(8 * samples * version, samples, np.float64)

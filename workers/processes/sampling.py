@@ -1,0 +1,125 @@
+"""The assembler's side of the sampler's process: asks for what the schedule wants, replaces a dead process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+
+import numpy as np
+
+from ..base.specs import IndexArray
+from ..plan.sampled_schedule import SampledSchedule
+from ..transport.messages import Draw, DrawFailed, FromSampler, Opener, Sealer
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import StatusBoard
+from .config import Config
+from .ledger import ENOUGH_TO_CONVICT, Weight
+from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
+from .process import exit_in_words, send_signal
+from .sampler import FRAME_BYTES
+
+_log = logging.getLogger("blobfeed")
+
+
+class Sampling:
+    """At most one process at a time; it has a negative number in the nursery, each its own."""
+
+    def __init__(
+        self, config: Config, nursery: Nursery, link: socket.socket, board: StatusBoard, schedule: SampledSchedule
+    ) -> None:
+        self.link = link
+        self._task_timeout_s = config.plan.parameters.task_timeout_s
+        self._nursery = nursery
+        self._line = config.plan.status_lines - 1
+        self._status = board.line(self._line)
+        self.schedule = schedule
+        self._drawn = SharedFile(config.descriptors.drawn)
+        self.schedule.read = lambda offset, count: self._drawn.read(offset, count, np.int64)
+        self._sealer = Sealer(config.key)
+        self._answers: Opener[FromSampler] = Opener(config.key, FromSampler)
+        self._processes = 0
+        self._handle: int | None = None
+        """-1 until the nursery says that the process has started; None if there is none."""
+        self._sent: Draw | None = None
+        self._deadline = 0.0
+        self._killed = False
+        self._suspicion = 0
+        self._deaths = 0
+
+    def turn(self, now: float) -> None:
+        """Ask for what is wanted next; give back the memory of epochs that are over. Raises NurseryDied."""
+        for offset, size in self.schedule.freed():
+            self._drawn.free(offset, size)
+        wanted = self.schedule.wanted()
+        if wanted is None:
+            return
+        if self._handle is None:
+            self._processes += 1
+            self._handle, self._killed, self._sent = -1, False, None
+            self._status.begin(-self._processes, 0)
+            self._nursery.spawn(-self._processes, self._line)
+        if self._sent != wanted:
+            # A dead process may have left the request in the socket: then it is drawn twice, with the same result.
+            self.link.send(self._sealer.seal(wanted))
+            self._sent, self._deadline = wanted, now + self._task_timeout_s
+
+    def receive(self) -> None:
+        """Take what the process has answered."""
+        while frame := _next_frame(self.link):
+            answer = self._answers.open(frame)
+            draw = self._sent
+            if answer is None or draw is None or answer.request != draw.request:
+                continue
+            sizes = None
+            if not isinstance(answer, DrawFailed) and answer.batches:
+                sizes = self._drawn.read(draw.offset + 8 * answer.indices, answer.batches, np.int64)
+            self._answer(answer, sizes)
+
+    def _answer(self, answer: FromSampler, sizes: IndexArray | None = None) -> None:
+        self.schedule.note_drawn(answer, sizes)
+        self._sent, self._suspicion, self._deaths = None, 0, 0
+
+    def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> None:
+        """What the nursery has told of the process."""
+        if isinstance(event, LoaderStarted):
+            self._handle = event.handle
+            return
+        if isinstance(event, ForkFailed):
+            how, weight = f"could not be forked: {os.strerror(event.error)}", Weight.CRASHED
+        else:
+            how = exit_in_words(event.returncode)
+            outside = event.returncode == -signal.SIGKILL
+            weight = Weight.HUNG if self._killed else Weight.KILLED_FROM_OUTSIDE if outside else Weight.CRASHED
+        if self._killed:
+            how += f" by us: it took longer than task_timeout_s={self._task_timeout_s:g}"
+        if self._handle is not None and self._handle >= 0:
+            os.close(self._handle)
+        self.receive()  # its last answer may already lie in the socket
+        _log.warning("the sampler's process died: %s, %s", self._status.read(), how)
+        self._status.end()
+        self._handle = None
+        if (draw := self._sent) is not None:
+            self._suspicion += weight
+            self._deaths += 1
+            if self._suspicion >= ENOUGH_TO_CONVICT:
+                what = f"{self.schedule.about.name}, epoch {draw.epoch}"
+                text = f"{what}: {self._deaths} processes died on it, the last one {how}"
+                self._answer(DrawFailed(draw.request, text))
+
+    def next_deadline(self) -> float | None:
+        return None if self._sent is None or self._handle is None or self._killed else self._deadline
+
+    def kill_overdue(self, now: float) -> None:
+        deadline = self.next_deadline()
+        if deadline is not None and now > deadline and self._handle is not None and self._handle >= 0:
+            self._killed = True
+            send_signal(self._handle, signal.SIGKILL)
+
+
+def _next_frame(link: socket.socket) -> bytes:
+    try:
+        return link.recv(FRAME_BYTES, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""

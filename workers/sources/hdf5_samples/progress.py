@@ -1,0 +1,45 @@
+"""How far a long scan has come, on one line of the terminal, if there is one."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+_FIRST_S = 1.0
+_STEP_S = 0.5
+_CLEAR_LINE = "\r\033[K"
+
+
+class Progress:
+    """Says nothing of what takes less than a second, and leaves nothing behind on the screen."""
+
+    def __init__(self, terminal: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._terminal = terminal or sys.stderr
+        self._clock = clock
+        self._begun = clock()
+        self._due = self._begun + _FIRST_S if self._terminal.isatty() else math.inf
+        self._said = False
+
+    def tell(self, path: str, samples: int) -> None:
+        """`samples` have been found by now, the last ones in the file at `path`."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due, self._said = now + _STEP_S, True
+        rate = samples / (now - self._begun)
+        self._terminal.write(f"{_CLEAR_LINE}looking for samples in {path}: {samples:,} found, {rate:,.0f} a second")
+        self._terminal.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._said:
+            self._terminal.write(_CLEAR_LINE)
+            self._terminal.flush()
