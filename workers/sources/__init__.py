@@ -19,6 +19,9 @@ _CLASSES = {
     "image_list": "images.source:ImageListSource",
 }
 
+_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+"""What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
+
 
 def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_dir: Path) -> Source:
     """The source that `spec` declares: a mapping with one key, the kind, over that kind's options.
@@ -36,8 +39,8 @@ def open_source(spec: Mapping[str, object], *, tops: Sequence[str] | None, base_
         )
     if not isinstance(options, Mapping):
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
-    if kind == "image_list":
-        need("cv2", f"source {kind}")
+    if kind in _LIBRARIES:
+        need(_LIBRARIES[kind], f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
     source_class: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
     return source_class(options, tops=tops, base_dir=base_dir)

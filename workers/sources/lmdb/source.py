@@ -12,14 +12,15 @@ import numpy as np
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.extras import need
 from ...base.parameters import NotNegative
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from .database import Database, list_keys
 from .datum import datum_class
 
 if TYPE_CHECKING:
     from ..images.decode import ImageDecoder
-    from .database import Database
 
 _DATA = "data"
 _LABEL = "label"
@@ -56,10 +57,6 @@ class LmdbSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(_as_text(options), LmdbOptions, f"source {self.kind}")
-        try:
-            from .database import list_keys
-        except ImportError as error:
-            raise ParameterError("source lmdb needs the package lmdb: pip install 'blobfeed[lmdb]'") from error
         self._path = str(base_dir / checked.path)
         self._stamp, self._keys = list_keys(self._path)
         if not len(self._keys):
@@ -67,6 +64,8 @@ class LmdbSource(Source):
         self._database: Database | None = None
         self._decoder: ImageDecoder | None = None
         first = self._datum(0)
+        if first.encoded:
+            need("cv2", f"source lmdb, for the encoded records of {self._path},")
         self._is_color = self._channels_wanted(first) == 3
         self._float = not first.encoded and not first.data
         known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
@@ -76,7 +75,7 @@ class LmdbSource(Source):
                     f"source lmdb: unknown top {name!r}{nearest(name, known)}; {self._path} gives {' and '.join(known)}"
                 )
         self._specs = known if tops is None else {name: known[name] for name in tops}
-        self.modules = (f"{__package__}.database", "google.protobuf.descriptor_pb2")
+        self.modules = (__name__, "google.protobuf.descriptor_pb2")
         if first.encoded:
             self.modules += (f"{__package__.rpartition('.')[0]}.images.decode",)
 
@@ -118,8 +117,6 @@ class LmdbSource(Source):
 
     def _datum(self, index: int) -> Any:
         if self._database is None:
-            from .database import Database
-
             self._database = Database(self._stamp)
         datum = datum_class()()
         try:
@@ -194,10 +191,7 @@ class LmdbSource(Source):
 
     def _decoding(self) -> ImageDecoder:
         if self._decoder is None:
-            try:
-                from ..images.decode import ImageDecoder
-            except ImportError as error:
-                raise ParameterError("encoded records need OpenCV: pip install 'blobfeed[images]'") from error
+            from ..images.decode import ImageDecoder
             from ..images.options import ImageListOptions
 
             options = self._options
