@@ -1,14 +1,20 @@
-"""Caffe's own data layers, fed by loaders: each becomes a MultiProcessInputLayer with what the prototxt says."""
+"""Caffe's layers over files.
+
+Those that read are fed by loaders: each becomes a MultiProcessInputLayer with what the prototxt says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ..prototxt.schema import DB, TransformationParameter
-from .layer import ANY, LayerContext, layer_type
+from .blobs import Shape
+from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 from .python import PythonLayer
 
 _LARGEST_CROPPED = 8192
@@ -155,3 +161,39 @@ class HDF5Data(_DataLayer):
             "shuffle": options.shuffle,
             "seed": self.context.data_seed,
         }
+
+
+@layer_type("HDF5Output")
+class HDF5Output(Layer):
+    """Writes its bottoms as `data` and `label` of an HDF5 file, batch behind batch; the first one begins it anew."""
+
+    fields = ("hdf5_output_param",)
+    bottoms = range(2, 3)
+    tops = range(1)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self._path = self.param.hdf5_output_param.file_name
+        self._begun = False
+        if not self._path:
+            raise context.unsupported("hdf5_output_param needs a file_name", "hdf5_output_param")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if len({shape[:1] for shape in bottom}) > 1:
+            raise self.context.misfit(
+                f"needs as many labels as data, got bottoms of shapes {bottom[0]} and {bottom[1]}"
+            )
+        return []
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        import h5py  # type: ignore[import-untyped]
+
+        with h5py.File(self._path, "a" if self._begun else "w") as file:
+            for name, tensor in zip(("data", "label"), bottom, strict=True):
+                rows = tensor.detach().cpu().numpy()
+                if name not in file:
+                    file.create_dataset(name, (0, *rows.shape[1:]), rows.dtype, maxshape=(None, *rows.shape[1:]))
+                file[name].resize(len(file[name]) + len(rows), 0)
+                file[name][-len(rows) :] = rows
+        self._begun = True
+        return ()

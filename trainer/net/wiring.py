@@ -17,7 +17,6 @@ _WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "s
 _INSTEAD = {
     "WindowData": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
     "MemoryData": "give the net an Input layer, and fill its blobs",
-    "HDF5Output": "write the outputs from Python: net.blobs[name].data",
 }
 
 

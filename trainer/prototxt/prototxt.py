@@ -20,7 +20,6 @@ _Declared = TypeVar("_Declared", bound=Message)
 _INSTEAD = {
     "window_data_param": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
     "memory_data_param": "give the net an Input layer, and fill its blobs",
-    "hdf5_output_param": "write the outputs from Python: net.blobs[name].data",
 }
 
 

@@ -247,6 +247,10 @@ class HDF5DataParameter(Message):
     shuffle: bool = optional(3, False)
 
 
+class HDF5OutputParameter(Message):
+    file_name: str = optional(1)
+
+
 class ImageDataParameter(Message):
     source: str = optional(1)
     scale: float = optional(2, 1.0)
@@ -481,6 +485,7 @@ class LayerParameter(Message):
     eltwise_param: EltwiseParameter = optional(110)
     exp_param: ExpParameter = optional(111)
     hdf5_data_param: HDF5DataParameter = optional(112)
+    hdf5_output_param: HDF5OutputParameter = optional(113)
     hinge_loss_param: HingeLossParameter = optional(114)
     image_data_param: ImageDataParameter = optional(115)
     infogain_loss_param: InfogainLossParameter = optional(116)
@@ -610,6 +615,7 @@ class V1LayerParameter(Message):
     data_param: DataParameter = optional(11)
     dropout_param: DropoutParameter = optional(12)
     hdf5_data_param: HDF5DataParameter = optional(13)
+    hdf5_output_param: HDF5OutputParameter = optional(14)
     image_data_param: ImageDataParameter = optional(15)
     infogain_loss_param: InfogainLossParameter = optional(16)
     inner_product_param: InnerProductParameter = optional(17)

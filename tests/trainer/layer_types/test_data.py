@@ -180,6 +180,19 @@ def test_hdf5_files_are_read_one_after_the_other_by_the_names_of_the_tops(tmp_pa
     assert [batch["pair"].shape for batch in found] == [(5, 2)] * 3
 
 
+def test_what_a_net_computes_is_written_batch_behind_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = write_hdf5(tmp_path)
+    double = 'layer { name: "p" type: "Power" bottom: "data" top: "twice" power_param { scale: 2 } }'
+    output = 'layer { name: "o" type: "HDF5Output" bottom: "twice" bottom: "label"'
+    output += ' hdf5_output_param { file_name: "o.h5" } }'
+    (tmp_path / "o.h5").write_text("left from an earlier run")
+    batches(tmp_path, f"{hdf5_data('batch_size: 5')} {double} {output}", 2)
+    with h5py.File("o.h5") as file:
+        np.testing.assert_array_equal(file["data"][:], 2 * values[:10].astype(np.float32))
+        assert file["label"][:].tolist() == list(range(10))
+
+
 # ---- sizes, colours, tops, paths
 
 
