@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -81,7 +80,9 @@ def _from_blob(content: bytes, path: Path) -> NDArray[Any]:
 @functools.cache
 def _blob_class() -> Any:
     """Caffe's BlobProto as a class of the protobuf library, made here since no package carries Caffe's own."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2
+
+    from ...workers.base.protobuf import make_message_class
 
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="blobfeed/blob.proto", package="blobfeed.caffe", syntax="proto2")
@@ -99,12 +100,4 @@ def _blob_class() -> Any:
         type=field.TYPE_MESSAGE,
         type_name=".blobfeed.caffe.BlobShape",
     )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName("blobfeed.caffe.BlobProto")
-    # protobuf 4.22 brought GetMessageClass, 5 dropped the way that 4.21 had.
-    get_class: Callable[[Any], Any] | None = getattr(message_factory, "GetMessageClass", None)
-    if get_class is None:
-        factory: Any = message_factory.MessageFactory(pool)
-        get_class = factory.GetPrototype
-    return get_class(descriptor)
+    return make_message_class(file, "BlobProto")

@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     activations,
     combining,
     convolution,
+    data,
     inner_product,
     inputs,
     losses,

@@ -39,6 +39,8 @@ class LayerContext:
     """Draws the first weights, on the CPU."""
     dropout_generator: torch.Generator
     """Draws during forward, on the device."""
+    data_seed: int
+    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
 
     @property
     def param(self) -> LayerParameter:

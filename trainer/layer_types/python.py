@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class HasClose(Protocol):
 class PythonLayer(Layer):
     """Calls the hooks of an instance of the class that `module` and `layer` name."""
 
-    fields = (_FIELD,)
+    fields: ClassVar[tuple[str, ...]] = (_FIELD,)
     bottoms = range(ANY.stop)
     tops = range(ANY.stop)
     in_place = True
@@ -91,7 +91,7 @@ class PythonLayer(Layer):
         user_class = self._find_class()
         with self._noting("__init__"):
             user_layer = cast(UserLayer, user_class(self.param))
-        user_layer.param_str = self.param.python_param.param_str
+        user_layer.param_str = self._param_str()
         user_layer.phase = int(self.context.phase)
         # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
         beyond = {"base_dir": self.context.folder, "device": str(self.context.device)}
@@ -99,6 +99,9 @@ class PythonLayer(Layer):
             with contextlib.suppress(AttributeError):
                 setattr(user_layer, name, value)
         return user_layer
+
+    def _param_str(self) -> str:
+        return self.param.python_param.param_str
 
     def _find_class(self) -> Any:
         options = self.param.python_param

@@ -27,10 +27,13 @@ class Generators:
 
     weights: torch.Generator
     dropout: torch.Generator
+    data_seed: int
+    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
 
     @classmethod
-    def seeded(cls, seed: int, device: torch.device) -> Generators:
-        return cls(torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1))
+    def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
+        weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
+        return cls(weights, dropout, seed if data_seed is None else data_seed)
 
 
 class _Step:
@@ -68,7 +71,13 @@ class Net:
             raise document.error(f"no layer is included in phase {state.phase.name}")
         contexts = [
             LayerContext(
-                document, position, _phase(document, position, state), device, generators.weights, generators.dropout
+                document,
+                position,
+                _phase(document, position, state),
+                device,
+                generators.weights,
+                generators.dropout,
+                generators.data_seed,
             )
             for position in positions
         ]

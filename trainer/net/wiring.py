@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ...workers.base.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
-from ..prototxt.prototxt import DATA_LAYER
 
 _EVERY_LAYER_READS = frozenset(
     {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down", "blobs"}
@@ -16,9 +15,8 @@ _EVERY_LAYER_READS = frozenset(
 _WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
 
 _INSTEAD = {
-    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "WindowData"), DATA_LAYER),
+    "WindowData": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
     "MemoryData": "give the net an Input layer, and fill its blobs",
-    "HDF5Output": "write the outputs from Python: net.blobs[name].data",
 }
 
 

@@ -8,12 +8,14 @@ parses has the attributes that the class declares, so the same class serves as i
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
+
+from ...workers.base.protobuf import make_message_class
 
 _PACKAGE = "caffe"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -62,11 +64,7 @@ class Message:
 
 
 def message_class(declared: type[Message]) -> type[Any]:
-    """The protobuf class for `declared` and whatever messages its fields refer to.
-
-    They live in a pool of their own: in the default pool, a real Caffe in the same process has messages of the same
-    names.
-    """
+    """The protobuf class for `declared` and whatever messages its fields refer to."""
     if declared not in _built:
         _built[declared] = _build(declared)
     return _built[declared]
@@ -75,15 +73,7 @@ def message_class(declared: type[Message]) -> type[Any]:
 def _build(declared: type[Message]) -> type[Any]:
     file = descriptor_pb2.FileDescriptorProto(name=f"blobfeed/{declared.__name__}.proto", package=_PACKAGE)
     _Builder(file).add(declared)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName(f"{_PACKAGE}.{declared.__name__}")
-    # protobuf 4.22 brought GetMessageClass, 5 dropped the way that 4.21 had.
-    get_class: Callable[[Any], type[Any]] | None = getattr(message_factory, "GetMessageClass", None)
-    if get_class is None:
-        factory: Any = message_factory.MessageFactory(pool)
-        get_class = factory.GetPrototype
-    return get_class(descriptor)
+    return make_message_class(file, declared.__name__)
 
 
 class _Builder:

@@ -17,13 +17,9 @@ from .upgrade import UpgradeError, upgrade_net
 
 _Declared = TypeVar("_Declared", bound=Message)
 
-DATA_LAYER = 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"'
-
 _INSTEAD = {
-    **dict.fromkeys(("data_param", "image_data_param", "hdf5_data_param", "window_data_param"), DATA_LAYER),
+    "window_data_param": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
     "memory_data_param": "give the net an Input layer, and fill its blobs",
-    "hdf5_output_param": "write the outputs from Python: net.blobs[name].data",
-    "transform_param": "give `transform` in the param_str of the Python layer that reads the data",
 }
 
 
@@ -39,6 +35,11 @@ class Document(Generic[_Declared]):
         """An error that begins with the file, line and column of the field at the path `where`."""
         location = self.root.follow(*where)
         return PrototxtError(f"{self.where(*where)}: {text}", line=location.line, column=location.column)
+
+    def beside(self, name: str) -> Path:
+        """The file `name` in this file's own folder, so that it is found from anywhere, or in the working directory."""
+        own = self.path.parent / name
+        return own if own.exists() or not Path(name).exists() else Path(name)
 
     def where(self, *where: str | int) -> str:
         """`file:line:column` of the field at the path `where`, or only the file."""

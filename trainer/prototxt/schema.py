@@ -35,6 +35,11 @@ class SnapshotFormat(IntEnum):
     BINARYPROTO = 1
 
 
+class DB(IntEnum):
+    LEVELDB = 0
+    LMDB = 1
+
+
 class Engine(IntEnum):
     DEFAULT = 0
     CAFFE = 1
@@ -211,6 +216,54 @@ class ConvolutionParameter(Message):
 class CropParameter(Message):
     axis: int = optional(1, 2)
     offset: Sequence[UInt] = repeated(2)
+
+
+class TransformationParameter(Message):
+    scale: float = optional(1, 1.0)
+    mirror: bool = optional(2, False)
+    crop_size: UInt = optional(3, 0)
+    mean_file: str = optional(4)
+    mean_value: Sequence[float] = repeated(5)
+    force_color: bool = optional(6, False)
+    force_gray: bool = optional(7, False)
+
+
+class DataParameter(Message):
+    source: str = optional(1)
+    scale: float = optional(2, 1.0)
+    mean_file: str = optional(3)
+    batch_size: UInt = optional(4)
+    crop_size: UInt = optional(5, 0)
+    mirror: bool = optional(6, False)
+    rand_skip: UInt = optional(7, 0)
+    backend: DB = optional(8, DB.LEVELDB)
+    force_encoded_color: bool = optional(9, False)
+    prefetch: UInt = optional(10, 4)
+
+
+class HDF5DataParameter(Message):
+    source: str = optional(1)
+    batch_size: UInt = optional(2)
+    shuffle: bool = optional(3, False)
+
+
+class HDF5OutputParameter(Message):
+    file_name: str = optional(1)
+
+
+class ImageDataParameter(Message):
+    source: str = optional(1)
+    scale: float = optional(2, 1.0)
+    mean_file: str = optional(3)
+    batch_size: UInt = optional(4, 1)
+    crop_size: UInt = optional(5, 0)
+    mirror: bool = optional(6, False)
+    rand_skip: UInt = optional(7, 0)
+    shuffle: bool = optional(8, False)
+    new_height: UInt = optional(9, 0)
+    new_width: UInt = optional(10, 0)
+    is_color: bool = optional(11, True)
+    root_folder: str = optional(12)
 
 
 class DropoutParameter(Message):
@@ -419,17 +472,22 @@ class LayerParameter(Message):
     exclude: Sequence[NetStateRule] = repeated(9)
     phase: Phase = optional(10)
     propagate_down: Sequence[bool] = repeated(11)
+    transform_param: TransformationParameter = optional(100)
     loss_param: LossParameter = optional(101)
     accuracy_param: AccuracyParameter = optional(102)
     argmax_param: ArgMaxParameter = optional(103)
     concat_param: ConcatParameter = optional(104)
     contrastive_loss_param: ContrastiveLossParameter = optional(105)
     convolution_param: ConvolutionParameter = optional(106)
+    data_param: DataParameter = optional(107)
     dropout_param: DropoutParameter = optional(108)
     dummy_data_param: DummyDataParameter = optional(109)
     eltwise_param: EltwiseParameter = optional(110)
     exp_param: ExpParameter = optional(111)
+    hdf5_data_param: HDF5DataParameter = optional(112)
+    hdf5_output_param: HDF5OutputParameter = optional(113)
     hinge_loss_param: HingeLossParameter = optional(114)
+    image_data_param: ImageDataParameter = optional(115)
     infogain_loss_param: InfogainLossParameter = optional(116)
     inner_product_param: InnerProductParameter = optional(117)
     lrn_param: LRNParameter = optional(118)
@@ -482,10 +540,19 @@ class V0LayerParameter(Message):
     alpha: float = optional(14, 1.0)
     beta: float = optional(15, 0.75)
     source: str = optional(16)
+    scale: float = optional(17, 1.0)
+    meanfile: str = optional(18)
+    batchsize: UInt = optional(19)
+    cropsize: UInt = optional(20, 0)
+    mirror: bool = optional(21, False)
     k: float = optional(22, 1.0)
     blobs: Sequence[BlobProto] = repeated(50)
     blobs_lr: Sequence[float] = repeated(51)
     weight_decay: Sequence[float] = repeated(52)
+    rand_skip: UInt = optional(53, 0)
+    new_height: UInt = optional(62, 0)
+    new_width: UInt = optional(63, 0)
+    shuffle_images: bool = optional(64, False)
     concat_dim: UInt = optional(65, 1)
 
 
@@ -545,7 +612,11 @@ class V1LayerParameter(Message):
     weight_decay: Sequence[float] = repeated(8)
     concat_param: ConcatParameter = optional(9)
     convolution_param: ConvolutionParameter = optional(10)
+    data_param: DataParameter = optional(11)
     dropout_param: DropoutParameter = optional(12)
+    hdf5_data_param: HDF5DataParameter = optional(13)
+    hdf5_output_param: HDF5OutputParameter = optional(14)
+    image_data_param: ImageDataParameter = optional(15)
     infogain_loss_param: InfogainLossParameter = optional(16)
     inner_product_param: InnerProductParameter = optional(17)
     lrn_param: LRNParameter = optional(18)
@@ -563,6 +634,7 @@ class V1LayerParameter(Message):
     exclude: Sequence[NetStateRule] = repeated(33)
     mvn_param: MVNParameter = optional(34)
     loss_weight: Sequence[float] = repeated(35)
+    transform_param: TransformationParameter = optional(36)
     tanh_param: TanHParameter = optional(37)
     sigmoid_param: SigmoidParameter = optional(38)
     softmax_param: SoftmaxParameter = optional(39)

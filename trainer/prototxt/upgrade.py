@@ -25,6 +25,14 @@ _WORDS = {
     "images": "ImageData",
 }
 
+_FEED_V0 = {"source": "source", "batchsize": "batch_size"}
+_TRANSFORM_V0 = {
+    "scale": ("transform_param", "scale"),
+    "meanfile": ("transform_param", "mean_file"),
+    "cropsize": ("transform_param", "crop_size"),
+    "mirror": ("transform_param", "mirror"),
+}
+
 # For each type, the fields of a layer of 2013, and the message and field of today.
 _V0_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "Convolution": {
@@ -52,6 +60,18 @@ _V0_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "LRN": {name: ("lrn_param", name) for name in ("local_size", "alpha", "beta", "k")},
     "Dropout": {"dropout_ratio": ("dropout_param", "dropout_ratio")},
     "Concat": {"concat_dim": ("concat_param", "concat_dim")},
+    "Data": {
+        **_TRANSFORM_V0,
+        **{old: ("data_param", new) for old, new in _FEED_V0.items()},
+        "rand_skip": ("data_param", "rand_skip"),
+    },
+    "HDF5Data": {old: ("hdf5_data_param", new) for old, new in _FEED_V0.items()},
+    "ImageData": {
+        **_TRANSFORM_V0,
+        **{old: ("image_data_param", new) for old, new in _FEED_V0.items()},
+        **{name: ("image_data_param", name) for name in ("rand_skip", "new_height", "new_width")},
+        "shuffle_images": ("image_data_param", "shuffle"),
+    },
     "InfogainLoss": {"source": ("infogain_loss_param", "source")},
 }
 _V0_READ_FOR_ALL = {"name", "type", "blobs", "blobs_lr", "weight_decay"}
@@ -108,6 +128,10 @@ def _upgrade_v1(old: V1LayerParameter, new: Any) -> None:
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
             getattr(new, field.name).CopyFrom(value)
+    for options in (new.data_param, new.image_data_param):
+        for name in (name for _, name in _TRANSFORM_V0.values() if options.HasField(name)):
+            setattr(new.transform_param, name, getattr(options, name))
+            options.ClearField(name)
 
 
 def _upgrade_v0(old: V1LayerParameter, new: Any, padding: dict[str, Any], position: int) -> None:

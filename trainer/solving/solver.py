@@ -22,7 +22,7 @@ from . import snapshot as snapshots
 from .caffe_files import CaffeState, is_caffe_state, read_state, read_weights, write_caffemodel, write_state
 from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
-from .solver_file import beside, choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
 from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
@@ -43,13 +43,15 @@ class Solver:
         self.iteration = 0
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
-        self._generators = Generators.seeded(seed, self.device)
+        # A run that resumes must find its data in the same order, so that is no accident of the start.
+        data_seed = max(0, self.param.random_seed)
+        self._generators = Generators.seeded(seed, self.device, data_seed)
         source = read_train_net(document)
         self.test_nets: list[Net] = []
         self.train_net = Net(source.document, source.state, self.device, self._generators)
         try:
             for test in read_test_nets(document):
-                net = Net(test.document, test.state, self.device, Generators.seeded(seed, self.device))
+                net = Net(test.document, test.state, self.device, Generators.seeded(seed, self.device, data_seed))
                 self.test_nets.append(net)
                 net.share_weights(self.train_net)
         except BaseException:
@@ -57,7 +59,7 @@ class Solver:
             raise
         for paths in self.param.weights:
             for name in paths.split(","):
-                self.load_weights(beside(document, name.strip()))
+                self.load_weights(document.beside(name.strip()))
         self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod

@@ -108,13 +108,7 @@ def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[Net
     value = value if isinstance(value, str) or hasattr(value, "ListFields") else value[nth]
     if not isinstance(value, str):
         return document(solver.path, value, solver.root.follow(field, nth))
-    return read_prototxt(beside(solver, value), NetParameter, named_by=solver.where(field, nth))
-
-
-def beside(solver: _SolverDocument, name: str) -> Path:
-    """The file `name` in the solver's own folder, so that it runs from anywhere, or in the working directory."""
-    own = solver.path.parent / name
-    return own if own.exists() or not Path(name).exists() else Path(name)
+    return read_prototxt(solver.beside(value), NetParameter, named_by=solver.where(field, nth))
 
 
 def snapshot_prefix(solver: _SolverDocument) -> str:

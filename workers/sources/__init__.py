@@ -15,11 +15,15 @@ _CLASSES = {
     "hdf5": "hdf5.source:HDF5Source",
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
+    "lmdb": "lmdb.source:LmdbSource",
     "image_list": "images.source:ImageListSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
+
+_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+"""What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 
 def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> Source:
@@ -46,8 +50,8 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
         options = {"path": options}
     if not isinstance(options, Mapping) and kind != "concat":
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
-    if kind == "image_list":
-        need("cv2", f"source {kind}")
+    if kind in _LIBRARIES:
+        need(_LIBRARIES[kind], f"source {kind}")
     module_name, _, class_name = _CLASSES[kind].partition(":")
     open_it: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
     return open_it(options, tops=tops, base_dir=base_dir)

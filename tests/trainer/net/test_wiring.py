@@ -82,9 +82,8 @@ def test_an_unknown_layer_type_is_named_with_its_line_and_the_nearest(tmp_path: 
 
 def test_a_layer_type_that_only_caffe_has_is_refused(tmp_path: Path) -> None:
     for kind, instead in (
-        ("Data", "with a Python layer"),
+        ("WindowData", "with a Python layer"),
         ("MemoryData", "Input layer"),
-        ("HDF5Output", "from Python"),
     ):
         error = refusal(tmp_path, f'layer {{ name: "d"\n type: "{kind}" top: "x" }}')
         assert f"type {kind!r} is not supported" in str(error)

@@ -94,9 +94,9 @@ def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(tmp_p
 
 
 def test_a_field_that_caffe_has_and_this_trainer_has_not_is_refused(tmp_path: Path) -> None:
-    error = refusal(tmp_path, "layer {\n  data_param { batch_size: 4 }\n}")
+    error = refusal(tmp_path, "layer {\n  window_data_param { batch_size: 4 }\n}")
     assert error.line == 2
-    assert "LayerParameter has no field 'data_param' that this trainer supports" in str(error)
+    assert "LayerParameter has no field 'window_data_param' that this trainer supports" in str(error)
     assert "Python layer" in str(error)
 
 

@@ -24,6 +24,7 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     shorter_side: NotNegative = 0
     max_height: NotNegative = 0
     max_width: NotNegative = 0
+    equal_sizes: bool = False
     is_color: bool = True
     color: Literal["bgr", "rgb"] = "bgr"
     exif: bool = False
@@ -62,8 +63,14 @@ def check_sizes(options: ImageListOptions) -> None:
             f"source image_list: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
             "each other: give one or the other"
         )
-    if not (height or shorter or options.max_height or options.max_width):
+    largest = options.max_height or options.max_width
+    if options.equal_sizes and (height or shorter or largest):
+        raise ParameterError(
+            "source image_list: equal_sizes takes the size of the first image, so no other size can be given"
+        )
+    if not (height or shorter or largest or options.equal_sizes):
         raise ParameterError(
             "source image_list: images keep their own sizes, so their largest must be declared: give max_height and "
-            "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side"
+            "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side, "
+            "or say equal_sizes: true if all have the size of the first"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -31,8 +32,8 @@ _LABEL = "label"
 class ImageListSource(Source):
     """Decoded images, `data` uint8 (channels, height, width), and their labels, `label` () or (labels,).
 
-    `data` varies in size unless new_height and new_width are given. `label` is int64 if all labels are written as
-    integers, else float32; one label on each line has no axis of its own, as in Caffe.
+    `data` varies in size unless new_height and new_width, or equal_sizes, are given. `label` is int64 if all labels are
+    written as integers, else float32; one label on each line has no axis of its own, as in Caffe.
 
     Raises ParameterError for options that contradict each other, SourceError for a list that cannot be read, holds an
     impossible label, or names an image that is missing or empty.
@@ -55,13 +56,13 @@ class ImageListSource(Source):
             raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
         self._listed = parse_image_list(text, str(self._path), checked.labels)
         self._labels = _labels(self._listed, checked.label_dtype)
-        self._specs = self._chosen(tops)
+        self._home = os.getpid()
+        self._decoder: ImageDecoder | None = None
         digest = hashlib.blake2b(text, digest_size=16)
         if checked.check_files:
             digest.update(self._check_files().tobytes())
         self._digest = digest.hexdigest()
-        self._home = os.getpid()
-        self._decoder: ImageDecoder | None = None
+        self._specs = self._chosen(tops)
 
     def __len__(self) -> int:
         return len(self._listed.paths)
@@ -98,8 +99,10 @@ class ImageListSource(Source):
         return self.__dict__ | {"_decoder": None}
 
     def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
-        shape = (self._channels, *self._options.largest_size)
-        known = {_DATA: ArraySpec(shape, np.dtype(np.uint8), varies=not self._options.new_height)}
+        options = self._options
+        fixed = options.equal_sizes or options.new_height > 0
+        shape = (self._channels, *(self._size_of_first() if options.equal_sizes else options.largest_size))
+        known = {_DATA: ArraySpec(shape, np.dtype(np.uint8), varies=not fixed)}
         if self._labels.size:
             known[_LABEL] = ArraySpec(self._labels.shape[1:], self._labels.dtype)
         for name in tops or ():
@@ -109,6 +112,10 @@ class ImageListSource(Source):
                     f"{' and '.join(known)}{'' if _LABEL in known else ' (its lines have no labels)'}"
                 )
         return known if tops is None else {name: known[name] for name in tops}
+
+    def _size_of_first(self) -> tuple[int, int]:
+        with self._naming(0):
+            return self._made_decoder().decode(read_file(self._image_path(0)))[1]
 
     def _check_files(self) -> NDArray[np.int64]:
         """Each image's size and modification time, shape (images, 2); raises SourceError for the first bad file."""
@@ -138,11 +145,22 @@ class ImageListSource(Source):
         return self._decoder
 
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
-        decoder, path = self._made_decoder(), self._image_path(index)
-        try:
-            image, size = decoder.decode(read_file(path))
+        decoder = self._made_decoder()
+        with self._naming(index):
+            image, size = decoder.decode(read_file(self._image_path(index)))
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
+            if size != target.shape[1:]:
+                raise ValueError(
+                    f"it is {size[0]}×{size[1]} and the first image {target.shape[1]}×{target.shape[2]}: "
+                    "equal_sizes says that all are equal"
+                )
             decoder.put(image, cast("NDArray[np.uint8]", target))
+
+    @contextlib.contextmanager
+    def _naming(self, index: int) -> Iterator[None]:
+        """Errors of reading an image name it."""
+        try:
+            yield
         except SampleTooLargeError as error:
             raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
         except (OSError, ValueError, MemoryError) as error:
@@ -150,7 +168,7 @@ class ImageListSource(Source):
                 f"image {self.where(index)} cannot be read: {error}",
                 source=str(self._path),
                 index=index,
-                path=os.fsdecode(path),
+                path=os.fsdecode(self._image_path(index)),
             ) from error
 
 

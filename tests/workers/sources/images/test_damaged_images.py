@@ -46,6 +46,7 @@ def test_empty_files_and_folders_are_no_images(two_photographs: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"equal_sizes": True, "max_height": 4}, "equal_sizes takes the size of the first image"),
         ({}, "give max_height and max_width .* new_height and new_width or shorter_side"),
         ({"new_height": 10}, "new_height is 10 and new_width 0: give both"),
         ({"new_height": 10, "new_width": 10, "shorter_side": 5}, "exclude each other"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SampleError
 from blobfeed.workers.sources.images.decode import reduction
 from blobfeed.workers.sources.images.exif import orientation
 from blobfeed.workers.sources.images.options import ImageListOptions
@@ -40,6 +41,17 @@ def test_large_jpegs_are_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     np.testing.assert_array_equal(full, planes(resized(decoded(content), 100, 150)))
     picked = samples(opened(path, new_height=100, new_width=150, interpolation="nearest"))["data"][0]
     np.testing.assert_array_equal(picked, planes(resized(decoded(content), 100, 150, cv2.INTER_NEAREST)))
+
+
+def test_images_of_equal_size_need_no_size_given(tmp_path: Path) -> None:
+    contents = {f"{name}.jpg": encoded(picture(30, 44, name)) for name in ("china", "flower")}
+    source = opened(write_list(tmp_path, contents), equal_sizes=True)
+    assert str(source.specs["data"]) == "(3, 30, 44) uint8"
+    for sample, content in zip(samples(source)["data"], contents.values(), strict=True):
+        np.testing.assert_array_equal(sample, planes(decoded(content)))
+    other = write_list(tmp_path, {**contents, "other.jpg": encoded(picture(30, 43))})
+    with pytest.raises(SampleError, match=r"line 3: .*other.jpg cannot be read: it is 30×43 and the first image 30×44"):
+        samples(opened(other, equal_sizes=True))
 
 
 @given(height=st.integers(1, 3000), width=st.integers(1, 3000), shorter=st.integers(1, 600))

@@ -1,0 +1,190 @@
+"""The source `lmdb`: records as they were written, in any order, and errors that name the file and the key."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
+from blobfeed.workers.sources import open_source
+
+from blobfeed import BatchReader
+from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
+from tests.support.pictures import decoded, encoded, noise, picture
+
+RAW = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), np.uint8)
+LABELS = [3, 1, 4, 1, 5, 9, 2]
+
+
+def opened(path: Path, tops: tuple[str, ...] | None = None, **options: Any) -> Source:
+    return open_source({"lmdb": {"path": path.name, **options}}, tops=tops, base_dir=path.parent)
+
+
+def read(source: Source, indices: list[int]) -> dict[str, list[AnyArray]]:
+    """The samples, each in its own shape, by name."""
+    rows = allocate_rows(source.specs, len(indices))
+    source.read(np.array(indices, np.int64), rows)
+    return {
+        name: [top.get(k) if isinstance(top, RaggedRows) else top[k] for k in range(len(indices))]
+        for name, top in rows.items()
+    }
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return write_lmdb(tmp_path / "raw", map(raw_datum, RAW, LABELS))
+
+
+def test_raw_records_are_read_by_their_position_among_the_keys(raw: Path) -> None:
+    source = opened(raw)
+    assert len(source) == 7
+    assert {name: str(spec) for name, spec in source.specs.items()} == {"data": "(3, 5, 4) uint8", "label": "() int64"}
+    found = read(source, [6, 0, 0, 3])
+    np.testing.assert_array_equal(found["data"], RAW[[6, 0, 0, 3]])
+    assert found["label"] == [2, 3, 3, 1]
+    assert source.where(6) == f"{raw} key '00000006'"
+
+
+def test_a_database_may_be_a_file_by_itself(tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "alone.mdb", map(raw_datum, RAW, LABELS), subdir=False)
+    np.testing.assert_array_equal(read(opened(path), [5])["data"], RAW[[5]])
+
+
+def test_floats_are_read_as_floats(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(2, 1, 3, 4)).astype(np.float32)
+    source = opened(write_lmdb(tmp_path / "floats", map(float_datum, values)))
+    assert str(source.specs["data"]) == "(1, 3, 4) float32"
+    np.testing.assert_array_equal(read(source, [1, 0])["data"], values[::-1])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_encoded_records_are_decoded_as_opencv_does(tmp_path: Path, suffix: str) -> None:
+    contents = [encoded(picture(24, 32, name), suffix) for name in ("china", "flower")]
+    path = write_lmdb(tmp_path / "encoded", map(encoded_datum, contents, [0, 1]))
+    expected = [decoded(content).transpose(2, 0, 1) for content in contents]
+    np.testing.assert_array_equal(read(opened(path), [0, 1])["data"], expected)
+    np.testing.assert_array_equal(
+        read(opened(path, color="rgb"), [0, 1])["data"], [planes[::-1] for planes in expected]
+    )
+    gray = opened(path, is_color=False)
+    assert str(gray.specs["data"]) == "(1, 24, 32) uint8"
+    np.testing.assert_array_equal(read(gray, [1])["data"], [decoded(contents[1], 0)[np.newaxis]])
+
+
+def test_gray_pictures_have_one_channel_unless_colour_is_asked_for(tmp_path: Path) -> None:
+    gray = noise(6, 5)[:, :, 0]
+    path = write_lmdb(tmp_path / "gray", [encoded_datum(encoded(gray, ".png"))])
+    np.testing.assert_array_equal(read(opened(path), [0])["data"], [gray[np.newaxis]])
+    np.testing.assert_array_equal(read(opened(path, is_color=True), [0])["data"], [np.stack([gray] * 3)])
+
+
+def test_sizes_may_vary_up_to_a_declared_one(tmp_path: Path) -> None:
+    images = [noise(6, 5), noise(8, 3)]
+    records = [encoded_datum(encoded(images[0], ".png")), raw_datum(images[1].transpose(2, 0, 1).copy())]
+    path = write_lmdb(tmp_path / "varying", records)
+    found = read(opened(path, max_height=8), [1, 0])["data"]
+    for sample, image in zip(found, images[::-1], strict=True):
+        np.testing.assert_array_equal(sample, image.transpose(2, 0, 1))
+    with pytest.raises(SampleTooLargeError, match=r"key '00000001'.*max_height"):
+        read(opened(path, max_height=7), [1])
+    with pytest.raises(SampleError, match=r"key '00000001'.*shape is \(3, 8, 3\).*declare the largest by max_height"):
+        read(opened(path), [1])
+
+
+def test_only_the_tops_that_are_asked_for_are_read(raw: Path) -> None:
+    assert list(read(opened(raw, ("label",)), [2])) == ["label"]
+    with pytest.raises(ParameterError, match=r"unknown top 'lable' \(did you mean 'label'\?\)"):
+        opened(raw, ("lable",))
+
+
+def test_a_pickled_source_reads_on_and_two_read_the_same_database(raw: Path) -> None:
+    source = opened(raw)
+    copy = pickle.loads(pickle.dumps(source))
+    for each in (source, copy, source):
+        assert read(each, [4])["label"] == [5]
+        each.close()
+
+
+def test_a_closed_source_leaves_the_database_to_others(raw: Path) -> None:
+    source = opened(raw)
+    source.close()
+    with lmdb.open(str(raw), readonly=True, lock=False) as environment:
+        assert environment.stat()["entries"] == 7
+    assert read(source, [0])["label"] == [3]
+    assert sorted(file.name for file in raw.iterdir()) == ["data.mdb"]
+
+
+def test_the_fingerprint_follows_the_content(raw: Path) -> None:
+    before = opened(raw).fingerprint()
+    assert opened(raw).fingerprint() == before
+    write_lmdb(raw, map(raw_datum, RAW[::-1].copy(), LABELS))
+    assert opened(raw).fingerprint() != before
+
+
+def test_a_database_that_changed_meanwhile_is_not_read(raw: Path) -> None:
+    source = opened(raw)
+    source.close()
+    write_lmdb(raw, map(raw_datum, RAW[::-1].copy(), LABELS))
+    with pytest.raises(SourceError, match=r"raw' has changed since its keys were listed"):
+        read(source, [0])
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"no protobuf", "parsing"),
+        (raw_datum(RAW[0])[:30], "parsing"),
+        (b"", r"\(0, 0, 0\) and holds 0 bytes of data"),
+        (encoded_datum(b"no picture"), "no format that OpenCV knows"),
+        (encoded_datum(encoded(noise(5, 4), ".png")[:60]), "truncated, damaged"),
+        (raw_datum(RAW[0][:1].copy()), r"shape is \(1, 5, 4\) and that of the first record \(3, 5, 4\)"),
+        (float_datum(RAW[0]), "holds 0 bytes of data and 60 float_data; expected one number for each in bytes"),
+    ],
+)
+def test_a_bad_record_is_named_by_file_and_key(tmp_path: Path, record: bytes, message: str) -> None:
+    path = write_lmdb(tmp_path / "bad", [raw_datum(RAW[0]), record])
+    source = opened(path)
+    with pytest.raises(SampleError, match=rf"bad key '00000001'.*(?i:{message})") as error:
+        read(source, [0, 1])
+    assert (error.value.source, error.value.index) == (str(path), 1)
+
+
+def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"there is no database '.*none'; check path"):
+        opened(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ParameterError, match=r"the folder has no data.mdb"):
+        opened(tmp_path / "empty")
+    (tmp_path / "level").mkdir()
+    (tmp_path / "level" / "CURRENT").write_text("MANIFEST-000002\n")
+    with pytest.raises(ParameterError, match=r"LevelDB, which cannot be read here: convert it to LMDB"):
+        opened(tmp_path / "level")
+    (tmp_path / "text.mdb").write_text("text" * 5000)
+    with pytest.raises(SourceError, match=r"text.mdb' cannot be opened: .*MDB_INVALID"):
+        opened(tmp_path / "text.mdb")
+    with pytest.raises(SourceError, match=r"holds no records"):
+        opened(write_lmdb(tmp_path / "nothing", []))
+
+
+def test_a_database_cut_short_is_an_error_and_not_a_crash(raw: Path) -> None:
+    whole = (raw / "data.mdb").read_bytes()
+    cut = raw.with_name("cut")
+    shutil.copytree(raw, cut)
+    (cut / "data.mdb").write_bytes(whole[:8192])
+    with pytest.raises(SourceError, match=r"cut/data.mdb' is cut short: it needs \d+ bytes and has 8192"):
+        opened(cut)
+
+
+def test_a_reader_delivers_every_record_once(raw: Path) -> None:
+    with BatchReader(
+        {"lmdb": {"path": str(raw)}}, batch_size=3, shuffle=True, epochs=1, last_batch="partial", num_loaders=2
+    ) as reader:
+        labels = [label for batch in reader for label in batch["label"].tolist()]
+    assert sorted(labels) == sorted(LABELS)

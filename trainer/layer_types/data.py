@@ -1,0 +1,199 @@
+"""Caffe's layers over files.
+
+Those that read are fed by loaders: each becomes a MultiProcessInputLayer with what the prototxt says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...layers.multi_process_input_layer import MultiProcessInputLayer
+from ..prototxt.schema import DB, TransformationParameter
+from .blobs import Shape
+from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .python import PythonLayer
+
+_LARGEST_CROPPED = 8192
+"""Height and width of the largest image of which a crop is taken. Only a loader's scratch memory is so large, and only
+the pages of it that an image fills are used."""
+
+_LARGEST_ALONE = 2048
+"""Height and width of the largest image that is a batch by itself: so large is a slot then."""
+
+_MOVED = ("scale", "mean_file", "crop_size", "mirror")
+"""Fields that Caffe reads in transform_param, and before 2014 read here."""
+
+
+class _DataLayer(PythonLayer):
+    """A Python layer whose class and parameters follow from the fields of another type."""
+
+    bottoms = range(1)
+    tops = range(1, 3)
+    in_place = False
+
+    def __init__(self, context: LayerContext) -> None:
+        self._field = self.fields[0]
+        """The name of the message that says where the data are."""
+        self._options: Any = getattr(context.param, self._field)
+        for name in ("source", "batch_size"):
+            if not getattr(self._options, name):
+                raise context.unsupported(f"{self._field} needs {name!r}", self._field, name)
+        for name in _MOVED:
+            if name in self._options.DESCRIPTOR.fields_by_name and self._options.HasField(name):
+                raise context.unsupported(f"{name!r} belongs in transform_param", self._field, name)
+        super().__init__(context)
+
+    def _find_class(self) -> Any:
+        return MultiProcessInputLayer
+
+    def _param_str(self) -> str:
+        return repr({"batch_size": self._options.batch_size, **self._parameters()})
+
+    def _parameters(self) -> Mapping[str, object]:
+        """What MultiProcessInputLayer is told, beside the batch_size."""
+        raise NotImplementedError
+
+    def _located(self, name: str) -> str:
+        return str(self.context.net.beside(name).absolute())
+
+    def _of_images(self) -> dict[str, object]:
+        """What Data and ImageData have in common: the label may be left out, and transform_param."""
+        options: TransformationParameter = self.param.transform_param
+        transform = {
+            "scale": options.scale,
+            "mirror": options.mirror,
+            "crop_size": options.crop_size,
+            "mean_value": tuple(options.mean_value),
+            "mean_file": self._located(options.mean_file) if options.mean_file else "",
+        }
+        return {
+            "tops": ("data", "label")[: len(self.param.top)],
+            "transform": transform,
+            "rand_skip": self._options.rand_skip,
+            "seed": self.context.data_seed,
+        }
+
+    def _largest(self) -> int:
+        """Height and width of the largest image if sizes may vary, as in Caffe: in crops, and alone in a batch."""
+        if self.param.transform_param.crop_size:
+            return _LARGEST_CROPPED
+        alone = self._options.batch_size == 1 and not self.param.transform_param.mean_file
+        return _LARGEST_ALONE if alone else 0
+
+
+@layer_type("Data")
+class Data(_DataLayer):
+    """Records of an LMDB, in the order of their keys."""
+
+    fields = ("data_param", "transform_param")
+
+    def _parameters(self) -> Mapping[str, object]:
+        options = self.param.data_param
+        if options.HasField("backend") and options.backend == DB.LEVELDB:
+            raise self.context.unsupported(
+                "a LevelDB cannot be read: convert it to LMDB, and say backend: LMDB", "data_param", "backend"
+            )
+        source: dict[str, object] = {"path": self._located(options.source)}
+        if (color := self._is_color()) is not None:
+            source["is_color"] = color
+        if largest := self._largest():
+            source["max_height"] = largest
+        parameters = {"source": {"lmdb": source}, **self._of_images()}
+        if options.HasField("prefetch"):
+            parameters["prefetch_batches"] = options.prefetch
+        return parameters
+
+    def _is_color(self) -> bool | None:
+        """To how many channels encoded records are decoded; None: to as many as they have."""
+        transform = self.param.transform_param
+        if transform.force_color and transform.force_gray:
+            raise self.context.unsupported("force_color and force_gray exclude each other", "transform_param")
+        if transform.force_gray:
+            return False
+        return True if transform.force_color or self.param.data_param.force_encoded_color else None
+
+
+@layer_type("ImageData")
+class ImageData(_DataLayer):
+    """Images that a text file lists."""
+
+    fields = ("image_data_param", "transform_param")
+
+    def _parameters(self) -> Mapping[str, object]:
+        options = self.param.image_data_param
+        if bool(options.new_height) != bool(options.new_width):
+            raise self.context.unsupported("new_height and new_width go together", "image_data_param")
+        # Relative paths in a list that lies in the working directory are taken from there, as in Caffe.
+        is_beside = (self.context.folder / options.source).exists()
+        root = self._located(options.root_folder) if options.root_folder else "" if is_beside else str(Path.cwd())
+        source = {
+            "path": self._located(options.source),
+            "root_folder": root,
+            "labels": 1,
+            "is_color": options.is_color,
+            "dct_scaling": False,
+        }
+        if options.new_height:
+            source |= {"new_height": options.new_height, "new_width": options.new_width}
+        elif largest := self._largest():
+            source["max_height"] = largest
+        else:
+            source["equal_sizes"] = True
+        return {"source": {"image_list": source}, "shuffle": options.shuffle, **self._of_images()}
+
+
+@layer_type("HDF5Data")
+class HDF5Data(_DataLayer):
+    """The files that a text file lists, put end to end; each top is the data set of that name."""
+
+    fields = ("hdf5_data_param",)
+    tops = ANY
+
+    def _parameters(self) -> Mapping[str, object]:
+        options = self.param.hdf5_data_param
+        return {
+            "source": {"hdf5": {"path": self._located(options.source)}},
+            "tops": tuple(self.param.top),
+            "shuffle": options.shuffle,
+            "seed": self.context.data_seed,
+        }
+
+
+@layer_type("HDF5Output")
+class HDF5Output(Layer):
+    """Writes its bottoms as `data` and `label` of an HDF5 file, batch behind batch; the first one begins it anew."""
+
+    fields = ("hdf5_output_param",)
+    bottoms = range(2, 3)
+    tops = range(1)
+
+    def __init__(self, context: LayerContext) -> None:
+        super().__init__(context)
+        self._path = self.param.hdf5_output_param.file_name
+        self._begun = False
+        if not self._path:
+            raise context.unsupported("hdf5_output_param needs a file_name", "hdf5_output_param")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if len({shape[:1] for shape in bottom}) > 1:
+            raise self.context.misfit(
+                f"needs as many labels as data, got bottoms of shapes {bottom[0]} and {bottom[1]}"
+            )
+        return []
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        import h5py  # type: ignore[import-untyped]
+
+        with h5py.File(self._path, "a" if self._begun else "w") as file:
+            for name, tensor in zip(("data", "label"), bottom, strict=True):
+                rows = tensor.detach().cpu().numpy()
+                if name not in file:
+                    file.create_dataset(name, (0, *rows.shape[1:]), rows.dtype, maxshape=(None, *rows.shape[1:]))
+                file[name].resize(len(file[name]) + len(rows), 0)
+                file[name][-len(rows) :] = rows
+        self._begun = True
+        return ()

@@ -1,0 +1,1 @@
+"""LMDB databases of Caffe's Datum records."""
