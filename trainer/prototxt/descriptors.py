@@ -72,16 +72,25 @@ def message_class(declared: type[Message]) -> type[Any]:
     return _built[declared]
 
 
+def message_classes(declared: type[Message]) -> dict[str, type[Any]]:
+    """By name: the classes of `declared` and of all messages in it, such that each can be put into the others."""
+    messages = message_class(declared).DESCRIPTOR.file.message_types_by_name
+    return {name: _class_of(descriptor) for name, descriptor in messages.items()}
+
+
 def _build(declared: type[Message]) -> type[Any]:
     file = descriptor_pb2.FileDescriptorProto(name=f"blobfeed/{declared.__name__}.proto", package=_PACKAGE)
     _Builder(file).add(declared)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName(f"{_PACKAGE}.{declared.__name__}")
+    return _class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{declared.__name__}"))
+
+
+def _class_of(descriptor: Any) -> type[Any]:
     # protobuf 4.22 brought GetMessageClass, 5 dropped the way that 4.21 had.
     get_class: Callable[[Any], type[Any]] | None = getattr(message_factory, "GetMessageClass", None)
     if get_class is None:
-        factory: Any = message_factory.MessageFactory(pool)
+        factory: Any = message_factory.MessageFactory(descriptor.file.pool)
         get_class = factory.GetPrototype
     return get_class(descriptor)
 
