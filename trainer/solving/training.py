@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -22,6 +22,9 @@ from .caffe_files import read_weights
 from .progress import LineReporter, scores_text
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
+
+Stop = Callable[[], bool]
+"""Whether training was asked to stop."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,7 +55,7 @@ class StopRequest:
         return self.requested
 
 
-def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def train(solver: Solver, reporter: LineReporter, stop: Stop) -> None:
     """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
     solver.check_snapshots()
     without_effect = list(solver.train_net.without_effect)
@@ -60,7 +63,13 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         without_effect.append("layer_wise_reduce")
     if without_effect:
         reporter.say(f"fields without effect here: {', '.join(without_effect)}")
-    while solver.iteration < solver.param.max_iter and not stop():
+    run(solver, reporter, stop, solver.param.max_iter)
+    _finish(solver, reporter, stop)
+
+
+def run(solver: Solver, reporter: LineReporter, stop: Stop, last: int) -> None:
+    """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between."""
+    while solver.iteration < last and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():
             break
@@ -72,10 +81,9 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         reporter.stepped(solver)
         if solver.snapshot_is_due:
             _save(solver, reporter)
-    _finish(solver, reporter, stop)
 
 
-def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def _finish(solver: Solver, reporter: LineReporter, stop: Stop) -> None:
     if stop():
         reporter.say(f"stopped after iteration {solver.iteration}, as asked")
     wanted = stop() or solver.param.snapshot_after_train
@@ -85,7 +93,7 @@ def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         _test_if_due(solver, reporter, stop)
 
 
-def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def _test_if_due(solver: Solver, reporter: LineReporter, stop: Stop) -> None:
     if solver.test_is_due:
         for number, scores in enumerate(solver.test(stop)):
             reporter.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
