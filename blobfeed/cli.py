@@ -58,6 +58,7 @@ def train(
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     with _one_message(debug):
         _need_torch()
+        from . import caffe  # noqa: F401  Python layers may import it
         from .trainer.solving.progress import make_reporter
         from .trainer.solving.solver import Solver
         from .trainer.solving.training import StopRequest, fix_threads
@@ -87,6 +88,7 @@ def score(
     """Print the means of a net's outputs over some batches."""
     with _one_message(debug):
         _need_torch()
+        from . import caffe  # noqa: F401
         from .trainer.solving.progress import scores_text
         from .trainer.solving.training import fix_threads, score_net
 
