@@ -9,7 +9,7 @@ from ..prototxt.schema import SnapshotFormat
 from ..solving.progress import LineReporter
 from ..solving.solver import Solver as Training
 from ..solving.solver_file import read_solver
-from ..solving.training import run, train
+from ..solving.training import StopRequest, run, train
 from . import mode
 from .net import Net
 
@@ -39,14 +39,14 @@ class Solver:
         self._upload()
         if self.param.snapshot:
             self._training.check_snapshots()
-        run(self._training, self._reporter, _never, self.iter + iterations)
+        run(self._training, self._reporter, StopRequest(), self.iter + iterations)
 
     def solve(self, resume: str | Path | None = None) -> None:
         """Train up to max_iter, save and test."""
         self._upload()
         if resume is not None:
             self.restore(resume)
-        train(self._training, self._reporter, _never)
+        train(self._training, self._reporter, StopRequest())
 
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""
@@ -98,7 +98,3 @@ class AdamSolver(Solver):
 
 
 get_solver = Solver
-
-
-def _never() -> bool:
-    return False
