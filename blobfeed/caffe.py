@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from .layers.standin import Layer
+from .layers import standin
 from .trainer import pycaffe as proto  # has caffe_pb2
 from .trainer.layer_types.layer import LAYER_TYPES
 from .trainer.pycaffe import caffe_pb2, io, net_spec
@@ -55,6 +55,12 @@ __all__ = [
 ]
 
 TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
+
+
+class Layer(standin.Layer):
+    """The base class of Python layers written for Caffe: `data` and `diff` of their blobs are NumPy arrays."""
+
+    takes_arrays = True
 
 
 def layer_type_list() -> list[str]:

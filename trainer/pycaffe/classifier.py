@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..layer_types.array_blob import Array
 from ..prototxt.schema import Phase
-from .blobs import Array
 from .io import Transformer, oversample, resize_image
 from .net import Net
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from ..layer_types.array_blob import Array, ArrayBlob
 from ..layer_types.python import PythonLayer
 from ..net import graph
 from ..net.graph import Generators
@@ -21,7 +22,6 @@ from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from ..solving.caffe_files import read_weights, write_caffemodel
 from . import mode
-from .blobs import Array, Blob
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class NativeLayer:
     """A layer of a net that is not a Python layer."""
 
     type: str
-    blobs: Sequence[Blob]
+    blobs: Sequence[ArrayBlob]
 
 
 class Net:
@@ -72,7 +72,7 @@ class Net:
         self._net = net
         self._stepwise = Stepwise(net)
         self.name = net.document.message.name
-        self.blobs = {name: Blob(blob) for name, blob in net.blobs.items()}
+        self.blobs = {name: ArrayBlob(blob) for name, blob in net.blobs.items()}
         self.top_names = {name: list(layer.param.top) for name, layer in net.layers.items()}
         self.bottom_names = {name: list(layer.param.bottom) for name, layer in net.layers.items()}
         self.inputs = [
@@ -84,7 +84,7 @@ class Net:
 
     def _read_weights(self) -> None:
         layers = self._net.layers.items()
-        self.params = {name: [Blob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
+        self.params = {name: [ArrayBlob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
         self.layer_dict: dict[str, Any] = {
             name: layer.user_layer
             if isinstance(layer, PythonLayer)
@@ -177,14 +177,13 @@ class Net:
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs, without computing them."""
         for step in self._net.steps:
-            bottom = [self._net.blobs[name] for name in step.bottoms]
-            top = [blob for _, blob, _ in step.tops]
             if isinstance(step.layer, PythonLayer):
-                step.layer.user_layer.reshape(bottom, top)
-            else:
-                for blob, shape in zip(top, step.layer.top_shapes(*(each.shape for each in bottom)), strict=True):
-                    if blob.shape != tuple(shape):
-                        blob.reshape(*shape)
+                step.layer.call_reshape()
+                continue
+            shapes = step.layer.top_shapes(*(self._net.blobs[name].shape for name in step.bottoms))
+            for (_, blob, _), shape in zip(step.tops, shapes, strict=True):
+                if blob.shape != tuple(shape):
+                    blob.reshape(*shape)
 
     def close(self) -> None:
         """Close the Python layers, and the processes of those that have some."""
@@ -195,7 +194,7 @@ class Net:
         for blob in (*self.blobs.values(), *self._weights()):
             blob.upload()
 
-    def _weights(self) -> Iterable[Blob]:
+    def _weights(self) -> Iterable[ArrayBlob]:
         return (blob for blobs in self.params.values() for blob in blobs)
 
     def _position(self, name: str | None, default: int) -> int:

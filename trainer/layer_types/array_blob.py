@@ -1,4 +1,4 @@
-"""Blobs as pycaffe shows them: NumPy arrays that can be read and written, wherever the net computes."""
+"""Blobs as NumPy arrays that can be read and written, wherever the net computes: so pycaffe shows them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..layer_types.blobs import Blob as NetBlob
-from ..layer_types.blobs import Shape
 from ..prototxt.errors import BlobError
+from .blobs import Blob, Shape
 
 Array = NDArray[np.float32]
 
 
-class Blob:
+class ArrayBlob:
     """A blob between layers, or one of the weights of a layer.
 
-    On the CPU the arrays are the net's own memory. On CUDA each is a copy that goes back to the device before the net
-    runs again, so that what was written to it counts.
+    On the CPU the arrays are the net's own memory. On CUDA each is a copy that `upload` brings back to the
+    device, so that what was written to it counts.
     """
 
-    def __init__(self, source: NetBlob | Tensor) -> None:
+    def __init__(self, source: Blob | Tensor) -> None:
         self._source = source
         self._copies: dict[str, tuple[Tensor, Array]] = {}
 
@@ -60,20 +59,21 @@ class Blob:
     def reshape(self, *shape: int) -> None:
         if isinstance(self._source, Tensor):
             raise BlobError(f"weights cannot be reshaped: they have the shape {self.shape}, and {shape} was asked for")
-        if shape != self.shape:
-            self._source.reshape(*shape)
-            self._copies.clear()
+        self._copies.clear()
+        self._source.reshape(*shape)
 
     def upload(self) -> None:
         """Bring to the device what was written to arrays on the CPU."""
         for tensor, array in self._copies.values():
-            tensor.copy_(torch.from_numpy(array))
+            # By `data`, as autograd would not allow it: a blob that was only read, and may be needed by a backward,
+            # goes back too.
+            tensor.data.copy_(torch.from_numpy(array))
         self._copies.clear()
 
-    def _as_blob(self) -> NetBlob:
+    def _as_blob(self) -> Blob:
         if not isinstance(self._source, Tensor):
             return self._source
-        shaped = NetBlob(self._source.device)
+        shaped = Blob(self._source.device)
         shaped.reshape(*self.shape)
         return shaped
 
