@@ -31,7 +31,8 @@ class Distance(caffe.Layer):
         top[0].reshape(1)
 
     def forward(self, bottom, top):
-        self.diff[...] = bottom[0].data - np.eye(3)[np.array(bottom[1].data, int)]
+        self.diff[...] = bottom[0].data.copy() - np.eye(3)[bottom[1].data.astype(int)]
+        assert bottom[0].data.max(axis=1).shape == (bottom[0].num,)
         top[0].data[...] = np.sum(self.diff**2) / bottom[0].num / 2
 
     def backward(self, top, propagate_down, bottom):
@@ -82,13 +83,12 @@ def test_a_script_and_its_layers_see_the_same_caffe(project: Path) -> None:
         project,
         """
         import blobfeed.caffe as caffe
-        import blobfeed.layers
         caffe.set_mode_cpu()
         caffe.set_random_seed(1)
         solver = caffe.SGDSolver("solver.prototxt")
         solver.step(25)
         import caffe as named
-        print(named is caffe, issubclass(blobfeed.layers.MultiProcessInputLayer, caffe.Layer))
+        print(named is caffe, isinstance(solver.net.layer_dict["loss"], caffe.Layer))
         print(solver.iter, solver.net.blobs["loss"].data.shape, solver.test_nets[0].layer_dict["loss"].phase)
         print("Convolution" in caffe.layer_type_list(), caffe.TRAIN, caffe.TEST)
         """,
@@ -116,3 +116,37 @@ def test_a_data_layer_may_import_caffe(tmp_path: Path) -> None:
     batches.write_text("import caffe\n" + batches.read_text().replace("class Batches:", "class Batches(caffe.Layer):"))
     done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
     assert done.returncode == 0, done.stderr
+
+
+def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+        import caffe
+        from blobfeed import MultiProcessInputLayer
+
+        class Doubled(MultiProcessInputLayer):
+            def decode(self, sample, rng):
+                return {"data": 2 * sample["data"], "label": sample["label"]}
+
+        class Other(caffe.Layer):
+            pass
+        """)
+    )
+    ours = """
+layer {
+  name: "data" type: "Python" top: "data" top: "label"
+  python_param { module: "mine" layer: "Doubled"
+    param_str: "{source: {hdf5: {path: numbers.h5}}, tops: [data, label], batch_size: 8, num_loaders: 1}" }
+}
+"""
+    write_project(tmp_path, net=ours + SMALL_NET[SMALL_NET.index('layer {\n  name: "ip1"') :])
+    done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "trainer.md").read_text()
+    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    (code,) = (block for block in blocks if "blobfeed.caffe" in block)
+    assert " [0.25 0.25 0.25 0.25]]\n" in script(tmp_path, code)
+    assert (tmp_path / "small.caffemodel").exists()
