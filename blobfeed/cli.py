@@ -1,4 +1,4 @@
-"""The command `blobfeed`: train a net, test one, say the version."""
+"""The command `blobfeed`: what the command `caffe` does, and more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,20 @@ _Device = Annotated[Device | None, typer.Option(help="Where to compute; by defau
 _Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
 ]
+_Level = Annotated[int, typer.Option(help="The level that include and exclude rules of layers are checked against.")]
+_Stage = Annotated[str, typer.Option(help="Stages for these rules, such as deploy,fast.", metavar="STAGES")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+class Effect(StrEnum):
+    STOP = "stop"
+    SNAPSHOT = "snapshot"
+    NONE = "none"
+
+
+class Phase(StrEnum):
+    TRAIN = "TRAIN"
+    TEST = "TEST"
 
 
 @app.command()
@@ -47,6 +60,14 @@ def train(
         str | None,
         typer.Option(help="Begin with the weights in these files, such as a.caffemodel,b.pt.", metavar="FILES"),
     ] = None,
+    level: _Level = 0,
+    stage: _Stage = "",
+    sigint_effect: Annotated[
+        Effect, typer.Option("--sigint_effect", "--sigint-effect", help="What Ctrl-C does.")
+    ] = Effect.STOP,
+    sighup_effect: Annotated[
+        Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
+    ] = Effect.SNAPSHOT,
     device: _Device = None,
     threads: _Threads = None,
     debug: _Debug = False,
@@ -54,21 +75,28 @@ def train(
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     with _one_message(debug):
         need("torch", "training")
+        from . import caffe  # noqa: F401  Python layers may import it
+        from .trainer.solving import training
         from .trainer.solving.progress import make_reporter
         from .trainer.solving.solver import Solver
-        from .trainer.solving.training import StopRequest, fix_threads
-        from .trainer.solving.training import train as run
+        from .trainer.solving.solver_file import read_solver
 
-        fix_threads(threads)
-        with Solver.from_file(solver, device) as made:
+        training.fix_threads(threads)
+        document = read_solver(solver)
+        rules: Any = document.message.train_state
+        if level:
+            rules.level = level
+        rules.stage.extend(_stages(stage))
+        with Solver(document, device) as made:
             if snapshot is not None and weights is not None:
                 raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
             if snapshot is not None:
                 made.restore(snapshot)
             for name in weights.split(",") if weights else ():
                 made.load_weights(name)
-            with StopRequest() as stop, contextlib.closing(make_reporter(made)) as reporter:
-                run(made, reporter, stop)
+            effects = training.Effect(sigint_effect), training.Effect(sighup_effect)
+            with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made)) as reporter:
+                training.train(made, reporter, stop)
 
 
 @app.command("test")
@@ -76,6 +104,8 @@ def score(
     model: Annotated[Path, typer.Option(help="Net prototxt; its layers for the phase TEST are used.", metavar="FILE")],
     weights: Annotated[Path, typer.Option(help="A snapshot, .caffemodel or .caffemodel.h5.", metavar="FILE")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
+    level: _Level = 0,
+    stage: _Stage = "",
     device: _Device = None,
     threads: _Threads = None,
     debug: _Debug = False,
@@ -83,11 +113,71 @@ def score(
     """Print the means of a net's outputs over some batches."""
     with _one_message(debug):
         need("torch", "testing a net")
+        from . import caffe  # noqa: F401
         from .trainer.solving.progress import scores_text
         from .trainer.solving.training import fix_threads, score_net
 
         fix_threads(threads)
-        typer.echo(scores_text(score_net(model, weights, iterations, device)))
+        typer.echo(scores_text(score_net(model, weights, iterations, device, level, _stages(stage))))
+
+
+@app.command("time")
+def time_net(
+    model: Annotated[Path, typer.Option(help="Net prototxt.", metavar="FILE")],
+    iterations: Annotated[int, typer.Option(min=1, help="Batches to time.")] = 50,
+    phase: Annotated[Phase, typer.Option(help="Which layers of the net are used.")] = Phase.TRAIN,
+    level: _Level = 0,
+    stage: _Stage = "",
+    device: _Device = None,
+    threads: _Threads = None,
+    debug: _Debug = False,
+) -> None:
+    """Print how long each layer of a net takes, forward and backward."""
+    with _one_message(debug):
+        need("torch", "this command")
+        from . import caffe  # noqa: F401
+        from .trainer.prototxt import schema
+        from .trainer.prototxt.phases import State
+        from .trainer.solving.timing import table, time_layers
+        from .trainer.solving.training import fix_threads, open_net
+
+        fix_threads(threads)
+        with contextlib.closing(open_net(model, State(schema.Phase[phase], level, _stages(stage)), device)) as net:
+            typer.echo(table(time_layers(net, iterations)))
+
+
+@app.command("device_query")
+def device_query() -> None:
+    """Print the CUDA devices that nets can be computed on."""
+    with _one_message(False):
+        need("torch", "this command")
+        import torch
+
+        count = torch.cuda.device_count()
+        for number in range(count):
+            found = torch.cuda.get_device_properties(number)
+            typer.echo(
+                f"device {number}: {found.name}, {found.total_memory / 2**30:.1f} GiB, "
+                f"{found.multi_processor_count} multiprocessors, compute capability {found.major}.{found.minor}"
+            )
+        if not count:
+            typer.echo("torch finds no CUDA device")
+
+
+@app.command("upgrade")
+def upgrade(
+    model: Annotated[Path, typer.Argument(help="Net prototxt, in any format that Caffe had.", metavar="FILE")],
+    debug: _Debug = False,
+) -> None:
+    """Print a net prototxt in today's format."""
+    with _one_message(debug):
+        from google.protobuf import text_format
+
+        from .trainer.prototxt.prototxt import read_prototxt
+        from .trainer.prototxt.schema import NetParameter
+
+        message: Any = read_prototxt(model, NetParameter).message
+        typer.echo(text_format.MessageToString(message), nl=False)
 
 
 @app.command("convert")
@@ -108,6 +198,10 @@ def convert_file(
 def version() -> None:
     """Print the version."""
     typer.echo(f"blobfeed {__version__}")
+
+
+def _stages(text: str) -> frozenset[str]:
+    return frozenset(stage.strip() for stage in text.split(",") if stage.strip())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import standin
@@ -14,7 +15,10 @@ from . import standin
 
 def _find_layer_class() -> Any:
     # A loader gets the user's layer class and with it this module; what it must not get is Caffe with all it brings.
-    if os.environ.get("BLOBFEED_ROLE") in ("loader", "assembler") or not _caffe_exists():
+    if os.environ.get("BLOBFEED_ROLE") in ("loader", "assembler"):
+        _let_caffe_be_imported()
+        return standin.Layer
+    if not _caffe_exists():
         return standin.Layer
     try:
         caffe = importlib.import_module("caffe")
@@ -27,6 +31,14 @@ def _find_layer_class() -> Any:
         )
         return standin.Layer
     return getattr(caffe, "Layer", standin.Layer)
+
+
+def _let_caffe_be_imported() -> None:
+    """The module of the user's class may say `import caffe`, where the trainer has blobfeed.caffe."""
+    if not _caffe_exists():
+        module = ModuleType("caffe", "The little of Caffe that a class in a loader needs.")
+        vars(module).update(Layer=standin.Layer, TRAIN=0, TEST=1)
+        sys.modules["caffe"] = module
 
 
 def _caffe_exists() -> bool:

@@ -142,3 +142,26 @@ def test_terminate_is_answered_as_ctrl_c(tmp_path: Path) -> None:
         command.process.terminate()
         assert command.end() == 0
     assert len(list(tmp_path.glob("*.pt"))) == 1
+
+
+def test_signals_have_the_effects_that_are_asked_for(tmp_path: Path) -> None:
+    effects = ("--sigint_effect", "snapshot", "--sighup_effect=none")
+    with training(write_project(tmp_path, solver=LONG), *effects) as command:
+        command.wait_for("iteration 3/")
+        command.process.send_signal(signal.SIGHUP)
+        command.press_ctrl_c()
+        assert "_iter_" in command.wait_for("snapshot: ")
+        command.wait_for("iteration ")
+        command.process.terminate()
+        assert command.end() == 0
+    assert len(list(tmp_path.glob("*.pt"))) == 2
+
+
+def test_a_hangup_saves_a_snapshot_and_training_goes_on(tmp_path: Path) -> None:
+    with training(write_project(tmp_path, solver=LONG)) as command:
+        command.wait_for("iteration 3/")
+        command.process.send_signal(signal.SIGHUP)
+        assert "_iter_" in command.wait_for("snapshot: ")
+        command.wait_for("iteration ")
+        command.process.terminate()
+        assert command.end() == 0

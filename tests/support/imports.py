@@ -13,6 +13,7 @@ FOLDERS = ("trainer", "layers", "readers", "workers")
 # follow it here; a module lies in the innermost room that holds it, and what lies in none is the front door's.
 ROOMS = (
     "trainer",
+    "trainer.pycaffe",
     "trainer.solving",
     "trainer.net",
     "trainer.layer_types",

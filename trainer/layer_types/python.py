@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from .array_blob import ArrayBlob
 from .blobs import Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
@@ -83,9 +84,12 @@ class PythonLayer(Layer):
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
         self._weights = WeightBlobs(context.device)
-        self.user_layer = self._make()
         self._bottom: Sequence[Blob] = ()
         self._top: Sequence[Blob] = ()
+        self._shown_bottom: Sequence[Any] = ()
+        self._shown_top: Sequence[Any] = ()
+        """The same blobs as the hooks get them."""
+        self.user_layer = self._make()
 
     def _make(self) -> UserLayer:
         user_class = self._find_class()
@@ -128,12 +132,15 @@ class PythonLayer(Layer):
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         self._bottom, self._top = tuple(bottom), tuple(top)
+        arrays = getattr(self.user_layer, "takes_arrays", False)  # the layer was written for Caffe
+        shown: dict[Blob, Any] = {blob: ArrayBlob(blob) if arrays else blob for blob in (*bottom, *top)}
+        self._shown_bottom, self._shown_top = tuple(shown[blob] for blob in bottom), tuple(shown[blob] for blob in top)
         with self._noting("setup"):
-            self.user_layer.setup(self._bottom, self._top)
+            self.user_layer.setup(self._shown_bottom, self._shown_top)
         for index, blob in enumerate(self._weights):
             spec = self.spec(index)
             self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
-        self._call_reshape()
+        self.call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [blob.shape for blob in self._top]
@@ -147,18 +154,18 @@ class PythonLayer(Layer):
                 blob.tensor.copy_(tensor.detach())
         for blob, tensor in zip(self._weights, self.blobs, strict=True):
             blob.adopt(tensor.detach())  # a test net uses those of the train net
-        self._call_reshape()
+        self.call_reshape()
         if any(tensor.requires_grad for tensor in (*bottom, *self.blobs)):
             return cast(Tensors, _UserFunction.apply(self, *bottom, *self.blobs))  # type: ignore[no-untyped-call]
         return self.call_forward()
 
-    def _call_reshape(self) -> None:
+    def call_reshape(self) -> None:
         with self._noting("reshape"):
-            self.user_layer.reshape(self._bottom, self._top)
+            self.user_layer.reshape(self._shown_bottom, self._shown_top)
 
     def call_forward(self) -> Tensors:
         with self._noting("forward"):
-            self.user_layer.forward(self._bottom, self._top)
+            self.user_layer.forward(self._shown_bottom, self._shown_top)
         return tuple(blob.tensor for blob in self._top)
 
     def call_backward(self, top_diffs: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -168,16 +175,22 @@ class PythonLayer(Layer):
         for blob in self._weights:
             blob.diff.zero_()  # Caffe's layers add to these
         with self._noting("backward"):
-            self.user_layer.backward(self._top, list(wanted[: len(self._bottom)]), self._bottom)
+            self.user_layer.backward(self._shown_top, list(wanted[: len(self._bottom)]), self._shown_bottom)
         # Copies: another layer with the same bottom writes its own gradient into the same diff.
         blobs = zip((*self._bottom, *self._weights), wanted, strict=True)
         return [blob.diff.clone() if wants else None for blob, wants in blobs]
 
     @contextlib.contextmanager
     def _noting(self, hook: str) -> Iterator[None]:
-        """Adds a note to an exception of the author's code: which hook of which layer raised it."""
+        """Adds a note to an exception of the author's code: which hook of which layer raised it.
+
+        After the hook, arrays that the author's code has written to go to the device.
+        """
         try:
             yield
+            for blob in (*self._shown_bottom, *self._shown_top):
+                if isinstance(blob, ArrayBlob):
+                    blob.upload()
         except Exception as error:
             error.add_note(f"in {hook}, {self.context.where}")
             raise

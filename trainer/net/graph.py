@@ -36,13 +36,14 @@ class Generators:
         return cls(weights, dropout, seed if data_seed is None else data_seed)
 
 
-class _Step:
+class Step:
     """One layer's part of a forward, looked up once instead of at every iteration."""
 
     def __init__(self, layer: Layer, tops: Sequence[Blob]) -> None:
         self.layer = layer
         self.bottoms = list(layer.param.bottom)
         self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
+        """The name, the blob and the loss weight of each top."""
         self.stopped = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if not goes_on]
         self.shapes: list[torch.Size] | None = None
 
@@ -92,7 +93,8 @@ class Net:
         self.layers: dict[str, Layer] = {}
         self.values: dict[str, Tensor] = {}
         """The tensors of the last forward, by blob, with autograd's graph."""
-        self._steps: list[_Step] = []
+        self.steps: list[Step] = []
+        """One for each layer, in order."""
         self._weights = Weights()
         try:
             for context in contexts:
@@ -110,7 +112,7 @@ class Net:
         bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
         layer.setup(bottom, top)
         self._weights.add(layer)
-        self._steps.append(_Step(layer, top))
+        self.steps.append(Step(layer, top))
         if len(context.param.param) > len(layer.blobs):
             raise context.unsupported(
                 f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
@@ -121,7 +123,7 @@ class Net:
     def forward(self) -> Tensor:
         """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
         objective = torch.zeros((), device=self.device)
-        for step in self._steps:
+        for step in self.steps:
             for (name, blob, weight), tensor in zip(step.tops, step.run(self.values), strict=True):
                 self.values[name] = tensor
                 blob.adopt(tensor.detach())

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from google.protobuf import descriptor_pb2
 
-from ...workers.base.protobuf import make_message_class
+from ...workers.base.protobuf import class_of, make_message_class
 
 _PACKAGE = "caffe"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -68,6 +68,12 @@ def message_class(declared: type[Message]) -> type[Any]:
     if declared not in _built:
         _built[declared] = _build(declared)
     return _built[declared]
+
+
+def message_classes(declared: type[Message]) -> dict[str, type[Any]]:
+    """By name: the classes of `declared` and of all messages in it, such that each can be put into the others."""
+    messages = message_class(declared).DESCRIPTOR.file.message_types_by_name
+    return {name: class_of(descriptor) for name, descriptor in messages.items()}
 
 
 def _build(declared: type[Message]) -> type[Any]:

@@ -90,10 +90,14 @@ class Solver:
                 torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
-        self._updates.update(self.rate, self.iteration)
+        self.update()
         self._losses.append(loss)
         self.iteration += 1
         return loss
+
+    def update(self) -> None:
+        """Update the weights by their gradients."""
+        self._updates.update(self.rate, self.iteration)
 
     def loss(self) -> float:
         """The mean of the last `average_loss` iterations' losses. Waits for the device."""

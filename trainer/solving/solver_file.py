@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,10 +27,16 @@ class NetSource:
     state: State
 
 
-def read_solver(path: Path) -> _SolverDocument:
-    """Read and check; raises PrototxtError with the line of what is missing, impossible or not supported."""
+def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
+    """Read and check; raises PrototxtError with the line of what is missing, impossible or not supported.
+
+    `kind`: the type of the solver, whatever type the file gives.
+    """
     solver = read_prototxt(path, SolverParameter)
-    message = solver.message
+    message: Any = solver.message
+    if kind is not None:
+        message.ClearField("solver_type")
+        message.type = kind
     for field in ("base_lr", "lr_policy", "max_iter"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -23,17 +24,30 @@ from .progress import LineReporter, scores_text
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Effect(StrEnum):
+    """What a signal does to training."""
+
+    STOP = "stop"
+    SNAPSHOT = "snapshot"
+    NONE = "none"
 
 
 class StopRequest:
-    """Within its context the first Ctrl-C (or SIGTERM) asks to stop; the second raises KeyboardInterrupt."""
+    """Within its context, signals ask to stop after the iteration, or to save a snapshot, or do nothing.
 
-    def __init__(self) -> None:
+    A second Ctrl-C (or SIGTERM) after one that asked to stop raises KeyboardInterrupt.
+    """
+
+    def __init__(self, sigint: Effect = Effect.STOP, sighup: Effect = Effect.SNAPSHOT) -> None:
         self.requested = False
+        self._snapshot_wanted = False
+        self._effects: dict[int, Effect] = {signal.SIGINT: sigint, signal.SIGHUP: sighup, signal.SIGTERM: Effect.STOP}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._note) for number in self._effects}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -41,12 +55,21 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        for each in _SIGNALS:
-            signal.signal(each, signal.default_int_handler)
-        # Written last, so that a reader can rely on it. Not by print: the signal may have interrupted a print, whose
-        # buffer cannot be entered twice.
-        os.write(2, b"\nstopping after this iteration; press Ctrl-C again to stop at once\n")
+        effect = self._effects[number]
+        if effect is Effect.STOP:
+            self.requested = True
+            for each in _STOPS:
+                signal.signal(each, signal.default_int_handler)
+            # Written last, so that a reader can rely on it. Not by print: the signal may have interrupted a print,
+            # whose buffer cannot be entered twice.
+            os.write(2, b"\nstopping after this iteration; press Ctrl-C again to stop at once\n")
+        elif effect is Effect.SNAPSHOT:
+            self._snapshot_wanted = True
+
+    def take_snapshot(self) -> bool:
+        """Whether a snapshot was asked for since the last call."""
+        wanted, self._snapshot_wanted = self._snapshot_wanted, False
+        return wanted
 
     def __call__(self) -> bool:
         return self.requested
@@ -60,7 +83,13 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         without_effect.append("layer_wise_reduce")
     if without_effect:
         reporter.say(f"fields without effect here: {', '.join(without_effect)}")
-    while solver.iteration < solver.param.max_iter and not stop():
+    run(solver, reporter, stop, solver.param.max_iter)
+    _finish(solver, reporter, stop)
+
+
+def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) -> None:
+    """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between."""
+    while solver.iteration < last and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():
             break
@@ -70,9 +99,8 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
             reporter.say(f"the data ended after iteration {solver.iteration}: {end}")
             break
         reporter.stepped(solver)
-        if solver.snapshot_is_due:
+        if stop.take_snapshot() or solver.snapshot_is_due:
             _save(solver, reporter)
-    _finish(solver, reporter, stop)
 
 
 def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
@@ -97,18 +125,24 @@ def _save(solver: Solver, reporter: LineReporter) -> None:
     reporter.say(f"snapshot: {written}")
 
 
-def score_net(model: Path, weights: Path, iterations: int, device: str | None = None) -> Scores:
+def score_net(
+    model: Path, weights: Path, iterations: int, device: str | None = None, level: int = 0, stages: Collection[str] = ()
+) -> Scores:
     """The means of the outputs of the net of prototxt `model` in phase TEST, with the weights of a file."""
-    document = read_prototxt(model, NetParameter)
-    where = choose_device(device)
-    state = State(Phase.TEST).merged(document.message.state)
     loaded = read_weights(weights)
-    with contextlib.closing(Net(document, state, where, Generators.seeded(0, where))) as net:
+    with contextlib.closing(open_net(model, State(Phase.TEST, level, stages), device)) as net:
         net.load_weights(loaded, str(weights))
         scores = mean_outputs(net, iterations)
         if not scores:
             raise PrototxtError(f"{model}: in phase TEST the net has no output of one number, such as an accuracy")
         return scores
+
+
+def open_net(model: Path, state: State, device: str | None = None) -> Net:
+    """The net of prototxt `model`, whose own `state` comes before the one that is given."""
+    document = read_prototxt(model, NetParameter)
+    where = choose_device(device)
+    return Net(document, state.merged(document.message.state), where, Generators.seeded(0, where))
 
 
 def choose_threads(asked: int | None, cores: int, environment: Mapping[str, str]) -> int | None:

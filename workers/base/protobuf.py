@@ -15,10 +15,14 @@ def make_message_class(file: descriptor_pb2.FileDescriptorProto, name: str) -> t
     """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName(f"{file.package}.{name}")
+    return class_of(pool.FindMessageTypeByName(f"{file.package}.{name}"))
+
+
+def class_of(descriptor: Any) -> type[Any]:
+    """The class of a message that a pool knows."""
     # protobuf 4.22 brought GetMessageClass, 5 dropped the way that 4.21 had.
     get_class: Callable[[Any], type[Any]] | None = getattr(message_factory, "GetMessageClass", None)
     if get_class is None:
-        factory: Any = message_factory.MessageFactory(pool)
+        factory: Any = message_factory.MessageFactory(descriptor.file.pool)
         get_class = factory.GetPrototype
     return get_class(descriptor)

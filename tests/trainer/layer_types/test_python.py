@@ -308,3 +308,41 @@ def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> No
     test.blobs["x"].data[...] = 1
     test.forward()
     assert not test.blobs["y"].data.any()
+
+
+IN_PLACE_ARRAYS = """
+import numpy as np
+
+class Clipped:
+    takes_arrays = True
+
+    def __init__(self, layer_param): pass
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        assert type(bottom[0].data) is np.ndarray
+        self.passed = np.abs(bottom[0].data) < bottom[0].data.std(ddof=1)
+        top[0].data[...] = bottom[0].data.clip(-1, 1)
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff * self.passed
+"""
+
+
+@pytest.mark.parametrize("top", ["x", "y"], ids=["in place", "to another top"])
+def test_a_layer_may_ask_for_arrays(tmp_path: Path, top: str) -> None:
+    (tmp_path / "mine.py").write_text(IN_PLACE_ARRAYS)
+    text = f"""force_backward: true
+layer {{ name: "i" type: "Input" top: "x" input_param {{ shape {{ dim: 3 dim: 4 }} }} }}
+layer {{ name: "mine" type: "Python" bottom: "x" top: "{top}" python_param {{ module: "mine" layer: "Clipped" }} }}
+"""
+    net = make_net(tmp_path, text)
+    data = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    net.blobs["x"].data[...] = data
+    net.forward()
+    given = net.values["x"] if top == "y" else None
+    np.testing.assert_array_equal(net.blobs[top].data, data.clip(-1, 1))
+    if given is not None:
+        (gradient,) = torch.autograd.grad(net.values["y"].sum(), given)
+        np.testing.assert_array_equal(gradient, np.abs(data) < data.std(ddof=1))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter
 from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
@@ -50,3 +53,55 @@ def test_training_leaves_caffes_files_which_score_convert_resume_and_fine_tune(
     missing = run("train", "--solver", path, "--weights", "none.caffemodel")
     assert missing.exit_code == 1
     assert "none.caffemodel cannot be read: No such file" in missing.stderr
+
+
+def test_the_times_of_layers_are_a_table(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    lines = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 3, "--device", "cpu").stdout.splitlines()
+    assert lines[0].split() == ["layer", "type", "forward", "ms", "backward", "ms"]
+    assert [line.split()[0] for line in lines[1:]] == ["data", "ip1", "relu1", "drop1", "ip2", "loss", "all"]
+    figures = [[float(figure) for figure in line.split()[-2:]] for line in lines[1:]]
+    assert all(sum(column[:-1]) == pytest.approx(column[-1], abs=0.01) for column in zip(*figures, strict=True))
+    assert all(forward > 0 for forward, _ in figures)
+    assert figures[1][1] > 0, "ip1 is learnt, so it has a backward"
+    tested = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 1, "--phase", "TEST").stdout
+    assert "accuracy" in tested
+
+
+def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
+    net = SMALL_NET.replace('name: "relu1"', 'name: "relu1" include { stage: "fast" min_level: 1 }')
+    solver = write_project(tmp_path, net=net)
+    model = tmp_path / "net.prototxt"
+    chosen = ("--level", 2, "--stage", "deploy,fast")
+    assert "relu1" not in run("time", "--model", model, "--iterations", 1).stdout
+    assert "relu1" in run("time", "--model", model, "--iterations", 1, *chosen).stdout
+    weights = tmp_path / "solver_iter_30.pt"
+    losses = {}
+    for given in ((), chosen):
+        assert run("train", "--solver", solver, *given).exit_code == 0
+        losses[given] = [
+            run("test", "--model", model, "--weights", weights, *options).stdout for options in ((), chosen)
+        ]
+    assert len({loss for both in losses.values() for loss in both}) == 4
+
+
+def test_an_old_net_is_printed_in_todays_format(tmp_path: Path) -> None:
+    old = tmp_path / "old.prototxt"
+    old.write_text(
+        'layers { name: "d" type: DUMMY_DATA top: "d" } layers { name: "r" type: RELU bottom: "d" top: "r" }'
+    )
+    printed = run("upgrade", old)
+    assert printed.exit_code == 0
+    new = tmp_path / "new.prototxt"
+    new.write_text(printed.stdout)
+    assert [layer.type for layer in read_prototxt(new, NetParameter).message.layer] == ["DummyData", "ReLU"]
+    assert "layers" not in printed.stdout
+    assert run("upgrade", new).stdout == printed.stdout
+
+
+def test_the_devices_are_named() -> None:
+    lines = run("device_query").stdout.splitlines()
+    if torch.cuda.is_available():
+        assert [torch.cuda.get_device_name(n) in line for n, line in enumerate(lines)] == [True] * len(lines)
+    else:
+        assert lines == ["torch finds no CUDA device"]

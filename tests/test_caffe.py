@@ -1,0 +1,152 @@
+"""`import blobfeed.caffe as caffe` in scripts, and `import caffe` in Python layers, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from .support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
+
+LOSS = """
+import caffe
+import caffe.io
+import numpy as np
+from caffe import layers, params
+from caffe.proto import caffe_pb2
+
+
+class Distance(caffe.Layer):
+    def setup(self, bottom, top):
+        if len(bottom) != 2:
+            raise Exception("needs two bottoms")
+        assert self.phase in (caffe.TRAIN, caffe.TEST)
+
+    def reshape(self, bottom, top):
+        self.diff = np.zeros_like(bottom[0].data, dtype=np.float32)
+        top[0].reshape(1)
+
+    def forward(self, bottom, top):
+        self.diff[...] = bottom[0].data.copy() - np.eye(3)[bottom[1].data.astype(int)]
+        assert bottom[0].data.max(axis=1).shape == (bottom[0].num,)
+        top[0].data[...] = np.sum(self.diff**2) / bottom[0].num / 2
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[0]:
+            bottom[0].diff[...] = top[0].diff[0] * self.diff / bottom[0].num
+"""
+
+NET = SMALL_NET.replace(
+    'type: "SoftmaxWithLoss"',
+    'type: "Python" loss_weight: 1 python_param { module: "distance" layer: "Distance" }',
+)
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", *map(str, arguments)]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "script.py").write_text(textwrap.dedent(text))
+    done = run(folder, "script.py")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "distance.py").write_text(LOSS)
+    write_project(tmp_path, net=NET, solver=SMALL_SOLVER + "test_iter: 5 test_interval: 30")
+    return tmp_path
+
+
+def test_python_layers_that_import_caffe_train_as_they_are(project: Path) -> None:
+    done = run(project, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert float(last.partition("loss = ")[2].partition(",")[0]) < 0.25
+    weights = project / "solver_iter_30.pt"
+    tested = run(project, "-m", "blobfeed", "test", "--model", "net.prototxt", "--weights", weights)
+    assert "loss = " in tested.stdout, tested.stderr
+
+
+def test_a_script_and_its_layers_see_the_same_caffe(project: Path) -> None:
+    said = script(
+        project,
+        """
+        import blobfeed.caffe as caffe
+        caffe.set_mode_cpu()
+        caffe.set_random_seed(1)
+        solver = caffe.SGDSolver("solver.prototxt")
+        solver.step(25)
+        import caffe as named
+        print(named is caffe, isinstance(solver.net.layer_dict["loss"], caffe.Layer))
+        print(solver.iter, solver.net.blobs["loss"].data.shape, solver.test_nets[0].layer_dict["loss"].phase)
+        print("Convolution" in caffe.layer_type_list(), caffe.TRAIN, caffe.TEST)
+        """,
+    )
+    assert said.splitlines()[1:] == ["True True", "25 (1,) 1", "True 0 1"]
+
+
+def test_a_real_caffe_is_not_hidden(project: Path) -> None:
+    (project / "caffe").mkdir()
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(project)!r})
+        import blobfeed.caffe as ours, caffe
+        print(caffe is ours, hasattr(caffe, "real"))
+    """
+    assert script(project, code) == "True False\n"  # the folder has nothing to import
+    (project / "caffe" / "__init__.py").write_text("real = True")
+    assert script(project, code) == "False True\n"
+
+
+def test_a_data_layer_may_import_caffe(tmp_path: Path) -> None:
+    write_project(tmp_path, net=NET)
+    (tmp_path / "distance.py").write_text(LOSS)
+    batches = tmp_path / "batches.py"
+    batches.write_text("import caffe\n" + batches.read_text().replace("class Batches:", "class Batches(caffe.Layer):"))
+    done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
+    assert done.returncode == 0, done.stderr
+
+
+def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+        import caffe
+        from blobfeed import MultiProcessInputLayer
+
+        class Doubled(MultiProcessInputLayer):
+            def decode(self, sample, rng):
+                return {"data": 2 * sample["data"], "label": sample["label"]}
+
+        class Other(caffe.Layer):
+            pass
+        """)
+    )
+    ours = """
+layer {
+  name: "data" type: "Python" top: "data" top: "label"
+  python_param { module: "mine" layer: "Doubled"
+    param_str: "{source: {hdf5: {path: numbers.h5}}, tops: [data, label], batch_size: 8, num_loaders: 1}" }
+}
+"""
+    write_project(tmp_path, net=ours + SMALL_NET[SMALL_NET.index('layer {\n  name: "ip1"') :])
+    done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "trainer.md").read_text()
+    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    (code,) = (block for block in blocks if "blobfeed.caffe" in block)
+    assert " [0.25 0.25 0.25 0.25]]\n" in script(tmp_path, code)
+    assert (tmp_path / "small.caffemodel").exists()

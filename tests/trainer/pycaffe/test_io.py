@@ -1,0 +1,116 @@
+"""Images, means and samples as scripts for pycaffe handle them, and nets that classify images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.trainer.prototxt.blob_proto import read_blob
+from blobfeed.trainer.pycaffe import caffe_pb2, io
+from blobfeed.trainer.pycaffe.classifier import Classifier
+from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.workers.base.errors import ParameterError
+
+from tests.support.trainer_nets import one_thread, with_inputs
+
+__all__ = ["one_thread"]
+
+DATUM: Any = caffe_pb2.Datum
+IMAGE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), np.uint8)
+
+
+def write_image(path: Path, image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Path:
+    cv2 = pytest.importorskip("cv2")
+    assert cv2.imwrite(str(path), image)
+    return path
+
+
+def test_an_image_is_rgb_between_0_and_1(tmp_path: Path) -> None:
+    path = write_image(tmp_path / "image.png", IMAGE)  # BGR for OpenCV
+    np.testing.assert_array_equal(io.load_image(path), IMAGE[:, :, ::-1].astype(np.float32) / 255)
+    assert io.load_image(str(path), color=False).shape == (12, 10, 1)
+    (tmp_path / "none.png").write_bytes(b"text")
+    with pytest.raises(ParameterError, match=r"none.png is no image"):
+        io.load_image(tmp_path / "none.png")
+
+
+def test_a_linear_resize_is_opencvs() -> None:
+    cv2 = pytest.importorskip("cv2")
+    image = IMAGE.astype(np.float32)
+    for size in ((20, 15), (7, 6)):
+        np.testing.assert_allclose(io.resize_image(image, size), cv2.resize(image, size[::-1]), rtol=1e-3, atol=1e-2)
+    assert io.resize_image(image, (24, 20), interp_order=0)[::2, ::2].tolist() == image.tolist()
+    with pytest.raises(ParameterError, match="interp_order must be one of 0, 1, 3, got 2"):
+        io.resize_image(image, (1, 1), 2)
+
+
+def test_a_transformer_prepares_an_image_and_gives_it_back() -> None:
+    transformer = io.Transformer({"data": (1, 3, 12, 10)})
+    transformer.set_transpose("data", (2, 0, 1))
+    transformer.set_channel_swap("data", (2, 1, 0))
+    transformer.set_raw_scale("data", 255)
+    transformer.set_mean("data", np.array([104, 117, 123]))
+    transformer.set_input_scale("data", 0.5)
+    image = IMAGE.astype(np.float32) / 255
+    row = transformer.preprocess("data", image)
+    bgr = IMAGE.astype(np.float32).transpose(2, 0, 1)[::-1]
+    np.testing.assert_allclose(row, (bgr - [[[104]], [[117]], [[123]]]) / 2, atol=1e-4)
+    np.testing.assert_allclose(transformer.deprocess("data", row), image, atol=1e-5)
+    assert transformer.preprocess("data", np.ones((6, 5, 3))).shape == (3, 12, 10)
+    for name, value, reason in (
+        ("transpose", (0, 1), "needs the axes 0 to 2"),
+        ("channel_swap", (3, 1, 0), "needs the channels 0 to 2"),
+        ("mean", np.zeros((3, 5, 5)), r"has the shape \(3, 5, 5\), and the input \(3, 12, 10\)"),
+    ):
+        with pytest.raises(ParameterError, match=reason):
+            getattr(transformer, f"set_{name}")("data", value)
+    with pytest.raises(ParameterError, match="'image' is no input"):
+        transformer.set_raw_scale("image", 1)
+
+
+def test_arrays_become_messages_and_come_back() -> None:
+    array = IMAGE.transpose(2, 0, 1)
+    blob = io.array_to_blobproto(array[np.newaxis], diff=array[np.newaxis] + 0.5)
+    np.testing.assert_array_equal(read_blob(blob.SerializeToString()), array[np.newaxis])
+    np.testing.assert_array_equal(io.blobproto_to_array(blob), array[np.newaxis])
+    np.testing.assert_array_equal(io.blobproto_to_array(blob, return_diff=True), array[np.newaxis] + 0.5)
+    for stored in (array, array.astype(np.float32) / 3):
+        datum = DATUM.FromString(io.array_to_datum(stored, 7).SerializeToString())
+        assert datum.label == 7
+        assert io.datum_to_array(datum).dtype == stored.dtype
+        np.testing.assert_array_equal(io.datum_to_array(datum), stored)
+    with pytest.raises(ParameterError, match="encoded"):
+        io.datum_to_array(DATUM(encoded=True))
+    with pytest.raises(ParameterError, match="channels, height, width"):
+        io.array_to_datum([1])
+
+
+def test_ten_crops_are_four_corners_the_center_and_their_mirrors() -> None:
+    crops = io.oversample([IMAGE, IMAGE + 1], (4, 6))
+    assert crops.shape == (20, 4, 6, 3)
+    for crop, (top, left) in zip(crops, [(0, 0), (0, 4), (8, 0), (8, 4), (4, 2)], strict=False):
+        np.testing.assert_array_equal(crop, IMAGE[top : top + 4, left : left + 6])
+    np.testing.assert_array_equal(crops[5:10], crops[:5, :, ::-1])
+
+
+def test_a_classifier_gives_the_mean_over_crops_or_the_center(tmp_path: Path) -> None:
+    text = """
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+        inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+    model = tmp_path / "net.prototxt"
+    model.write_text(with_inputs(text, data=(3, 3, 8, 8)))
+    net = Net(model, 1)
+    net.save(tmp_path / "w.caffemodel")
+    classifier = Classifier(model, tmp_path / "w.caffemodel", image_dims=(12, 10), raw_scale=2, mean=np.ones(3))
+    images = [IMAGE / 255.0, IMAGE[::-1] / 255.0]
+    center = classifier.predict(images, oversample=False)
+    rows = [(2 * image[2:10, 1:9].transpose(2, 0, 1) - 1) for image in images]
+    np.testing.assert_allclose(center, net.forward_all(data=np.stack(rows))["prob"], rtol=1e-4)
+    many = classifier.predict(images)
+    assert many.shape == (2, 4)
+    np.testing.assert_allclose(many.sum(1), 1, rtol=1e-5)
+    assert not np.allclose(many, center)

@@ -1,0 +1,226 @@
+"""Nets run from Python as scripts for pycaffe do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
+from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.trainer.solving.solver import Solver
+from numpy.typing import ArrayLike, NDArray
+
+from tests.support.trainer_nets import SMALL_NET, importing_leaves_no_trace, one_thread, with_inputs, write_project
+from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+TRAIN, TEST = 0, 1
+
+# conv → relu in place → two takers, so that their gradients add up.
+BRANCHES = with_inputs(
+    """
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "left" type: "InnerProduct" bottom: "conv" top: "left"
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "right" type: "InnerProduct" bottom: "conv" top: "right"
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "left" bottom: "right" top: "sum" }
+layer { name: "prob" type: "Softmax" bottom: "sum" top: "prob" }
+""",
+    data=(2, 1, 6, 6),
+)
+
+
+def write(folder: Path, text: str = BRANCHES) -> str:
+    (folder / "branches.prototxt").write_text("force_backward: true\n" + text)
+    return str(folder / "branches.prototxt")
+
+
+def drawn(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def close(found: ArrayLike, expected: ArrayLike, name: str = "") -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blobs_hold_the_data_and_the_gradients_that_caffe_computed(family: str, tmp_path: Path) -> None:
+    for case in cases_of(family):
+        arrays = load(case)
+        path = tmp_path / f"{case}.prototxt"
+        path.write_text(str(arrays["prototxt"]))
+        net = Net(path, TRAIN if "phase: TRAIN" in path.read_text() else TEST)
+        bottoms, tops = net.bottom_names["it"], net.top_names["it"]
+        for nth, weights in enumerate(net.params.get("it", ())):
+            weights.data[...] = arrays[f"weight_{nth}"]
+        for nth, bottom in enumerate(bottoms):
+            (maker,) = (name for name, made in net.top_names.items() if bottom in made and name != "it")
+            where = net.params[maker][0] if maker in net.params else net.blobs[bottom]
+            where.data[...] = arrays[f"bottom_{nth}"]
+        net.forward()
+        for nth, top in enumerate(tops):
+            close(net.blobs[top].data, arrays[f"top_{nth}"], f"{case}: top {nth}")
+        for nth, top in enumerate(tops):
+            net.blobs[top].diff[...] = arrays.get(f"top_diff_{nth}", 0)
+        if case in FORWARD_ONLY:
+            continue
+        net.clear_param_diffs()
+        net.backward()
+        for nth, bottom in enumerate(bottoms):
+            if np.any(arrays.get(f"bottom_diff_{nth}", 0)) and bottom not in tops:
+                close(net.blobs[bottom].diff, arrays[f"bottom_diff_{nth}"], f"{case}: bottom diff {nth}")
+        for nth, weights in enumerate(net.params.get("it", ())):
+            if f"weight_diff_{nth}" in arrays:
+                close(weights.diff, arrays[f"weight_diff_{nth}"], f"{case}: weight diff {nth}")
+
+
+def test_a_net_lists_its_layers_and_blobs(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    assert (net.inputs, net.outputs) == (["data"], ["prob"])
+    assert list(net.blobs) == ["data", "conv", "left", "right", "sum", "prob"]
+    assert {name: [blob.shape for blob in blobs] for name, blobs in net.params.items()} == {
+        "conv": [(4, 1, 3, 3), (4,)],
+        "left": [(3, 64), (3,)],
+        "right": [(3, 64), (3,)],
+    }
+    assert net.top_names["relu"] == net.bottom_names["relu"] == ["conv"]
+    assert [layer.type for layer in net.layers][1:3] == ["Convolution", "ReLU"]
+    assert net.layer_dict["conv"].blobs is net.params["conv"]
+    weights = net.params["conv"][0]
+    assert (weights.count, weights.num, weights.channels, weights.height, weights.width) == (36, 4, 1, 3, 3)
+
+
+def test_what_is_written_to_a_blob_counts_when_the_rest_of_the_net_runs(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    whole = net.forward(data=drawn(2, 1, 6, 6))["prob"].copy()
+    first = net.forward(end="relu")
+    assert list(first) == ["conv"]
+    close(net.forward(start="left")["prob"], whole)
+    net.blobs["conv"].data[...] = 0
+    for name in ("left", "right"):
+        net.params[name][1].data[...] = [0, 1, 2]
+    expected = np.exp([0, 2, 4]) / np.exp([0, 2, 4]).sum()
+    close(net.forward(start="left", blobs=["sum"])["prob"], [expected, expected])
+    close(net.forward(start="left", blobs=["sum"])["sum"], [[0, 2, 4]] * 2)
+
+
+def test_a_gradient_written_to_a_blob_goes_back_from_there(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    net.forward(data=drawn(2, 1, 6, 6))
+    diff = drawn(2, 3, seed=1)
+    net.blobs["sum"].diff[...] = diff
+    found = net.backward(start="sum", end="relu", diffs=["left"])
+    close(found["left"], diff)
+    after_relu = (diff @ (net.params["left"][0].data + net.params["right"][0].data)).reshape(2, 4, 4, 4)
+    close(found["conv"], after_relu * (net.blobs["conv"].data > 0))
+    through = net.backward(start="sum")["data"].copy()
+    assert np.any(through)
+    net.blobs["conv"].diff[...] = found["conv"]
+    close(net.backward(start="conv")["data"], through)
+
+
+def test_gradients_of_weights_add_up_until_they_are_cleared(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    net.forward(data=drawn(2, 1, 6, 6))
+    net.backward(prob=drawn(2, 3))
+    once = net.params["left"][0].diff.copy()
+    assert np.any(once)
+    net.backward(prob=drawn(2, 3))
+    close(net.params["left"][0].diff, 2 * once)
+    net.clear_param_diffs()
+    assert not np.any(net.params["left"][0].diff)
+
+
+def test_a_loss_begins_with_its_weight(tmp_path: Path) -> None:
+    text = (
+        BRANCHES
+        + 'layer { name: "loss" type: "EuclideanLoss" bottom: "sum" bottom: "left" top: "loss" loss_weight: 3 }'
+    )
+    net = Net(write(tmp_path, text), TRAIN)
+    net.forward(data=drawn(2, 1, 6, 6))
+    assert net.blobs["loss"].diff == 3
+    net.backward()
+    close(net.blobs["right"].diff, 3 * (net.blobs["sum"].data - net.blobs["left"].data) / 2)
+
+
+def test_all_rows_are_run_in_batches_of_the_net(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    rows = drawn(5, 1, 6, 6)
+    found = net.forward_all(data=rows, blobs=["left"])
+    assert found["left"].shape == (5, 3)
+    net.blobs["data"].reshape(5, 1, 6, 6)
+    net.reshape()
+    assert net.blobs["prob"].shape == (5, 3)
+    close(net.forward(data=rows)["prob"], found["prob"])
+
+
+def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    for name in ("w.caffemodel", "w.caffemodel.h5"):
+        net.save(str(tmp_path / name))
+        for other in (
+            Net(write(tmp_path), str(tmp_path / name), TEST),
+            Net(write(tmp_path), TEST, weights=tmp_path / name),
+        ):
+            np.testing.assert_array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
+    other = Net(write(tmp_path), phase=TEST)
+    other.share_with(net)
+    net.params["conv"][0].data[...] = 5
+    assert np.all(other.params["conv"][0].data == 5)
+    other.forward(data=drawn(2, 1, 6, 6))
+    close(other.blobs["prob"].data, net.forward(data=drawn(2, 1, 6, 6))["prob"])
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        net.copy_from("none.caffemodel")
+
+
+def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    net = Net(tmp_path / "net.prototxt", TEST)
+    assert set(net.forward()) == {"accuracy", "loss"}
+    assert type(net.layer_dict["data"]).__name__ == "Batches"
+    assert net.layers[0].at == 8
+    net.reshape()
+    net.close()
+
+
+def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
+    text = BRANCHES.replace('name: "prob"', 'name: "prob" include { stage: "deploy" min_level: 2 }')
+    assert Net(write(tmp_path, text), TEST, level=2, stages=["deploy"]).outputs == ["prob"]
+    assert Net(write(tmp_path, text), TEST, level=1, stages=["deploy"]).outputs == ["sum"]
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    with pytest.raises(NetError, match="needs a phase"):
+        Net(write(tmp_path))
+    with pytest.raises(NetError, match="expected an array for each of data; got image"):
+        net.forward(image=drawn(2))
+    with pytest.raises(NetError, match=r"'data' has the shape \(2, 1, 6, 6\), and the array for it \(3, 1, 6, 6\)"):
+        net.forward(data=drawn(3, 1, 6, 6))
+    with pytest.raises(NetError, match="no layer 'fc'; its layers are data, conv"):
+        net.forward(end="fc")
+    with pytest.raises(NetError, match=r"'prob'.* backward needs a forward"):
+        net.backward()
+    with pytest.raises(ValueError, match="weights cannot be reshaped"):
+        net.params["conv"][0].reshape(1)
+
+
+def test_the_small_net_gives_the_gradients_of_training(tmp_path: Path) -> None:
+    lines = SMALL_NET.splitlines()
+    write_project(tmp_path, net="\n".join(line for line in lines if "Dropout" not in line))
+    with Solver.from_file(tmp_path / "solver.prototxt") as solver:
+        solver.train_net.forward().backward()  # type: ignore[no-untyped-call]
+        expected = {name: [w.grad.clone() for w in layer.blobs] for name, layer in solver.train_net.layers.items()}  # type: ignore[union-attr]
+        net = Net.of(solver.train_net)
+        net.layer_dict["data"].at = 0
+        net.clear_param_diffs()
+        net.forward()
+        net.backward()
+        for name, blobs in net.params.items():
+            for found, gradient in zip(blobs, expected[name], strict=True):
+                close(found.diff, gradient.numpy())

@@ -1,0 +1,116 @@
+"""Solvers used from Python as scripts for pycaffe do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.pycaffe import mode, solvers
+from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
+
+from tests.support.trainer_nets import (
+    SMALL_SOLVER,
+    importing_leaves_no_trace,
+    one_thread,
+    write_golden_solver,
+    write_project,
+)
+from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+CLASSES = ["SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "AdaDeltaSolver", "AdamSolver"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    mode._seed = None
+
+
+def started(solver: Solver, run: str) -> Solver:
+    for name in WEIGHTS:
+        solver.net.params[name[:3]][int(name[4])].data[...] = GOLDEN[f"{run}/{name}"][0]
+    return solver
+
+
+def assert_weights(solver: Solver, run: str, step: int) -> None:
+    for name in WEIGHTS:
+        found = solver.net.params[name[:3]][int(name[4])].data
+        np.testing.assert_allclose(found, GOLDEN[f"{run}/{name}"][step], rtol=1e-4, atol=1e-5, err_msg=f"{run}: {name}")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_steps_move_the_weights_as_in_pycaffe(run: str, tmp_path: Path) -> None:
+    solver = started(get_solver(write_golden_solver(run, tmp_path)), run)
+    for step in range(1, 11):
+        solver.step(1)
+        assert solver.iter == step
+        assert_weights(solver, run, step)
+
+
+def test_the_class_names_the_type_whatever_the_file_says(tmp_path: Path) -> None:
+    path = write_golden_solver("adam", tmp_path)
+    for name in CLASSES[:2] + CLASSES[4:]:
+        solver = getattr(solvers, name)(path)
+        assert solver.param.type == name.removesuffix("Solver")
+    started(solver, "adam").step(10)
+    assert_weights(solver, "adam", 10)
+    with pytest.raises(PrototxtError, match="AdaGrad has no momentum"):
+        solvers.AdaGradSolver(path)
+
+
+def test_forward_backward_and_update_are_a_step(tmp_path: Path) -> None:
+    solver = started(get_solver(write_golden_solver("sgd", tmp_path)), "sgd")
+    solver.net.clear_param_diffs()
+    solver.net.forward()
+    solver.net.backward()
+    solver.apply_update()
+    assert_weights(solver, "sgd", 1)
+    assert solver.iter == 0
+
+
+def test_a_script_trains_tests_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL_SOLVER + 'test_iter: 2 test_interval: 10 snapshot_prefix: "s"'
+    solver = get_solver(write_project(tmp_path, solver=text))
+    solver.step(12)
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["iteration 0", "iteration 10"]
+    (test_net,) = solver.test_nets
+    test_net.forward()
+    assert 0 <= test_net.blobs["accuracy"].data <= 1
+    assert test_net.params["ip1"][0].data.ctypes.data == solver.net.params["ip1"][0].data.ctypes.data
+    solver.snapshot()
+    assert {path.name for path in tmp_path.glob("s_*")} == {
+        f"s_iter_12.{suffix}" for suffix in ("pt", "caffemodel", "solverstate")
+    }
+    weights = Net(tmp_path / "net.prototxt", "s_iter_12.caffemodel", 1).params["ip1"][0].data
+    np.testing.assert_array_equal(weights, solver.net.params["ip1"][0].data)
+    solver.solve()
+    resumed = get_solver(tmp_path / "solver.prototxt")
+    resumed.restore("s_iter_12.pt")
+    assert resumed.iter == 12
+    resumed.solve("s_iter_12.pt")
+    assert resumed.iter == solver.iter == 30
+    np.testing.assert_array_equal(resumed.net.params["ip2"][0].data, solver.net.params["ip2"][0].data)
+    resumed.step(1)
+    assert resumed.iter == 31
+    for each in (solver, resumed):
+        each.close()
+
+
+def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
+
+    def drawn() -> float:
+        return float(
+            get_solver(path).net.params["ip1"][0].data[0, 0] + Net("net.prototxt", 0).params["ip1"][0].data[0, 0]
+        )
+
+    assert drawn() != drawn()
+    mode.set_random_seed(3)
+    assert drawn() == drawn()

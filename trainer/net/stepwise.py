@@ -1,0 +1,103 @@
+"""A net run layer by layer, forward and backward, with the gradient of every blob in its `diff`, as Caffe does it.
+
+Slower than `Net.forward` with torch's own backward, which makes no copy of the gradients of blobs. Here any part of a
+net can be run, and what stands in a blob's `data` or `diff` counts, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..layer_types.layer import Tensors
+from ..prototxt.errors import NetError
+from .graph import Net, Step
+
+After = Callable[[int], object]
+"""Called with the position of a layer that is done."""
+
+
+class Stepwise:
+    """Runs the layers of `net` from `first` to `last`, which are positions in `net.steps`."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._takers = _takers(net.steps)
+        self._graphs: dict[int, tuple[Mapping[str, Tensor], Tensors]] = {}
+        """By layer: its bottoms by name and its tops at the last forward; autograd's graph reaches no further."""
+
+    def forward(self, first: int, last: int, after: After = lambda nth: None) -> None:
+        blobs, values = self._net.blobs, self._net.values
+        if first:  # what layers above `first` have made may have been written over
+            for name, value in values.items():
+                values[name] = blobs[name].tensor.detach().requires_grad_(value.requires_grad)
+        for nth in range(first, last + 1):
+            step = self._net.steps[nth]
+            bottoms = {name: values[name] if name in values else blobs[name].tensor for name in step.bottoms}
+            bottoms = {name: each.detach().requires_grad_(each.requires_grad) for name, each in bottoms.items()}
+            tops = step.run(bottoms)
+            self._graphs[nth] = bottoms, tops
+            for (name, blob, weight), top in zip(step.tops, tops, strict=True):
+                values[name] = top
+                blob.adopt(top.detach())
+                if weight:
+                    blob.diff.fill_(weight)
+            after(nth)
+
+    def backward(self, first: int, last: int, after: After = lambda nth: None) -> None:
+        """From layer `last` up to layer `first`. Gradients of weights are added to those that are there.
+
+        A blob that no layer in between takes gives the gradient in its `diff`: the loss weight, or what was written
+        there.
+        """
+        diffs: dict[str, Tensor] = {}
+        for nth in range(last, first - 1, -1):
+            if nth not in self._graphs:
+                layer = self._net.steps[nth].layer
+                raise NetError(f"{layer.context.where}: backward needs a forward of this layer before it")
+            bottoms, tops = self._graphs[nth]
+            found = self._top_diffs(nth, last, diffs)
+            pairs = [(top, diff) for top, diff in zip(tops, found, strict=True) if diff is not None]
+            if pairs:
+                for bottom in bottoms.values():
+                    bottom.grad = None
+                # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
+                with torch.autograd.set_multithreading_enabled(False):
+                    torch.autograd.backward([top for top, _ in pairs], [diff for _, diff in pairs], retain_graph=True)
+                for name, bottom in bottoms.items():
+                    if bottom.grad is not None:
+                        diffs[name] = diffs[name] + bottom.grad if name in diffs else bottom.grad
+            after(nth)
+        for name, diff in diffs.items():
+            self._net.blobs[name].diff.copy_(diff)
+
+    def _top_diffs(self, nth: int, last: int, diffs: dict[str, Tensor]) -> list[Tensor | None]:
+        """The gradients of the tops of layer `nth`, which leave `diffs`; None for a top that needs none."""
+        found: list[Tensor | None] = []
+        _, tops = self._graphs[nth]
+        for (name, blob, weight), top, takers in zip(self._net.steps[nth].tops, tops, self._takers[nth], strict=True):
+            diff: Tensor | None
+            if any(taker <= last for taker in takers):
+                diff = diffs.pop(name, None)
+                if weight:
+                    diff = torch.full_like(top, weight) if diff is None else diff + weight
+            else:
+                diff = blob.diff.as_subclass(Tensor).clone()
+            if diff is not None:
+                blob.diff.copy_(diff)
+            found.append(diff if top.requires_grad else None)
+        return found
+
+
+def _takers(steps: Sequence[Step]) -> list[list[list[int]]]:
+    """For each layer and each of its tops: the layers that take it before another layer writes it in place."""
+    takers: list[list[list[int]]] = []
+    latest: dict[str, list[int]] = {}
+    for nth, step in enumerate(steps):
+        for name in step.bottoms:
+            latest[name].append(nth)
+        takers.append([[] for _ in step.tops])
+        latest.update(zip((name for name, _, _ in step.tops), takers[-1], strict=True))
+    return takers

@@ -1,0 +1,65 @@
+"""Images in, probabilities of classes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..layer_types.array_blob import Array
+from ..prototxt.schema import Phase
+from .io import Transformer, oversample, resize_image
+from .net import Net
+
+
+class Classifier(Net):
+    """A net with one input, which is an image, and one output.
+
+    image_dims: the height and width that images are resized to, before a part as large as the input is cut out. The
+    other arguments are those of Transformer.
+    """
+
+    def __init__(
+        self,
+        model_file: str | Path,
+        pretrained_file: str | Path,
+        image_dims: Sequence[int] | None = None,
+        mean: ArrayLike | None = None,
+        input_scale: float | None = None,
+        raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(model_file, pretrained_file, int(Phase.TEST))
+        name = self.inputs[0]
+        self.transformer = Transformer({name: self.blobs[name].shape})
+        self.transformer.set_transpose(name, (2, 0, 1))
+        if mean is not None:
+            self.transformer.set_mean(name, mean)
+        if input_scale is not None:
+            self.transformer.set_input_scale(name, input_scale)
+        if raw_scale is not None:
+            self.transformer.set_raw_scale(name, raw_scale)
+        if channel_swap is not None:
+            self.transformer.set_channel_swap(name, channel_swap)
+        self.crop_dims = self.blobs[name].shape[2:]
+        self.image_dims = tuple(image_dims) if image_dims is not None else self.crop_dims
+
+    def predict(self, inputs: Sequence[ArrayLike], oversample: bool = True) -> Array:
+        """A row of probabilities for each image (height, width, channels).
+
+        With `oversample`, the mean over ten crops of the image, else those of its center.
+        """
+        images = [resize_image(image, self.image_dims) for image in inputs]
+        crops = _ten_crops(images, self.crop_dims)
+        if not oversample:
+            crops = crops[4::10]
+        name = self.inputs[0]
+        rows = np.stack([self.transformer.preprocess(name, crop) for crop in crops])
+        found = self.forward_all(**{name: rows})[self.outputs[0]]
+        means: Array = found.reshape(len(images), -1, *found.shape[1:]).mean(1)
+        return means
+
+
+_ten_crops = oversample

@@ -1,0 +1,53 @@
+"""Where nets that are made from now on compute, and the seed of their random numbers: global, as in pycaffe."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from ..prototxt.descriptors import message_class
+from ..prototxt.schema import SolverParameter
+from ..solving.solver_file import choose_device
+
+_gpu = False
+_device_id = 0
+_seed: int | None = None
+
+
+def set_mode_cpu() -> None:
+    global _gpu  # noqa: PLW0603 - a mode of the process, as in pycaffe
+    _gpu = False
+
+
+def set_mode_gpu() -> None:
+    global _gpu  # noqa: PLW0603
+    _gpu = True
+
+
+def set_device(device_id: int) -> None:
+    """Which CUDA device set_mode_gpu means."""
+    global _device_id  # noqa: PLW0603
+    _device_id = device_id
+
+
+def set_random_seed(seed: int) -> None:
+    global _seed  # noqa: PLW0603
+    _seed = seed
+
+
+def apply(solver: SolverParameter) -> str:
+    """Put the device and the seed into `solver`; returns the kind of the device."""
+    solver.device_id = _device_id
+    if _seed is not None and not solver.HasField("random_seed"):
+        solver.random_seed = _seed
+    return "cuda" if _gpu else "cpu"
+
+
+def device() -> torch.device:
+    settings: SolverParameter = message_class(SolverParameter)()
+    return choose_device(apply(settings), settings)
+
+
+def seed() -> int:
+    return int.from_bytes(os.urandom(4), "little") if _seed is None else _seed

@@ -1,0 +1,218 @@
+"""pycaffe's Net: a net to run from Python, all of it or from one layer to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from ..layer_types.array_blob import Array, ArrayBlob
+from ..layer_types.python import PythonLayer
+from ..net import graph
+from ..net.graph import Generators
+from ..net.stepwise import Stepwise
+from ..prototxt.errors import NetError
+from ..prototxt.phases import State
+from ..prototxt.prototxt import read_prototxt
+from ..prototxt.schema import NetParameter, Phase
+from ..solving.caffe_files import read_weights, write_caffemodel
+from . import mode
+
+
+@dataclass(frozen=True)
+class NativeLayer:
+    """A layer of a net that is not a Python layer."""
+
+    type: str
+    blobs: Sequence[ArrayBlob]
+
+
+class Net:
+    """`Net(file, phase)`, `Net(file, weights, phase)` or `Net(file, phase, weights=…)`.
+
+    `layers` and `layer_dict` hold the very objects of Python layers.
+    """
+
+    def __init__(
+        self,
+        network_file: str | Path,
+        weights_or_phase: str | Path | int | None = None,
+        phase: int | None = None,
+        level: int = 0,
+        stages: Iterable[str] = (),
+        weights: str | Path | None = None,
+    ) -> None:
+        if isinstance(weights_or_phase, int):
+            phase = weights_or_phase
+        elif weights_or_phase is not None:
+            weights = weights_or_phase
+        if phase is None:
+            raise NetError(f"{network_file}: a net needs a phase, caffe.TRAIN or caffe.TEST")
+        document = read_prototxt(Path(network_file), NetParameter)
+        stages = frozenset(stages or ()) | frozenset(document.message.state.stage)
+        device = mode.device()
+        generators = Generators.seeded(mode.seed(), device)
+        self._wrap(graph.Net(document, State(Phase(phase), level, stages), device, generators))
+        if weights is not None:
+            self.copy_from(weights)
+
+    @classmethod
+    def of(cls, net: graph.Net) -> Self:
+        """A net that a solver has made."""
+        made = cls.__new__(cls)
+        made._wrap(net)
+        return made
+
+    def _wrap(self, net: graph.Net) -> None:
+        self._net = net
+        self._stepwise = Stepwise(net)
+        self.name = net.document.message.name
+        self.blobs = {name: ArrayBlob(blob) for name, blob in net.blobs.items()}
+        self.top_names = {name: list(layer.param.top) for name, layer in net.layers.items()}
+        self.bottom_names = {name: list(layer.param.bottom) for name, layer in net.layers.items()}
+        self.inputs = [
+            top for name, layer in net.layers.items() if layer.param.type == "Input" for top in self.top_names[name]
+        ]
+        self.outputs = list(net.output_names)
+        self._positions = {name: nth for nth, name in enumerate(net.layers)}
+        self._read_weights()
+
+    def _read_weights(self) -> None:
+        layers = self._net.layers.items()
+        self.params = {name: [ArrayBlob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
+        self.layer_dict: dict[str, Any] = {
+            name: layer.user_layer
+            if isinstance(layer, PythonLayer)
+            else NativeLayer(layer.param.type, self.params.get(name, ()))
+            for name, layer in layers
+        }
+
+    @property
+    def layers(self) -> list[Any]:
+        return list(self.layer_dict.values())
+
+    def forward(
+        self,
+        blobs: Iterable[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **inputs: ArrayLike,
+    ) -> dict[str, Array]:
+        """Fill the inputs, if any are given, and run the layers from `start` to `end`, or all.
+
+        Returns the data of the net's outputs (with `end`: of that layer's tops), and of `blobs`.
+        """
+        if inputs:
+            self._fill("data", inputs, self.inputs)
+        self.upload()
+        self._stepwise.forward(self._position(start, 0), self._position(end, len(self._positions) - 1))
+        names = self.outputs if end is None else self.top_names[end]
+        return {name: self.blobs[name].data for name in (*names, *(blobs or ()))}
+
+    def backward(
+        self,
+        diffs: Iterable[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **tops: ArrayLike,
+    ) -> dict[str, Array]:
+        """Fill the diffs of the net's outputs, if any are given, and run from layer `start` back to `end`, or all.
+
+        Returns the diffs of the net's inputs (with `end`: of that layer's bottoms), and of `diffs`. An input gets a
+        gradient only if the prototxt says `force_backward: true`.
+        """
+        if tops:
+            self._fill("diff", tops, self.outputs)
+        self.upload()
+        self._stepwise.backward(self._position(end, 0), self._position(start, len(self._positions) - 1))
+        names = self.inputs if end is None else self.bottom_names[end]
+        return {name: self.blobs[name].diff for name in (*names, *(diffs or ()))}
+
+    def forward_all(self, blobs: Iterable[str] | None = None, **inputs: ArrayLike) -> dict[str, Array]:
+        """Run `forward` over as many rows as are given, batch by batch; returns the outputs for all rows."""
+        arrays = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
+        self._check_names(arrays, self.inputs)
+        counts = {len(array) for array in arrays.values()}
+        if len(counts) != 1:
+            raise NetError(f"the inputs must have the same number of rows, got {sorted(counts)}")
+        (rows,), size = counts, self.blobs[self.inputs[0]].shape[0]
+        found: dict[str, list[Array]] = {}
+        for first in range(0, rows, size):
+            batch: dict[str, Any] = {name: array[first : first + size] for name, array in arrays.items()}
+            missing = size - min(size, rows - first)  # the last batch is filled up with zeros
+            batch = {name: np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]) for name, part in batch.items()}
+            for name, array in self.forward(blobs, **batch).items():
+                found.setdefault(name, []).append(np.atleast_1d(array).copy())
+        return {name: np.concatenate(parts)[:rows] for name, parts in found.items()}
+
+    def copy_from(self, path: str | Path) -> None:
+        """Take the weights in a file, for the layers whose names it has."""
+        self.upload()
+        self._net.load_weights(read_weights(Path(path)), str(path), some=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write a .caffemodel, or, if the name ends in .h5, its HDF5 form."""
+        self.upload()
+        write_caffemodel(Path(path), self._net.weights(), self._net)
+
+    save_hdf5 = save
+    load_hdf5 = copy_from
+
+    def share_with(self, other: Net) -> None:
+        """Use the weights of `other` in the layers that have the same names."""
+        self.upload()
+        self._net.share_weights(other._net)
+        self._read_weights()
+
+    def clear_param_diffs(self) -> None:
+        for blob in self._weights():
+            blob.diff.fill(0)
+
+    @torch.no_grad()
+    def reshape(self) -> None:
+        """Give all blobs the shapes that follow from those of the inputs, without computing them."""
+        for step in self._net.steps:
+            if isinstance(step.layer, PythonLayer):
+                step.layer.call_reshape()
+                continue
+            shapes = step.layer.top_shapes(*(self._net.blobs[name].shape for name in step.bottoms))
+            for (_, blob, _), shape in zip(step.tops, shapes, strict=True):
+                if blob.shape != tuple(shape):
+                    blob.reshape(*shape)
+
+    def close(self) -> None:
+        """Close the Python layers, and the processes of those that have some."""
+        self._net.close()
+
+    def upload(self) -> None:
+        """Bring to the device what was written to blobs and weights."""
+        for blob in (*self.blobs.values(), *self._weights()):
+            blob.upload()
+
+    def _weights(self) -> Iterable[ArrayBlob]:
+        return (blob for blobs in self.params.values() for blob in blobs)
+
+    def _position(self, name: str | None, default: int) -> int:
+        if name is not None and name not in self._positions:
+            raise NetError(f"the net has no layer {name!r}; its layers are {', '.join(self._positions)}")
+        return default if name is None else self._positions[name]
+
+    def _fill(self, which: str, arrays: dict[str, ArrayLike], names: Sequence[str]) -> None:
+        self._check_names(arrays, names)
+        for name, array in arrays.items():
+            target, given = getattr(self.blobs[name], which), np.asarray(array)
+            if given.shape[:1] != target.shape[:1]:
+                raise NetError(
+                    f"blob {name!r} has the shape {target.shape}, and the array for it {given.shape}: reshape the blob "
+                    "first, or use forward_all"
+                )
+            target[...] = given
+
+    def _check_names(self, arrays: dict[str, Any], names: Sequence[str]) -> None:
+        if set(arrays) != set(names):
+            raise NetError(f"expected an array for each of {', '.join(names) or 'no blob'}; got {', '.join(arrays)}")

@@ -1,0 +1,100 @@
+"""pycaffe's solvers: steps, tests and snapshots as `caffe train` does them, with the nets at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..prototxt.schema import SnapshotFormat
+from ..solving.progress import LineReporter
+from ..solving.solver import Solver as Training
+from ..solving.solver_file import read_solver
+from ..solving.training import StopRequest, run, train
+from . import mode
+from .net import Net
+
+
+class Solver:
+    """The solver that `type` in the prototxt names, or the one that the class is named after."""
+
+    type: ClassVar[str | None] = None
+
+    def __init__(self, solver_file: str | Path) -> None:
+        document = read_solver(Path(solver_file), self.type)
+        self.param: Any = document.message
+        if not self.param.HasField("snapshot_format"):
+            self.param.snapshot_format = SnapshotFormat.BINARYPROTO  # else no files of Caffe's would be written
+        self._training = Training(document, mode.apply(self.param))
+        self._reporter = LineReporter()
+        self.net = Net.of(self._training.train_net)
+        self.test_nets = [Net.of(net) for net in self._training.test_nets]
+
+    @property
+    def iter(self) -> int:
+        """The iterations done."""
+        return self._training.iteration
+
+    def step(self, iterations: int) -> None:
+        """Train, also past max_iter; test, display and save when the prototxt says so."""
+        self._upload()
+        if self.param.snapshot:
+            self._training.check_snapshots()
+        run(self._training, self._reporter, StopRequest(), self.iter + iterations)
+
+    def solve(self, resume: str | Path | None = None) -> None:
+        """Train up to max_iter, save and test."""
+        self._upload()
+        if resume is not None:
+            self.restore(resume)
+        train(self._training, self._reporter, StopRequest())
+
+    def apply_update(self) -> None:
+        """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""
+        self._upload()
+        self._training.update()
+
+    def snapshot(self) -> None:
+        """Write `<prefix>_iter_<n>` .caffemodel, .solverstate, and .pt, which also has the position in the data."""
+        self._upload()
+        self._training.check_snapshots()
+        self._training.save()
+
+    def restore(self, path: str | Path) -> None:
+        """Resume from a .solverstate, a .solverstate.h5 or a .pt."""
+        self._upload()
+        self._training.restore(path)
+
+    def close(self) -> None:
+        """Close the Python layers, and the processes of those that have some."""
+        self._training.close()
+
+    def _upload(self) -> None:
+        for net in (self.net, *self.test_nets):
+            net.upload()
+
+
+class SGDSolver(Solver):
+    type = "SGD"
+
+
+class NesterovSolver(Solver):
+    type = "Nesterov"
+
+
+class AdaGradSolver(Solver):
+    type = "AdaGrad"
+
+
+class RMSPropSolver(Solver):
+    type = "RMSProp"
+
+
+class AdaDeltaSolver(Solver):
+    type = "AdaDelta"
+
+
+class AdamSolver(Solver):
+    type = "Adam"
+
+
+get_solver = Solver
