@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..base.errors import ParameterError
 from ..base.hooks import HookBatch, PostprocessHook
 from ..base.keys import derive_key
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..order.sample_rng import seed_globals
+from ..order.sample_rng import seed_generators
 from .transform import CROPS
 
 DECODED = "(decoded) "
@@ -56,8 +57,8 @@ class Postprocessor:
     ) -> None:
         self._hook = hook
         self._takes_rng = len(inspect.signature(hook).parameters) > 1
-        self._seed = seed
-        self._seed_globals = seed_globals
+        self._key = partial(derive_key, seed, "postprocess", bits=128)
+        self._seed_globals = partial(seed_generators, seed) if seed_globals else None
         self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
         made = self._run({name: trial[name] for name in self._decoded}, samples)
         self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, tops)}
@@ -95,8 +96,8 @@ class Postprocessor:
         arrays = {name: _array(name, rows) for name, rows in decoded.items()}
         batch = HookBatch(arrays, samples.indices, samples.epoch)
         hook: Any = self._hook
-        if self._seed_globals:
-            seed_globals(self._seed, *samples.number)
+        if self._seed_globals is not None:
+            self._seed_globals(*samples.number)
         result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
         if result is not None and not isinstance(result, Mapping):
             raise ValueError(
@@ -106,7 +107,7 @@ class Postprocessor:
         return {**batch, **(result or {})}
 
     def _rng(self, number: tuple[int, ...]) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=derive_key(self._seed, "postprocess", *number, bits=128)))
+        return np.random.Generator(np.random.Philox(key=self._key(*number)))
 
 
 def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from ..base.errors import ParameterError
 from ..base.hooks import DecodeHook, Hooks, Sample, by_name
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
-from ..order.sample_rng import SampleRng, seed_globals
+from ..order.sample_rng import SampleRng, seed_generators
 from .transform import CROPS, NOTE_SPEC, CropMirror
 
 
@@ -38,7 +39,7 @@ class RowMaker:
     ) -> None:
         self.hooks = hooks
         self._rng = SampleRng(seed)
-        self._seed = seed if seed_globals and hooks.decode is not None else None
+        self._seed_globals = partial(seed_generators, seed) if seed_globals else None
         self._transform = transform
         wanted = tops if hooks.postprocess is None else None
         if hooks.decode is None:
@@ -76,8 +77,8 @@ class RowMaker:
         return by_name(self._run(self.hooks.decode, sample), self._names, "decode returned")
 
     def _run(self, decode: DecodeHook, sample: Sample) -> object:
-        if self._seed is not None:
-            seed_globals(self._seed, sample.epoch, sample.index)
+        if self._seed_globals is not None:
+            self._seed_globals(sample.epoch, sample.index)
         return decode(sample, self._rng.generator(sample.epoch, sample.index))
 
     def _store_image(

@@ -51,7 +51,7 @@ class SampleRng:
         return self._generator
 
 
-def seed_globals(seed: int, *numbers: int) -> None:
+def seed_generators(seed: int, *numbers: int) -> None:
     """Seed NumPy's, Python's and, if it is loaded, torch's global generators, for code that knows no other.
 
     NumPy's takes 32 bits. It costs about 15 µs a call, most of it for the two Mersenne Twisters' 624 words.

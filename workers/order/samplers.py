@@ -19,7 +19,7 @@ from ..base.errors import SourceError
 from ..base.hooks import SamplerHook
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .sample_rng import seed_globals
+from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]
 
@@ -156,7 +156,7 @@ def draw_epoch(
 
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
-    seed_globals(seed, epoch)
+    seed_generators(seed, epoch)
     what = f"{sampler.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
     if sampler.gives_batches:

@@ -201,12 +201,21 @@ def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefetch", "batches_per_slot", "slots"), [(1, 1, 3), (4, 1, 5), (5, 2, 4), (6, 2, 4), (1, 4, 3)]
+    ("prefetch", "batches_per_slot", "delivery", "slots"),
+    [
+        (1, 1, "copy", 1),
+        (4, 1, "copy", 4),
+        (5, 2, "copy", 2),
+        (4, 1, "view", 5),
+        ("auto", 1, "copy", 5),
+        ("auto", 2, "copy", 3),
+        ("auto", 16, "copy", 3),
+    ],
 )
-def test_the_ring_has_slots_for_what_is_prefetched_and_one_more(
-    prefetch: int, batches_per_slot: int, slots: int
+def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
+    prefetch: int | str, batches_per_slot: int, delivery: str, slots: int
 ) -> None:
-    plan = indexed(batches_per_slot, prefetch_batches=prefetch)
+    plan = indexed(batches_per_slot, prefetch_batches=prefetch, delivery=delivery)
     assert plan.slots == slots
     assert plan.layout.rows == 4 * batches_per_slot
 

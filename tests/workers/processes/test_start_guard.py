@@ -25,9 +25,10 @@ role, seen = "", 0
 def hold():
     global seen
     seen += 1
-    with open(where, "w") as file:
+    mine = f"{where}.{os.getpid()}"  # two loaders may come here at once
+    with open(mine, "w") as file:
         file.write(str(os.getpid()))
-    os.replace(where, where + ".there")
+    os.replace(mine, where + ".there")
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:

@@ -105,7 +105,7 @@ def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
 ) -> None:
     path = tmp_path / "a.h5"
     values = write(path, layout, some_values(row))
-    with open_pipeline(path, epochs=None, prefetch_batches=1, num_loaders=1) as pipeline:
+    with open_pipeline(path, epochs=None, prefetch_batches=2, num_loaders=1) as pipeline:
         held = pipeline.take()
         np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
         os.truncate(path, 2048)
