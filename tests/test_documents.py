@@ -112,7 +112,9 @@ def test_a_block_runs_as_it_is_written(files: Path, block: Block) -> None:
     program = files / f"{block.page.removesuffix('.md')}_{block.line}.py"
     # Not every machine has a GPU.
     program.write_text(_AROUND_IT + block.code.replace('device="cuda"', 'device="cpu"'))
-    environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # TensorFlow takes Keras along, and must not find torch under it: see tests/support/own_process.py.
+    backend = "tensorflow" if "TensorFlow" in block.code else "torch"
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     run = subprocess.run(
         [sys.executable, str(program)],
         cwd=files,

@@ -111,8 +111,7 @@ def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(sourc
 
     with BatchReader(source, decode=decode, **SETTINGS) as reader:
         batches = iter(TensorFlowDataset(reader))
-        assert len(next(batches)["label"]) == 4
-        assert reader.error is None
+        assert len(next(batches)["label"]) == 4  # TensorFlow may have asked for the next one by now
         with pytest.raises(tf.errors.UnknownError, match="sample 6"):
             next(batches)
     assert isinstance(reader.error, SampleError)
