@@ -10,6 +10,7 @@ copy of OpenCV in a process that may have linked its own. Compiled loops take 1.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,11 +44,11 @@ class Conversion:
     mean: Mean | None = None
     image: MeanImage | None = None
 
-    @property
+    @functools.cached_property
     def changes_values(self) -> bool:
         return self.mean is not None or self.scales
 
-    @property
+    @functools.cached_property
     def scales(self) -> bool:
         return isinstance(self.scale, np.ndarray) or self.scale != 1.0
 
@@ -77,7 +78,7 @@ class Conversion:
                 rows[block],
                 out[block],
                 None if mean is None else mean[inner],
-                None if scale is None else scale[inner],
+                scale if scale is None or not scale.ndim else scale[inner],
             )
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
@@ -88,8 +89,11 @@ class Conversion:
             self._put_block(rows[row], out[row], image.part(corner), scale)
 
     def _scale_for(self, shape: tuple[int, ...], into: np.dtype[np.generic]) -> AnyArray | None:
-        """A view of a sample's shape, to be cut like the sample; None if nothing is scaled."""
-        return np.broadcast_to(np.asarray(self.scale, self.computed_in(into)), shape) if self.scales else None
+        """One number, or a view of a sample's shape, to be cut like the sample; None if nothing is scaled."""
+        if not self.scales:
+            return None
+        scale = np.asarray(self.scale, self.computed_in(into))
+        return np.broadcast_to(scale, shape) if scale.ndim else scale
 
     def _put_block(self, values: AnyArray, out: AnyArray, mean: Mean | None, scale: AnyArray | None) -> None:
         computed_in = self.computed_in(out.dtype)
@@ -108,6 +112,9 @@ class Conversion:
 
 def _cast(values: AnyArray, out: AnyArray) -> None:
     """Raises FloatingPointError if a value gets infinite: the processor notes it by the way, so the check is free."""
+    if values.dtype.kind != "f" or values.itemsize <= out.itemsize:
+        np.copyto(out, values, casting="same_kind")
+        return
     with np.errstate(over="raise"):
         np.copyto(out, values, casting="same_kind")
 
@@ -151,12 +158,10 @@ def check_types(stored: np.dtype[np.generic], into: np.dtype[np.generic], conver
 
 def check_whole_numbers(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
     """Raises InexactValueError where `rows` has integers that the type `into` cannot hold exactly."""
-    if rows.dtype.kind not in "iu" or into.kind not in "iuf" or not rows.size:
+    bounds = _bounds(rows.dtype, into)
+    if bounds is None or not rows.size:
         return
-    lowest, highest = _whole_numbers(into)
-    possible = np.iinfo(rows.dtype.name)
-    if lowest <= possible.min and possible.max <= highest:
-        return
+    lowest, highest = bounds
     for value in (int(rows.max()), int(rows.min())):
         if not lowest <= value <= highest:
             raise InexactValueError(
@@ -164,6 +169,16 @@ def check_whole_numbers(rows: AnyArray, into: np.dtype[np.generic], top: str) ->
                 f"only from {lowest} to {highest}: store or decode it as a float if rounding is meant, split it "
                 "into two tops, or read it with a BatchReader, whose tensors keep the type"
             )
+
+
+@functools.cache
+def _bounds(stored: np.dtype[np.generic], into: np.dtype[np.generic]) -> tuple[int, int] | None:
+    """Between what numbers those of the one type must lie to be held by the other; None if they all do."""
+    if stored.kind not in "iu" or into.kind not in "iuf":
+        return None
+    lowest, highest = _whole_numbers(into)
+    possible = np.iinfo(stored.name)
+    return None if lowest <= possible.min and possible.max <= highest else (lowest, highest)
 
 
 def _whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
