@@ -53,5 +53,5 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
 
 def __dir__() -> list[str]:
-    """Without what lacks its library: `help` asks for every name."""
+    """Without names whose library is not installed: `help` asks for every name."""
     return sorted({*globals(), *(name for name in _HOMES if name not in _NEEDS or is_installed(_NEEDS[name]))})

@@ -263,7 +263,7 @@ def _tensor(blob: Blob) -> torch.Tensor:
 
 
 def _numpy_types(tensors: Sequence[torch.Tensor]) -> _Types:
-    """None for the types that NumPy has not, such as bfloat16."""
+    """None for a type that NumPy does not have, such as bfloat16."""
     names = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
     return [np.dtype(name) if hasattr(np, name) else None for name in names]
 

@@ -66,12 +66,12 @@ class Worker(ABC):
         """Run the hook on each batch; what it raises counts against the batch's first row."""
         if self._postprocessor is None:
             raise RuntimeError(f"slot {task.slot} is to be postprocessed, but there is no such hook")
-        replaced = dict(task.replaced)
         for number, rows in enumerate(task.batches):
             first = number * self.parameters.batch_size
             samples = self.samples_of(task, number)
-            for row in range(rows):
-                samples.indices[row] = replaced.get(first + row, samples.indices[row])
+            for row, index in task.replaced:
+                if first <= row < first + rows:
+                    samples.indices[row - first] = index
             self.status.write(Activity.POSTPROCESSING)
             try:
                 self._postprocessor.run(self._whole_slots[task.slot], first, samples)

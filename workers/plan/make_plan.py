@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -96,6 +98,28 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 
+def _row_maker(
+    parameters: Parameters,
+    hooks: Hooks,
+    source: Source | StreamSource,
+    trial: Callable[[], Sample],
+    transform: CropMirror | None,
+    tops: tuple[str, ...] | None,
+) -> RowMaker:
+    return RowMaker(
+        hooks,
+        source.specs,
+        trial,
+        tops=tops,
+        seed=parameters.seed,
+        seed_globals=parameters.seed_globals,
+        transform=transform,
+        max_shapes=parameters.max_shapes,
+        concatenate=parameters.concatenate,
+        max_rows=parameters.max_rows,
+    )
+
+
 # ---- by index
 
 
@@ -112,18 +136,8 @@ def _indexed_plan(
     batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
     trial_index = int(order.indices(batches.start, 1)[0])
     with closing(source):
-        rows = RowMaker(
-            hooks,
-            source.specs,
-            lambda: read_one(source, trial_index),
-            tops=parameters.tops,
-            seed=parameters.seed,
-            seed_globals=parameters.seed_globals,
-            transform=transform,
-            max_shapes=parameters.max_shapes,
-            concatenate=parameters.concatenate,
-            max_rows=parameters.max_rows,
-        )
+        trial = partial(read_one, source, trial_index)
+        rows = _row_maker(parameters, hooks, source, trial, transform, parameters.tops)
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
         seconds = _seconds_per_row(timed, order, batches.start)
@@ -235,23 +249,13 @@ def _stream_plan(
     loaders = parameters.num_loaders
     shards = source.shards or (usable_cores() if loaders == "auto" else loaders)
     num_shards = shards * (parameters.world_size or 1)
-    rows = RowMaker(
-        hooks,
-        source.specs,
-        lambda: _first_sample(source, num_shards, parameters.seed),
-        tops=parameters.tops if hooks != Hooks() else None,
-        seed=parameters.seed,
-        seed_globals=parameters.seed_globals,
-        transform=transform,
-        max_shapes=parameters.max_shapes,
-        concatenate=parameters.concatenate,
-        max_rows=parameters.max_rows,
-    )
+    first = partial(_first_sample, source, num_shards, parameters.seed)
+    rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)
     postprocessor = None
     if hooks.postprocess is not None:
         trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))
         for row in range(len(next(iter(trial.values())))):
-            rows.put(_first_sample(source, num_shards, parameters.seed), trial, row)
+            rows.put(first(), trial, row)
         postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, trial, 0)
     made = postprocessor or rows
     return StreamPlan(
