@@ -153,6 +153,22 @@ def test_a_hook_knows_its_samples_and_its_epoch() -> None:
             assert set(batch["epoch"].tolist()) == {batch.epoch}
 
 
+def test_a_hook_knows_the_samples_that_took_the_place_of_bad_ones() -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        if sample.index in (7, 30):
+            raise ValueError("bad")
+        return {"label": sample["label"]}
+
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"index": batch.indices}
+
+    settings: dict[str, Any] = {"batch_size": 8, "epochs": 1, "num_loaders": 2, "on_error": "replace"}
+    with BatchReader(Pictures(), decode=decode, postprocess=postprocess, **settings) as reader:
+        for batch in reader:
+            assert batch["index"].tolist() == batch.indices.tolist() == batch["label"].tolist()
+            assert not {7, 30} & {*batch["index"].tolist()}
+
+
 def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatch], Any]:
     """A hook that does something else in the batch that holds `label` than in the batch of setup."""
 
