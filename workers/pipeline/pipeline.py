@@ -206,6 +206,7 @@ class Pipeline(Closing):
             replaced=count(Count.REPLACED),
             dropped_messages=feed.dropped,
             tasks=count(Count.TASKS),
+            damaged_in_cache=feed.shared.board.damaged_in_cache() + self._plan.source.damaged_in_cache,
         )
 
     def activities(self) -> list[LoaderState]:
