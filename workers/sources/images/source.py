@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
+from ...base.deadline import moving
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.paths import in_folder
 from ...base.source import Source
@@ -27,6 +28,7 @@ from .options import ImageListOptions, check_sizes
 
 _DATA = "data"
 _LABEL = "label"
+_LOOKS_AT_ONCE = 1024
 
 
 class ImageListSource(Source):
@@ -119,7 +121,11 @@ class ImageListSource(Source):
 
     def _check_files(self) -> NDArray[np.int64]:
         """Each image's size and modification time, shape (images, 2); raises SourceError for the first bad file."""
-        looks = [_look_at(self._under_root(path)) for path in self._listed.paths]
+        looks: list[tuple[int, int, str]] = []
+        for path in self._listed.paths:
+            if len(looks) % _LOOKS_AT_ONCE == 0:
+                moving(f"looking at the images of {self._path}")
+            looks.append(_look_at(self._under_root(path)))
         wrong = [(index, reason) for index, (_, _, reason) in enumerate(looks) if reason]
         if wrong:
             index, reason = wrong[0]
