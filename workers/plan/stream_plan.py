@@ -182,7 +182,7 @@ class StreamSchedule:
     def announcement(
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
-        draw, rows = self._draws.pop(group), self._rows.pop(group)
+        draw, rows = self._draws.pop(group), self._rows.pop(group, 0)  # none if loaders died of it
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size
         if rows == 0 or too_short or good_rows >= 0:
             return None
