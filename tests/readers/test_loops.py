@@ -93,7 +93,7 @@ def test_the_loop_after_epochs_of_unknown_length_begins_with_the_next_epoch(
     epoch: int, position: int, epochs: int
 ) -> None:
     loop, state = SampledLoops(epochs, None), {"epoch": epoch, "position": position, "seed": 7}
-    assert (loop.batches, loop.left(state), loop.pipeline_epochs(state)) == (None, None, None)
+    assert (loop.batches, loop.left(state)) == (None, None)
     following = loop.next_loop(state)
     assert (following["position"], following["seed"]) == (0, 7)
     assert following["epoch"] == loop.end_epoch(state)
@@ -109,7 +109,7 @@ def test_epochs_of_equal_length_make_the_loops_of_indexed_ones(equal: IndexedLoo
     position = equal.endless.round_start(number)
     state: State = {"epoch": position // samples, "position": position % samples, "seed": 7}
     assert (loop.batches, loop.left(state)) == (equal.batches, equal.left(at(position)))
-    assert (loop.end_epoch(state), loop.pipeline_epochs(state)) == (None, None)
+    assert loop.end_epoch(state) is None
     following = loop.next_loop(state)
     whole = int(following["epoch"]) * samples + int(following["position"])
     assert whole == equal.next_loop(at(position))["position"]

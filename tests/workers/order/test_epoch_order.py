@@ -11,7 +11,7 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.order import epoch_order
 from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder
 from blobfeed.workers.order.make_order import Shuffle, make_order
-from blobfeed.workers.order.permutation import keyed_permutation
+from blobfeed.workers.order.permutation import Permutation, keyed_permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,12 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(
 
 def test_an_epoch_s_permutation_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    monkeypatch.setattr(epoch_order, "keyed_permutation", lambda n, key: made.append(key) or keyed_permutation(n, key))
+
+    def counted(n: int, key: int) -> Permutation:
+        made.append(key)
+        return keyed_permutation(n, key)
+
+    monkeypatch.setattr(epoch_order, "keyed_permutation", counted)
     order = _order(4 * BLOCK, True)
     for position in range(0, 12 * BLOCK, BLOCK // 2):
         order.indices(position, 10)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.processes.assembly import Assembly
 from blobfeed.workers.processes.ledger import Weight
 from blobfeed.workers.processes.loader_pool import Death
@@ -251,8 +252,8 @@ def test_of_a_stream_no_other_sample_can_be_tried() -> None:
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
     made = assembly(rows=1, stream=True)
-    made.schedule.complaint = "no samples"
-    made.schedule.cause = (3, "a traceback")
+    assert isinstance(made.schedule, StreamSchedule)
+    made.schedule.complaint, made.schedule.cause = "no samples", (3, "a traceback")
     (failure,) = told(made)
     assert failure == Failure("SourceError", "no samples", cause=3, traceback="a traceback")
     assert made.last is failure

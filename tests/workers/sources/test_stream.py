@@ -304,7 +304,7 @@ def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
 def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
     with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
-        found = []
+        found: list[list[int]] = []
         with pytest.raises(SampleError, match=r"3 loaders died on it, the last one, .* exited with code 3"):
             found.extend(batch.tops["number"].tolist() for batch in batches(pipeline))  # type: ignore[union-attr]
         assert pipeline.statistics().batches == 2
