@@ -315,6 +315,22 @@ def test_a_closed_reader_says_so(source: dict[str, Any]) -> None:
             use()
 
 
+def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_why(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("the device has gone")
+
+    reader = read(source, epochs=1)
+    next(iter(reader))
+    assert leftovers.orphans()
+    monkeypatch.setattr(reader._feed.batches, "close", fail)
+    with pytest.raises(OSError, match="the device has gone"):
+        reader.close()
+    wait_until(lambda: not leftovers.orphans(), "the processes have ended")
+    reader.close()
+
+
 def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
     with read(source, epochs=1, num_loaders=2) as reader:
         list(reader)
