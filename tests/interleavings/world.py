@@ -443,8 +443,9 @@ class World:
         assert announce is not None
         self.feed.accept(announce.group)
         self.held[announce.group] = announce
-        stream = announce.stream
-        what = (announce.group,) if stream is None else (stream.epoch, stream.shard, stream.sequence, stream.rows)
+        what: tuple[int, ...] = (announce.group,)
+        for stream in announce.streams:
+            what = (stream.epoch, stream.shard, stream.sequence, stream.rows)
         _require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.stream:
