@@ -154,8 +154,8 @@ class StreamWorker(Worker):
                 f"shard {wanted.shard} gave {end.done.stream_rows} samples for its last batch when it was run again, "
                 f"and before at least {wanted.first + task.rows}: it must give the same samples at each call"
             )
-            bad = end.done.bad[-1] if end.done.bad else self._fatal(0, wanted, error)
-            return WorkDone([msgspec.structs.replace(bad, row=task.first_row)], task.rows)
+            failed = end.done.bad[-1] if end.done.bad else self._fatal(0, wanted, error)
+            return WorkDone([msgspec.structs.replace(failed, row=task.first_row)], task.rows)
         moved = task.first_row - wanted.first
         for row in range(wanted.first, wanted.first + task.rows):
             _copy_row(end.rows, row, self.slots[task.slot], row + moved)
@@ -239,8 +239,8 @@ def _copy_of(rows: NamedRows, count: int) -> NamedRows:
 
 def _copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
     for name, top in source.items():
-        into = target[name]
-        if isinstance(top, RaggedRows) and isinstance(into, RaggedRows):
-            into.put(target_row, top.get(row))
+        value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
+        if isinstance(into, RaggedRows):
+            into.put(target_row, value)
         else:
-            into[target_row] = top[row]
+            into[target_row] = value

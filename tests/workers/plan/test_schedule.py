@@ -264,7 +264,7 @@ def test_the_batches_depend_neither_on_prefetching_nor_on_who_answers_first(
 def test_a_stream_goes_on_behind_any_batch_that_was_taken(
     lengths: list[int], size: int, slots: int, data: st.DataObject
 ) -> None:
-    last_batch = data.draw(st.sampled_from(("partial", "wrap")))
+    last_batch: LastBatch = data.draw(st.sampled_from(("partial", "wrap")))
     whole = expected(lengths, size, last_batch, 2)
     taken = data.draw(st.integers(0, len(whole)))
     position = StreamPosition.start(len(lengths))

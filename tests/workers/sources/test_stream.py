@@ -171,7 +171,7 @@ def test_a_bad_sample_in_a_joined_batch_is_replaced_and_counted_once() -> None:
     with joined(num_loaders=1) as pipeline:
         *_, last = batches(pipeline)
         _, _, (bad, *_) = seen(last)
-    options = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
+    options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
     with joined(hooks=raises_at(bad), **options) as pipeline:
         numbers = [number for batch in batches(pipeline) for number in seen(batch)[2]]
         replaced = pipeline.statistics().replaced
