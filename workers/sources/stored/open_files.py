@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...base.specs import IndexArray
+from .announcements import Announcements
 from .file import FileStamp, Locking, RawFile
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
@@ -42,16 +44,21 @@ class OpenFiles:
     def _begin(self) -> None:
         self._locking, most_files, chunk_cache_bytes = self._options
         self._process = os.getpid()
+        self.announcements = Announcements()
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self.opened: RecentlyUsed[str, OpenFile] = RecentlyUsed(
             most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
         )
 
-    def get(self, stamp: FileStamp) -> OpenFile:
-        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
+    def begin(self) -> None:
+        """Called before anything is read: in a forked copy nothing is open."""
         if os.getpid() != self._process:
             self._begin()
+
+    def get(self, stamp: FileStamp) -> OpenFile:
+        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
+        self.begin()
         return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
 
     def close(self) -> None:
@@ -87,7 +94,8 @@ class Reading:
         return file
 
     def require_unchanged(self) -> None:
-        """Raises SourceError if one of the files was changed since it was examined."""
+        """Called at the end; raises SourceError if one of the files was changed since it was examined."""
+        self._files.announcements.note_read()
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
             stamp.require_unchanged(file.raw.descriptor if file else None)
@@ -120,6 +128,14 @@ class OpenFile:
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
         return self._readers[key]
+
+    def will_need(self, array: StoredArray, indices: IndexArray) -> bool:
+        """Start reading these samples of `array`; whether there was nothing to do."""
+        if isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
+            return True
+        reader = self.reader(array)
+        assert isinstance(reader, StoredRows)
+        return reader.will_need(indices)
 
     def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
         if not isinstance(array.layout, ThroughLibrary):

@@ -124,17 +124,18 @@ class StoredRows:
             raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
         return data.view(self._dtype).reshape(layout.chunk)
 
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples, or the chunks that hold them."""
-        if self._in_one_piece:
-            if self._axis == 0:  # else each sample is spread over the whole file
-                self._file.will_need(self._layout.offsets[0] + indices * self._row_bytes, self._row_bytes)
-            return
+    def will_need(self, indices: IndexArray) -> bool:
+        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
+        if self._rows_lie_whole:
+            offsets = self._offsets(indices)
+            if offsets is not None:
+                return self._file.will_need(offsets, self._row_bytes)
+        elif self._in_one_piece:  # each sample is spread over the whole file
+            return True
         groups, layout = np.unique(indices // self._per_chunk), self._layout
         offsets = layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
         stored = offsets >= 0
         if layout.sizes is None:
-            self._file.will_need(offsets[stored], self._chunk_bytes)
-        else:
-            sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
-            self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))
+            return self._file.will_need(offsets[stored], self._chunk_bytes)
+        sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
+        return self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))

@@ -147,26 +147,6 @@ def test_large_rows_are_read_and_small_ones_mapped(thousand_bytes: Path) -> None
         assert not file.maps(1 << 20)
 
 
-def test_advice_is_given_only_on_what_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "cold.bin"
-    with path.open("wb") as stream:
-        stream.write(bytes(1 << 20))
-        stream.flush()
-        os.fsync(stream.fileno())
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    advised: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, size, _advice: advised.append((offset, size)))
-    with raw_file(path) as file:
-        file.will_need(as_indices([0, 4096, 500_000]), as_indices([4096, 4096, 100]))
-        cold = list(advised)
-        file.read(0, 1 << 20)
-        advised.clear()
-        file.will_need(as_indices([0, 4096, 500_000]), as_indices([4096, 4096, 100]))
-    assert advised == []
-    # A file system that lives in memory cannot be made cold, and then there is nothing to advise on.
-    assert cold in ([(0, 8192), (500_000, 100)], [])
-
-
 # ------------------------------------------------------------------------------------------------- the kept chunks
 
 
