@@ -98,6 +98,7 @@ class HDF5SamplesSource(Source):
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
                 self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
+        self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
     def _read_data(

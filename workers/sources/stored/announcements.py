@@ -9,6 +9,8 @@ from ...base.specs import IndexArray
 
 _ENOUGH_ROWS = 64
 _REMEMBERED = 4
+_ROWS_A_WAIT = 32
+_BLOCKS_A_PAGE = 8
 
 
 class Announcements:
@@ -16,7 +18,7 @@ class Announcements:
 
     It begins cold: every task is announced, and each of its rows is looked at. Once so many rows in a row were found
     in the page cache, nothing is looked at any more: a look costs 1 µs, and a row of 784 bytes is read in a fifth of
-    that. What ends this is a read that had to wait for the disk. A few probes for each task, as before, said of a file
+    that. What ends this is a read that waited for the disk. A few probes for each task, as before, said of a file
     of which half was in memory that all was, once in sixteen times; and cost as much on one that was.
     """
 
@@ -43,13 +45,18 @@ class Announcements:
         self.warm = self._found >= _ENOUGH_ROWS
         self._waits = _disk_waits()
 
-    def note_read(self) -> None:
-        """A task was read: if it waited for the disk, the next ones are announced again."""
-        if (waits := _disk_waits()) != self._waits:
-            self._waits, self._found, self.warm = waits, 0, False
+    def note_read(self, rows: int) -> None:
+        """`rows` were read: if more than a few of them waited for the disk, the next ones are announced again.
+
+        A few pages are always missing, on a virtual machine whose host takes them away. To wait for one takes as long
+        as to look at a hundred rows.
+        """
+        waits, self._waits = self._waits, _disk_waits()
+        if (self._waits - waits) * _ROWS_A_WAIT > rows:
+            self._found, self.warm = 0, False
 
 
 def _disk_waits() -> int:
-    """Page faults of this thread that went to the disk, and blocks that its own calls had the disk read."""
+    """Page faults of this thread that went to the disk, and pages that its own calls had the disk read."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
-    return used.ru_majflt + used.ru_inblock
+    return used.ru_majflt + used.ru_inblock // _BLOCKS_A_PAGE

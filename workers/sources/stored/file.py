@@ -78,6 +78,11 @@ class FileStamp:
             )
 
 
+def maps(row_bytes: int) -> bool:
+    """Whether rows of this size are taken from the map."""
+    return row_bytes < _MAP_BELOW_BYTES
+
+
 class RawFile:
     """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined.
 
@@ -107,10 +112,6 @@ class RawFile:
     def __del__(self) -> None:
         self.close()
 
-    def maps(self, row_bytes: int) -> bool:
-        """Whether rows of this size are taken from the map."""
-        return row_bytes < _MAP_BELOW_BYTES
-
     def mapped(self) -> mmap.mmap:
         """The whole file as a read-only buffer."""
         if self._map is None:
@@ -118,7 +119,7 @@ class RawFile:
             self._advise_map()
         return self._map
 
-    def _expect(self, *, scattered: bool) -> None:
+    def expect(self, *, scattered: bool) -> None:
         """Have the kernel read ahead of what is asked for, or not a byte more than that.
 
         It reads ahead by what the disk's `read_ahead_kb` says: 128, but 8,192 on some. Then 64 rows of 784 bytes took
@@ -165,7 +166,7 @@ class RawFile:
 
     def copy_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
-        if self.maps(len(buffer)):
+        if maps(len(buffer)):
             buffer[:] = memoryview(self.mapped())[offset : offset + len(buffer)]
         else:
             self.read_into(offset, buffer)
@@ -173,7 +174,7 @@ class RawFile:
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
         row_bytes, target = rows.shape[1], rows.data.cast("B")
-        if not self.maps(row_bytes):
+        if not maps(row_bytes):
             for first, stop in stretches(offsets, positions, row_bytes):
                 to = int(positions[first]) * row_bytes
                 self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
@@ -193,7 +194,7 @@ class RawFile:
             return True
         ranges = list(merge_ranges(*whole_pages(offsets, sizes)))
         follows = len(offsets) > 1 or abs(ranges[0][0] - self._announced_to) <= mmap.PAGESIZE
-        self._expect(scattered=len(ranges) > 1 or not follows)
+        self.expect(scattered=len(ranges) > 1 or not follows)
         self._announced_to = ranges[-1][0] + ranges[-1][1]
         if in_memory(self.descriptor, self.stamp.size, ranges):
             return True

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ...base.specs import IndexArray
+from ...base.specs import AnyArray, IndexArray, NamedRows
 from .announcements import Announcements
 from .file import FileStamp, Locking, RawFile
-from .layout import StoredArray, ThroughLibrary
+from .joined import JoinedColumns
+from .layout import Column, StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
 from .rows import StoredRows
 
@@ -45,6 +46,7 @@ class OpenFiles:
         self._locking, most_files, chunk_cache_bytes = self._options
         self._process = os.getpid()
         self.announcements = Announcements()
+        self._joined: dict[bytes, JoinedColumns | None] = {}
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self.opened: RecentlyUsed[str, OpenFile] = RecentlyUsed(
@@ -61,8 +63,16 @@ class OpenFiles:
         self.begin()
         return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
 
+    def joined(self, starts: IndexArray, columns: Sequence[tuple[str, Column]]) -> JoinedColumns | None:
+        """These columns as one array over all files, if they can be read so; made at the first call."""
+        key = starts.tobytes()
+        if key not in self._joined:
+            self._joined[key] = JoinedColumns.of(starts, columns, self.opened.limit)
+        return self._joined[key]
+
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""
+        self._joined.clear()
         self.opened.clear()
         self._chunks.clear()
 
@@ -78,6 +88,7 @@ class Reading:
         self._files = files
         self._used: dict[str, FileStamp] = {}
         self._last: tuple[str, OpenFile] | None = None
+        self._joined: list[tuple[JoinedColumns, list[int]]] = []
 
     def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
@@ -93,9 +104,14 @@ class Reading:
             self._used[other.path] = other
         return file
 
+    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: NamedRows) -> None:
+        """Read from many files at once."""
+        self._joined.append((joined, joined.read(indices, cast("Mapping[str, AnyArray]", out))))
+
     def require_unchanged(self) -> None:
-        """Called at the end; raises SourceError if one of the files was changed since it was examined."""
-        self._files.announcements.note_read()
+        """Raises SourceError if one of the files was changed since it was examined."""
+        for joined, used in self._joined:
+            joined.require_unchanged(used)
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
             stamp.require_unchanged(file.raw.descriptor if file else None)

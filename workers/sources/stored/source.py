@@ -59,6 +59,9 @@ class StoredSource(Source):
         self._announce(indices)
         reading = Reading(self._files)
         for starts, columns in self._together:
+            if len(indices) and (joined := self._files.joined(starts, columns)):
+                reading.read_joined(joined, indices, out)
+                continue
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
                     array = column.arrays[number]
@@ -69,6 +72,7 @@ class StoredSource(Source):
                         raise
                     except Exception as error:
                         raise SourceError(f"{array}: reading samples failed: {error}") from error
+        self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
     def will_need(self, indices: IndexArray) -> None:
@@ -83,6 +87,9 @@ class StoredSource(Source):
             return
         in_memory = True
         for starts, columns in self._together:
+            if joined := self._files.joined(starts, columns):
+                in_memory &= joined.will_need(indices)
+                continue
             for number, local, _ in split_by_part(starts, indices):
                 for _, column in columns:
                     array = column.arrays[number]

@@ -142,11 +142,22 @@ def test_what_is_in_memory_is_no_longer_looked_at_until_a_read_waits_for_the_dis
     for first in range(0, 64, 16):
         assert told.are_due(_task(first))
         told.note_announced(16, in_memory=True)
-    told.note_read()
+    told.note_read(16)
     assert not told.are_due(_task(64))
     waits[0] += 1
-    told.note_read()
+    told.note_read(16)
     assert told.are_due(_task(80))
+
+
+def test_a_page_that_is_missing_among_many_rows_changes_nothing(waits: list[int]) -> None:
+    told = Announcements()
+    told.note_announced(64, in_memory=True)
+    waits[0] += 2
+    told.note_read(1024)
+    assert told.warm
+    waits[0] += 60
+    told.note_read(1024)
+    assert not told.warm
 
 
 def test_rows_that_were_missing_begin_the_count_anew_and_announcing_is_no_wait(waits: list[int]) -> None:
@@ -157,5 +168,5 @@ def test_rows_that_were_missing_begin_the_count_anew_and_announcing_is_no_wait(w
     told.note_announced(63, in_memory=True)
     assert not told.warm
     told.note_announced(1, in_memory=True)
-    told.note_read()
+    told.note_read(16)
     assert told.warm

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
-from blobfeed.workers.sources.stored.file import FileStamp, RawFile
+from blobfeed.workers.sources.stored.file import FileStamp, RawFile, maps
 from blobfeed.workers.sources.stored.layout import ChunkFilter
 from blobfeed.workers.sources.stored.lru import RecentlyUsed
 from blobfeed.workers.sources.stored.paths import natural_key
@@ -141,10 +141,9 @@ def test_a_file_that_is_another_one_by_now_is_not_read(change: str, thousand_byt
         RawFile(stamp)
 
 
-def test_large_rows_are_read_and_small_ones_mapped(thousand_bytes: Path) -> None:
-    with raw_file(thousand_bytes) as file:
-        assert file.maps(150_528)
-        assert not file.maps(1 << 20)
+def test_large_rows_are_read_and_small_ones_mapped() -> None:
+    assert maps(150_528)
+    assert not maps(1 << 20)
 
 
 # ------------------------------------------------------------------------------------------------- the kept chunks
