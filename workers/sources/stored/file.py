@@ -188,7 +188,7 @@ class RawFile:
         """Have the kernel start reading these bytes; whether all of them were in memory already, and nothing was done.
 
         Whole pages, since the kernel reads no less, and rows that share one are announced once. After rows that lie
-        apart the kernel no longer reads ahead by itself, in the map and by the descriptor, until rows follow each other.
+        apart the kernel no longer reads ahead by itself, in the map and by the descriptor, until rows are neighbours.
         """
         if not len(offsets):
             return True
