@@ -6,9 +6,10 @@ import pickle
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.transport.shared_arrays import SharedArrays
 
-ARRAYS = {
+ARRAYS: dict[str, AnyArray] = {
     "text": np.frombuffer(b"abc", np.uint8),
     "numbers": np.arange(6).reshape(2, 3),
     "none": np.zeros((4, 0), np.float32),

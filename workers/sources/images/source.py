@@ -21,6 +21,7 @@ from ...base.errors import ParameterError, SampleError, SampleTooLargeError, Sou
 from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from .decode import REDUCES, ImageDecoder
 from .file import announce_files, read_file
@@ -53,23 +54,25 @@ class ImageListSource(Source):
         self._channels = 3 if checked.is_color else 1
         self._path = in_folder(base_dir, checked.path)
         self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
-        try:
-            text = read_file(os.fsencode(self._path))
-        except OSError as error:
-            raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
-        listed, labels = parse_image_list(text, str(self._path), checked.labels)
-        labels = _labels(labels, listed, checked.label_dtype)
-        self._label_spec = ArraySpec(labels.shape[1:], labels.dtype)
-        # In memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB.
-        arrays = {"text": listed.text, "starts": listed.starts, "labels": _compact(labels)}
-        self._memory = SharedArrays(self.kind, arrays)
+        self._memory, self._label_words, self._label_spec = self._parsed(checked)
         self.descriptors = (self._memory.descriptor,)
-        self._label_words = listed.label_words
+        give_back_freed_memory()
         self._home = os.getpid()
         self._decoder: ImageDecoder | None = None
         if checked.check_files:
             self._check_files()
         self._specs = self._chosen(tops)
+
+    def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
+        """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
+        try:
+            text = read_file(os.fsencode(self._path))
+        except OSError as error:
+            raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
+        listed, written = parse_image_list(text, str(self._path), options.labels)
+        labels = _labels(written, listed, options.label_dtype)
+        arrays = {"text": listed.text, "starts": listed.starts, "labels": _compact(labels)}
+        return SharedArrays(self.kind, arrays), listed.label_words, ArraySpec(labels.shape[1:], labels.dtype)
 
     def __len__(self) -> int:
         return len(self._memory["starts"])
