@@ -96,7 +96,7 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
         values.append(_labels(block, labels, name, whole))
     if not any(map(len, starts)):
         raise SourceError(f"image list {name} lists no images: expected lines of 'path label', got {len(text)} bytes")
-    together: Labels = np.concatenate(values)
+    together: NDArray[Any] = np.concatenate(values)
     return ListedImages(name, whole, np.concatenate(starts), labels), together
 
 
