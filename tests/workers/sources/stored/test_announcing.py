@@ -96,11 +96,12 @@ def test_the_kernel_reads_ahead_only_while_rows_follow_each_other(
     path.write_bytes(bytes(1 << 20))
     given = _advice(monkeypatch)
     file = RawFile(FileStamp.of(str(path)))
-    for offsets in ([0, 4096], [8192], [500_000, 90_000], [20_000, 24_096]):
+    for offsets in ([0, 4096], [8192 + 4096], [500_000, 90_000], [20_000, 24_096]):
         file.will_need(np.array(offsets), 4096)
+    file.will_need(np.array([160, 80, 240]), 80)  # labels, which share a page
     file.close()
     ways = [advice for _, _, advice in given if advice != os.POSIX_FADV_WILLNEED]
-    assert ways == [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL]
+    assert ways == [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL, os.POSIX_FADV_RANDOM]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 1 << 20)), min_size=1, max_size=20))
