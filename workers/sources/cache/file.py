@@ -42,6 +42,7 @@ _LOCK_PATIENCE_S = 60.0
 _LOCK_PAUSE_S = 0.02
 _QUIET_S = 60.0
 _MB = 1e6
+_PROBES = 4
 
 
 def prepare(path: Path, layout: Layout, size_limit: int) -> None:
@@ -295,10 +296,11 @@ class CacheFile:
             self.set_states(published, _DURABLE)
 
     def will_need(self, indices: IndexArray) -> None:
-        """Have the kernel read the rows of published samples, unless a few of them are in memory already."""
+        """Have the kernel read the rows of published samples, unless they are in memory already."""
         region = max(self._layout.regions.values(), key=lambda region: region.stride)
         offsets = region.at + indices * region.stride
-        if not in_memory(self.descriptor, offsets):
+        probed = [(offset, region.stride) for offset in offsets[:: -(-len(offsets) // _PROBES)].tolist()]
+        if not in_memory(self.descriptor, region.at + len(self.states) * region.stride, probed):
             for offset in offsets.tolist():
                 os.posix_fadvise(self.descriptor, offset, region.stride, os.POSIX_FADV_WILLNEED)
 

@@ -183,9 +183,6 @@ class LibraryRows:
         run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
         return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
 
-    def will_need(self, indices: IndexArray) -> None:
-        """Does nothing: only the library knows the samples' offsets."""
-
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:
     """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
