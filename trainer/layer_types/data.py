@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
-from ..prototxt.schema import DB, TransformationParameter
+from ..prototxt.schema import DB
 from .blobs import Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 from .python import PythonLayer
@@ -62,7 +62,7 @@ class _DataLayer(PythonLayer):
 
     def _of_images(self) -> dict[str, object]:
         """What Data and ImageData have in common: the label may be left out, and transform_param."""
-        options: TransformationParameter = self.param.transform_param
+        options = self.param.transform_param
         transform = {
             "scale": options.scale,
             "mirror": options.mirror,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...workers.base.checks import nearest
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, LayerParameter, NetParameter, ParamSpec, Phase
+from ..prototxt.schema import FillerParameter, LayerParameter, Message, NetParameter, Phase
 from .blobs import Blob, Shape
 from .fillers import FILLERS, filled
 
@@ -141,7 +141,7 @@ class Layer:
             if is_wrong:
                 raise self.context.misfit(why.format(number))
 
-    def spec(self, index: int) -> ParamSpec | None:
+    def spec(self, index: int) -> Message | None:
         """The multipliers of weights `index`, if the prototxt gives any."""
         return self.param.param[index] if index < len(self.param.param) else None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..prototxt.blob_proto import read_blob
-from ..prototxt.schema import HingeNorm, LossParameter, NormalizationMode
+from ..prototxt.schema import HingeNorm, Message, NormalizationMode
 from .blobs import Shape
 from .layer import Layer, LayerContext, Tensors, layer_type
 
@@ -54,12 +54,12 @@ def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: in
     return Judged(rows, flat.masked_fill(wrong, 0), counts & ~wrong)
 
 
-def ignored_label(options: LossParameter) -> int | None:
+def ignored_label(options: Message) -> int | None:
     return options.ignore_label if options.HasField("ignore_label") else None
 
 
 def normalized(
-    total: Tensor, counts: Tensor, options: LossParameter, default: NormalizationMode = NormalizationMode.VALID
+    total: Tensor, counts: Tensor, options: Message, default: NormalizationMode = NormalizationMode.VALID
 ) -> Tensor:
     """`total` divided as loss_param says, by at least 1: the loss of a batch of ignored labels is 0."""
     mode = default

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..prototxt.descriptors import message_class
-from ..prototxt.schema import BiasParameter, FillerParameter, LRNParameter, NormRegion, Phase, ScaleParameter
+from ..prototxt.schema import FillerParameter, Message, NormRegion, Phase
 from .activations import Elementwise
 from .blobs import Shape
 from .layer import LayerContext, Tensors, layer_type
@@ -63,7 +63,7 @@ class _Aligned(Elementwise):
 
     bottoms = range(1, 3)
 
-    def _options(self) -> ScaleParameter | BiasParameter:
+    def _options(self) -> Message:
         raise NotImplementedError
 
     def _factor_shape(self, shape: Shape) -> Shape:
@@ -98,7 +98,7 @@ class Scale(_Aligned):
 
     fields = ("scale_param",)
 
-    def _options(self) -> ScaleParameter:
+    def _options(self) -> Message:
         return self.param.scale_param
 
     def make_weights(self, *bottom: Shape) -> None:
@@ -123,7 +123,7 @@ class Bias(_Aligned):
 
     fields = ("bias_param",)
 
-    def _options(self) -> BiasParameter:
+    def _options(self) -> Message:
         return self.param.bias_param
 
     def make_weights(self, *bottom: Shape) -> None:
@@ -175,7 +175,7 @@ class _LocalNorm(torch.autograd.Function):
     """x · s^-beta with s = k + alpha · neighbours(x²). Its own backward is four times as fast as autograd's steps."""
 
     @staticmethod
-    def forward(ctx: Any, bottom: Tensor, options: LRNParameter, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: Any, bottom: Tensor, options: Message, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
         scale = neighbours(bottom.square()).mul_(options.alpha).add_(options.k)
         factor = scale.pow(-options.beta)
         top = bottom * factor

@@ -10,17 +10,13 @@ from typing import Any, Generic, TypeVar
 from google.protobuf import text_format
 
 from ...workers.base.checks import nearest
-from .descriptors import Message, message_class
+from .descriptors import message_class, message_classes
 from .errors import PrototxtError
 from .locations import Location, read_locations
+from .schema import Message
 from .upgrade import UpgradeError, upgrade_net
 
 _Declared = TypeVar("_Declared", bound=Message)
-
-_INSTEAD = {
-    "window_data_param": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
-    "memory_data_param": "give the net an Input layer, and fill its blobs",
-}
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,5 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
 
 
 def _unknown_field(message: str, name: str) -> str:
-    declared = next((known for known in Message.__subclasses__() if known.__name__ == message), Message)
-    instead = f": {_INSTEAD[name]}" if name in _INSTEAD else nearest(name, declared.__annotations__)
-    return f"{message} has no field {name!r} that this trainer supports{instead}"
+    known = message_classes()[message].DESCRIPTOR.fields_by_name
+    return f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"

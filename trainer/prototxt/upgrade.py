@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .locations import Location
-from .schema import V1LayerParameter, V1LayerType
+from .schema import V1LayerType
 
 _WORDS = {
     "absval": "AbsVal",
@@ -112,7 +112,7 @@ def _upgrade_layers(net: Any, root: Location) -> None:
     net.ClearField("layers")
 
 
-def _upgrade_v1(old: V1LayerParameter, new: Any) -> None:
+def _upgrade_v1(old: Any, new: Any) -> None:
     _copy_names(old, new, old.name, old.type and V1LayerType(old.type).name.lower())
     specs = max(len(old.param), len(old.blobs_lr), len(old.weight_decay), len(old.blob_share_mode))
     for _ in range(specs):
@@ -134,7 +134,7 @@ def _upgrade_v1(old: V1LayerParameter, new: Any) -> None:
             options.ClearField(name)
 
 
-def _upgrade_v0(old: V1LayerParameter, new: Any, padding: dict[str, Any], position: int) -> None:
+def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> None:
     layer = old.layer
     _copy_names(old, new, layer.name, layer.type)
     fields = _V0_FIELDS.get(new.type, {})
@@ -167,7 +167,7 @@ def _set(new: Any, message: str, field: str, value: Any) -> None:
         setattr(target, field, value)
 
 
-def _copy_names(old: V1LayerParameter, new: Any, name: str, kind: str | int) -> None:
+def _copy_names(old: Any, new: Any, name: str, kind: str | int) -> None:
     new.name = name
     if kind:
         words = str(kind)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.descriptors import Message, message_class
+from blobfeed.trainer.prototxt.descriptors import message_class, message_classes
 from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.locations import read_locations
 from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
-from blobfeed.trainer.prototxt.schema import LayerParameter, NetParameter, Phase, PoolMethod, SolverParameter
+from blobfeed.trainer.prototxt.schema import (
+    TABLE,
+    LayerParameter,
+    Message,
+    NetParameter,
+    Phase,
+    PoolMethod,
+    SolverParameter,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,10 +66,15 @@ def test_fields_have_caffes_numbers() -> None:
     assert (solver["net"].number, solver["iter_size"].number, solver["base_lr"].number) == (24, 36, 5)
 
 
-def test_every_declared_field_becomes_a_field_of_its_message() -> None:
-    for declared in Message.__subclasses__():
-        built = message_class(declared).DESCRIPTOR.fields_by_name
-        assert list(built) == list(declared.__annotations__)
+def test_every_row_of_the_table_becomes_a_message_with_its_fields() -> None:
+    rows = [row.split(": ") for row in TABLE.strip().replace("\n    ", " ").splitlines()]
+    assert len(message_classes()) == len(rows) > 70
+    for name, fields in rows:
+        built = message_classes()[name].DESCRIPTOR.fields
+        assert [f"{field.number} {field.name}" for field in built] == [
+            " ".join(f.split()[:2]) for f in fields.split(", ")
+        ]
+    assert {declared.__name__ for declared in Message.__subclasses__()} <= message_classes().keys()
 
 
 def test_binary_form_is_caffes() -> None:
