@@ -14,7 +14,18 @@ from .trainer import pycaffe as proto  # has caffe_pb2
 from .trainer.layer_types.layer import LAYER_TYPES
 from .trainer.pycaffe import caffe_pb2, io, net_spec
 from .trainer.pycaffe.classifier import Classifier
-from .trainer.pycaffe.mode import set_device, set_mode_cpu, set_mode_gpu, set_random_seed
+from .trainer.pycaffe.mode import (
+    has_nccl,
+    set_device,
+    set_mode_cpu,
+    set_mode_gpu,
+    set_multiprocess,
+    set_random_seed,
+    set_solver_count,
+    set_solver_rank,
+    solver_count,
+    solver_rank,
+)
 from .trainer.pycaffe.net import Net
 from .trainer.pycaffe.net_spec import NetSpec, layers, params, to_proto
 from .trainer.pycaffe.solvers import (
@@ -41,6 +52,7 @@ __all__ = [
     "RMSPropSolver",
     "SGDSolver",
     "get_solver",
+    "has_nccl",
     "io",
     "layer_type_list",
     "layers",
@@ -50,7 +62,12 @@ __all__ = [
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
+    "set_multiprocess",
     "set_random_seed",
+    "set_solver_count",
+    "set_solver_rank",
+    "solver_count",
+    "solver_rank",
     "to_proto",
 ]
 

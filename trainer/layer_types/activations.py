@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.descriptors import message_class
-from ..prototxt.schema import FillerParameter, Phase
+from ..prototxt.schema import Phase
 from .blobs import Shape
 from .layer import Layer, LayerContext, Tensors, layer_type
 
@@ -40,14 +39,12 @@ class BNLL(Elementwise):
 
 @layer_type("Clip")
 class Clip(Elementwise):
-    fields = ("clip_param",)
-
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
         for name in ("min", "max"):
-            if not self.param.clip_param.HasField(name):
-                raise context.unsupported(f"clip_param needs {name!r}", "clip_param")
-        self._limits = self.param.clip_param.min, self.param.clip_param.max
+            if not self.options.HasField(name):
+                raise self.wrong(f"clip_param needs {name!r}")
+        self._limits = self.options.min, self.options.max
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (bottom.clamp(*self._limits),)
@@ -57,15 +54,11 @@ class Clip(Elementwise):
 class Dropout(Elementwise):
     """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST."""
 
-    fields = ("dropout_param",)
-
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
-        self._ratio = self.param.dropout_param.dropout_ratio
+        self._ratio = self.options.dropout_ratio
         if not 0 < self._ratio < 1:
-            raise context.unsupported(
-                f"dropout_ratio must lie between 0 and 1, got {self._ratio:g}", "dropout_param", "dropout_ratio"
-            )
+            raise self.wrong(f"dropout_ratio must lie between 0 and 1, got {self._ratio:g}", "dropout_ratio")
 
     def forward(self, bottom: Tensor) -> Tensors:
         if self.context.phase == Phase.TEST:
@@ -77,21 +70,17 @@ class Dropout(Elementwise):
 
 @layer_type("ELU")
 class ELU(Elementwise):
-    fields = ("elu_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        return (functional.elu(bottom, self.param.elu_param.alpha),)
+        return (functional.elu(bottom, self.options.alpha),)
 
 
 @layer_type("Exp")
 class Exp(Elementwise):
     """base ^ (shift + scale · x); base -1 means e."""
 
-    fields = ("exp_param",)
-
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
-        options = self.param.exp_param
+        options = self.options
         factor = _log_of_base(context, options.base, "exp_param")
         self._shift, self._scale = options.shift * factor, options.scale * factor
 
@@ -103,15 +92,12 @@ class Exp(Elementwise):
 class Log(Elementwise):
     """The logarithm of shift + scale · x; base -1 means e."""
 
-    fields = ("log_param",)
-
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
-        self._options = self.param.log_param
-        self._factor = 1 / _log_of_base(context, self._options.base, "log_param")
+        self._factor = 1 / _log_of_base(context, self.options.base, "log_param")
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return ((self._options.shift + self._options.scale * bottom).log() * self._factor,)
+        return ((self.options.shift + self.options.scale * bottom).log() * self._factor,)
 
 
 def _log_of_base(context: LayerContext, base: float, field: str) -> float:
@@ -124,10 +110,8 @@ def _log_of_base(context: LayerContext, base: float, field: str) -> float:
 class Power(Elementwise):
     """(shift + scale · x) ^ power."""
 
-    fields = ("power_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        options = self.param.power_param
+        options = self.options
         inner = options.shift + options.scale * bottom
         return (inner if options.power == 1 else inner.pow(options.power),)
 
@@ -136,13 +120,10 @@ class Power(Elementwise):
 class PReLU(Elementwise):
     """A ReLU whose slope for negative numbers is learnt, one for each channel or one for all."""
 
-    fields = ("prelu_param",)
-
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.param.prelu_param
-        filler = options.filler if options.HasField("filler") else message_class(FillerParameter)(value=0.25)
-        shape = () if options.channel_shared else (bottom[0][self.axis(1, bottom[0], "prelu_param")],)
-        self.add_weights(shape, filler, "prelu_param", "filler")
+        options = self.options
+        shape = () if options.channel_shared else (bottom[0][self.axis(1, bottom[0])],)
+        self.add_weights(shape, "filler", 0.25)
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (functional.prelu(bottom, self.blobs[0].view(-1)),)
@@ -150,11 +131,9 @@ class PReLU(Elementwise):
 
 @layer_type("ReLU")
 class ReLU(Elementwise):
-    fields = ("relu_param",)
-
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
-        self._slope = self.param.relu_param.negative_slope
+        self._slope = self.options.negative_slope
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (functional.leaky_relu(bottom, self._slope) if self._slope else functional.relu(bottom),)
@@ -162,8 +141,6 @@ class ReLU(Elementwise):
 
 @layer_type("Sigmoid")
 class Sigmoid(Elementwise):
-    fields = ("sigmoid_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
         return (torch.sigmoid(bottom),)
 
@@ -172,16 +149,12 @@ class Sigmoid(Elementwise):
 class Swish(Elementwise):
     """x · sigmoid(beta · x)."""
 
-    fields = ("swish_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        return (bottom * torch.sigmoid(self.param.swish_param.beta * bottom),)
+        return (bottom * torch.sigmoid(self.options.beta * bottom),)
 
 
 @layer_type("TanH")
 class TanH(Elementwise):
-    fields = ("tanh_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
         return (torch.tanh(bottom),)
 
@@ -190,7 +163,5 @@ class TanH(Elementwise):
 class Threshold(Elementwise):
     """1 for numbers above the threshold, else 0; has no gradient."""
 
-    fields = ("threshold_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        return ((bottom > self.param.threshold_param.threshold).to(bottom.dtype),)
+        return ((bottom > self.options.threshold).to(bottom.dtype),)

@@ -90,11 +90,11 @@ class _Loss(Layer):
 class SoftmaxWithLoss(_Loss):
     """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Tops: the loss, and probabilities if wanted."""
 
-    fields = ("loss_param", "softmax_param")
+    fields = ("softmax_param", "loss_param")
     tops = range(1, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.softmax_param.axis, bottom[0], "softmax_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom[:2])
         return [(), bottom[0]][: len(self.param.top)]
 
@@ -114,7 +114,7 @@ class InfogainLoss(_Loss):
     The matrix is the third bottom or in the file `source`.
     """
 
-    fields = ("loss_param", "infogain_loss_param")
+    fields = ("loss_param",)
     bottoms = range(2, 4)
     tops = range(1, 3)
 
@@ -122,16 +122,14 @@ class InfogainLoss(_Loss):
         super().__init__(context)
         self._matrix: Tensor | None = None
         if len(self.param.bottom) < 3:
-            path = context.folder / self.param.infogain_loss_param.source
+            path = context.folder / self.options.source
             try:
                 self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(context.device)
             except (OSError, ValueError) as error:
-                raise context.unsupported(
-                    f"needs a third bottom, or a matrix in the file `source`; {path}: {error}", "infogain_loss_param"
-                ) from error
+                raise self.wrong(f"needs a third bottom, or a matrix in the file `source`; {path}: {error}") from error
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.infogain_loss_param.axis, bottom[0], "infogain_loss_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom[:2])
         classes = bottom[0][self._axis]
         shape = bottom[2] if self._matrix is None else tuple(self._matrix.shape)
@@ -170,8 +168,6 @@ class MultinomialLogisticLoss(_Loss):
 class HingeLoss(_Loss):
     """The sum over classes of max(0, 1 - x) for the label and max(0, 1 + x) for others, or its square; batch mean."""
 
-    fields = ("hinge_loss_param",)
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
         return [()]
@@ -180,7 +176,7 @@ class HingeLoss(_Loss):
         judged = arrange(self, scores.flatten(1), labels, 1, None)
         signs = torch.ones_like(judged.scores).scatter_(1, judged.labels.unsqueeze(1), -1.0)
         margins = (1 + signs * judged.scores).relu()
-        if self.param.hinge_loss_param.norm == HingeNorm.L2:
+        if self.options.norm == HingeNorm.L2:
             margins = margins.square()
         return (margins.sum() / len(scores),)
 
@@ -212,11 +208,10 @@ class EuclideanLoss(_Loss):
 class ContrastiveLoss(_Loss):
     """Half the mean of d² for pairs (third bottom 1) and of max(margin - d, 0)² for others (0); d is their distance."""
 
-    fields = ("contrastive_loss_param",)
     bottoms = range(3, 4)
 
     def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
-        options = self.param.contrastive_loss_param
+        options = self.options
         squares = (first - second).flatten(1).square().sum(1)
         if options.legacy_version:
             apart = (options.margin - squares).relu()
@@ -237,25 +232,23 @@ class Accuracy(Layer):
     The second top has that share for each class.
     """
 
-    fields = ("accuracy_param",)
     bottoms = range(2, 3)
     tops = range(1, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.accuracy_param.axis, bottom[0], "accuracy_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom)
         classes = bottom[0][self._axis]
-        if not 1 <= self.param.accuracy_param.top_k <= classes:
-            raise self.context.unsupported(
-                f"top_k must lie between 1 and the {classes} classes, got {self.param.accuracy_param.top_k}",
-                "accuracy_param",
+        if not 1 <= self.options.top_k <= classes:
+            raise self.wrong(
+                f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}",
                 "top_k",
             )
         return [(), (classes,)][: len(self.param.top)]
 
     @torch.no_grad()
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
-        options = self.param.accuracy_param
+        options = self.options
         ignored = options.ignore_label if options.HasField("ignore_label") else None
         judged = arrange(self, scores, labels, self._axis, ignored)
         targets = judged.safe_labels

@@ -13,11 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from .array_blob import ArrayBlob
-from .blobs import Blob, Shape
+from .blobs import ArrayBlob, Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
-
-_FIELD = "python_param"
 
 
 class UserLayer(Protocol):
@@ -76,7 +73,7 @@ class HasClose(Protocol):
 class PythonLayer(Layer):
     """Calls the hooks of an instance of the class that `module` and `layer` name."""
 
-    fields: ClassVar[tuple[str, ...]] = (_FIELD,)
+    fields: ClassVar[tuple[str, ...]] = ("python_param",)
     bottoms = range(ANY.stop)
     tops = range(ANY.stop)
     in_place = True
@@ -105,13 +102,13 @@ class PythonLayer(Layer):
         return user_layer
 
     def _param_str(self) -> str:
-        return self.param.python_param.param_str
+        return str(self.options.param_str)
 
     def _find_class(self) -> Any:
-        options = self.param.python_param
+        options = self.options
         for name in ("module", "layer"):
             if not options.HasField(name):
-                raise self.context.unsupported(f"python_param needs {name!r}", _FIELD)
+                raise self.wrong(f"python_param needs {name!r}")
         _make_importable(self.context.folder)
         try:
             with self._noting(f"the import of {options.module!r}"):
@@ -119,13 +116,12 @@ class PythonLayer(Layer):
         except ImportError as error:
             where = "; it is looked for beside the prototxt, in the working directory and on PYTHONPATH"
             itself = error.name == options.module.partition(".")[0]
-            raise self.context.unsupported(
-                f"cannot import module {options.module!r}: {error}{where if itself else ''}", _FIELD, "module"
+            raise self.wrong(
+                f"cannot import module {options.module!r}: {error}{where if itself else ''}", "module"
             ) from error
         if not callable(found := getattr(module, options.layer, None)):
-            raise self.context.unsupported(
+            raise self.wrong(
                 f"module {options.module!r} ({getattr(module, '__file__', 'built in')}) has no class {options.layer!r}",
-                _FIELD,
                 "layer",
             )
         return found

@@ -12,12 +12,9 @@ _EVERY_LAYER_READS = frozenset(
 )
 
 # Fields that choose among Caffe's own implementations of the same formula.
-_WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
-
-_INSTEAD = {
-    "WindowData": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
-    "MemoryData": "give the net an Input layer, and fill its blobs",
-}
+_WITHOUT_EFFECT = frozenset(
+    {"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "cache_images", "debug_info"}
+)
 
 
 def check_wiring(layers: Sequence[LayerContext]) -> None:
@@ -31,7 +28,7 @@ def check_wiring(layers: Sequence[LayerContext]) -> None:
         names.add(context.param.name)
         if layer_class.is_loss and not context.param.top:
             # As in Caffe, a loss need not name its top. Here that top is an output, so it needs a name.
-            context.param.top.append(context.param.name)  # type: ignore[attr-defined]
+            context.param.top.append(context.param.name)
         _check_fields(context, layer_class)
         _check_counts(context, layer_class)
         _check_bottoms(context, makers)
@@ -52,8 +49,6 @@ def _layer_class(context: LayerContext) -> type[Layer]:
         if not context.param.HasField(field):
             raise context.unsupported(f"needs a {field!r}")
     kind = context.param.type
-    if kind in _INSTEAD:
-        raise context.unsupported(f"type {kind!r} is not supported; {_INSTEAD[kind]}", "type")
     if kind not in LAYER_TYPES:
         raise context.unsupported(
             f"type {kind!r} is not supported{nearest(kind, LAYER_TYPES)}; "

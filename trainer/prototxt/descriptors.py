@@ -31,6 +31,13 @@ def message_class(declared: type[Message]) -> type[Any]:
 
 
 @functools.cache
+def own_fields() -> dict[str, str]:
+    """By type of layer: the field of LayerParameter that belongs to it, such as relu_param for ReLU."""
+    fields = message_class(schema.LayerParameter).DESCRIPTOR.fields
+    return {f.message_type.name.removesuffix("Parameter"): f.name for f in fields if f.name.endswith("_param")}
+
+
+@functools.cache
 def message_classes() -> dict[str, type[Any]]:
     """All messages of the table by name, such that each can be put into the others."""
     file = descriptor_pb2.FileDescriptorProto(name="blobfeed/caffe.proto", package=_PACKAGE)

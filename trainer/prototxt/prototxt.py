@@ -13,8 +13,8 @@ from ...workers.base.checks import nearest
 from .descriptors import message_class, message_classes
 from .errors import PrototxtError
 from .locations import Location, read_locations
-from .schema import Message
-from .upgrade import UpgradeError, upgrade_net
+from .schema import Message, NetParameter, SolverParameter
+from .upgrade import UpgradeError, upgrade_net, upgrade_solver
 
 _Declared = TypeVar("_Declared", bound=Message)
 
@@ -60,12 +60,25 @@ def read_prototxt(path: Path, declared: type[_Declared], *, named_by: str = "") 
 def document(path: Path, message: _Declared, root: Location) -> Document[_Declared]:
     """A document of `message`, upgraded if it is a net in an older format; raises PrototxtError."""
     made = Document(path, message, root)
-    if hasattr(message, "layers"):
-        try:
+    try:
+        if hasattr(message, "layers"):
             upgrade_net(message, root)
-        except UpgradeError as error:
-            raise made.error(str(error), *error.where) from None
+        elif hasattr(message, "solver_type"):
+            upgrade_solver(message)
+    except UpgradeError as error:
+        raise made.error(str(error), *error.where) from None
     return made
+
+
+def read_net_or_solver(path: Path) -> Any:
+    """The message in the file at `path`; raises the PrototxtError of the kind that it is longer read as."""
+    errors = []
+    for declared in (SolverParameter, NetParameter):
+        try:
+            return read_prototxt(path, declared).message
+        except PrototxtError as error:
+            errors.append(error)
+    raise max(errors, key=lambda error: (error.line, error.column))
 
 
 def _read_text(path: Path, named_by: str) -> str:

@@ -39,6 +39,7 @@ class Message:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
 
 class BlobProto(Message):

@@ -23,7 +23,10 @@ _WORDS = {
     "pool": "Pooling",
     "innerproduct": "InnerProduct",
     "images": "ImageData",
+    "window_data": "WindowData",
 }
+
+_SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in the order of SolverType
 
 _FEED_V0 = {"source": "source", "batchsize": "batch_size"}
 _TRANSFORM_V0 = {
@@ -72,6 +75,15 @@ _V0_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
         **{name: ("image_data_param", name) for name in ("rand_skip", "new_height", "new_width")},
         "shuffle_images": ("image_data_param", "shuffle"),
     },
+    "WindowData": {
+        **_TRANSFORM_V0,
+        **{old: ("window_data_param", new) for old, new in _FEED_V0.items()},
+        **{
+            f"det_{name}": ("window_data_param", name)
+            for name in ("fg_threshold", "bg_threshold", "fg_fraction", "context_pad", "crop_mode")
+        },
+    },
+    "HDF5Output": {"hdf5_output_param": ("hdf5_output_param", "")},
     "InfogainLoss": {"source": ("infogain_loss_param", "source")},
 }
 _V0_READ_FOR_ALL = {"name", "type", "blobs", "blobs_lr", "weight_decay"}
@@ -93,6 +105,15 @@ def upgrade_net(net: Any, root: Location) -> None:
         _upgrade_layers(net, root)
     if net.input:
         _upgrade_input(net, root)
+
+
+def upgrade_solver(solver: Any) -> None:
+    """`solver_type`, the name of `type` before 2015, becomes `type`."""
+    if solver.HasField("solver_type"):
+        if solver.HasField("type"):
+            raise UpgradeError("give type or solver_type, not both", "solver_type")
+        solver.type = _SOLVERS[solver.solver_type]
+        solver.ClearField("solver_type")
 
 
 def _upgrade_layers(net: Any, root: Location) -> None:
@@ -128,7 +149,7 @@ def _upgrade_v1(old: Any, new: Any) -> None:
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
             getattr(new, field.name).CopyFrom(value)
-    for options in (new.data_param, new.image_data_param):
+    for options in (new.data_param, new.image_data_param, new.window_data_param):
         for name in (name for _, name in _TRANSFORM_V0.values() if options.HasField(name)):
             setattr(new.transform_param, name, getattr(options, name))
             options.ClearField(name)
@@ -158,7 +179,7 @@ def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> N
 
 def _set(new: Any, message: str, field: str, value: Any) -> None:
     target = getattr(new, message)
-    current = getattr(target, field)
+    current = getattr(target, field) if field else target
     if hasattr(value, "ListFields"):
         current.CopyFrom(value)
     elif hasattr(current, "append"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..layer_types.array_blob import Array
+from ..layer_types.blobs import Array
 from ..prototxt.schema import Phase
 from .io import Transformer, oversample, resize_image
 from .net import Net

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..prototxt.descriptors import own_fields
 from . import caffe_pb2
 
 
@@ -29,7 +30,7 @@ class Function:
         layer.type = self.kind
         layer.bottom.extend(names[bottom] for bottom in self.bottoms)
         layer.top.extend(layer.bottom[:1] if self.in_place else [names[top] for top in self.tops])
-        own = _FIELD_OF.get(self.kind)
+        own = own_fields().get(self.kind)
         for field, value in self.values.items():
             if field in layer.DESCRIPTOR.fields_by_name:
                 _assign(layer, field, value)
@@ -180,11 +181,3 @@ def _assign(message: Any, field: str, value: Any) -> None:
         target.append(value)
     else:
         setattr(message, field, value)
-
-
-_FIELD_OF = {
-    field.message_type.name.removesuffix("Parameter"): field.name
-    for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields
-    if field.name.endswith("_param")
-}
-"""By type of layer: the field of LayerParameter that belongs to it."""

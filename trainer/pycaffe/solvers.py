@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +48,14 @@ class Solver:
         if resume is not None:
             self.restore(resume)
         train(self._training, self._reporter, StopRequest())
+
+    def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
+        """Have them called in each step, before the forward and before the update; they may write to blobs."""
+
+        def calling(function: Callable[[], object]) -> Callable[[], None]:
+            return lambda: (function(), self._upload())[1]
+
+        self._training.callbacks.append((calling(on_start), calling(on_gradients_ready)))
 
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""

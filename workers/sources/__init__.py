@@ -17,12 +17,13 @@ _CLASSES = {
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
     "image_list": "images.source:ImageListSource",
+    "windows": "images.windows:WindowSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
 
-_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2", "windows": "cv2"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 

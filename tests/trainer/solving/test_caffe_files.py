@@ -59,7 +59,7 @@ def test_a_snapshot_for_caffe_says_what_caffe_says(
     (tmp_path / "caffe").mkdir()
     expected = read_state(caffe_snapshot(run, tmp_path / "caffe"))
     with golden_solver(run, tmp_path) as solver:
-        solver.param.snapshot_format = {"HDF5": 0, "BINARYPROTO": 1}[form]  # type: ignore[assignment]
+        solver.param.snapshot_format = {"HDF5": 0, "BINARYPROTO": 1}[form]
         for _ in range(6):
             solver.step()
         solver.save()
