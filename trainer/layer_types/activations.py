@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,24 +24,32 @@ class Elementwise(Layer):
         return [bottom[0]]
 
 
-@layer_type("AbsVal")
-class AbsVal(Elementwise):
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (bottom.abs(),)
+def elementwise(name: str, function: Callable[[Any, Tensor], Tensor]) -> None:
+    """Make the layer type `name`, which computes `function` of its options and its bottom."""
+
+    def forward(self: Elementwise, bottom: Tensor) -> Tensors:
+        return (function(self.options, bottom),)
+
+    layer_type(name)(type(name, (Elementwise,), {"forward": forward}))
 
 
-@layer_type("BNLL")
-class BNLL(Elementwise):
-    """log(1 + exp(x))."""
+elementwise("AbsVal", lambda options, x: x.abs())
+elementwise("BNLL", lambda options, x: functional.softplus(x))
+elementwise("ELU", lambda options, x: functional.elu(x, options.alpha))
+elementwise("Power", lambda options, x: _power(options.shift + options.scale * x, options.power))
+elementwise("Sigmoid", lambda options, x: torch.sigmoid(x))
+elementwise("Swish", lambda options, x: x * torch.sigmoid(options.beta * x))
+elementwise("TanH", lambda options, x: torch.tanh(x))
+elementwise("Threshold", lambda options, x: (x > options.threshold).to(x.dtype))  # without a gradient
 
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (functional.softplus(bottom),)
+
+def _power(base: Tensor, power: float) -> Tensor:
+    return base if power == 1 else base.pow(power)
 
 
 @layer_type("Clip")
 class Clip(Elementwise):
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         for name in ("min", "max"):
             if not self.options.HasField(name):
                 raise self.wrong(f"clip_param needs {name!r}")
@@ -54,8 +63,7 @@ class Clip(Elementwise):
 class Dropout(Elementwise):
     """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._ratio = self.options.dropout_ratio
         if not 0 < self._ratio < 1:
             raise self.wrong(f"dropout_ratio must lie between 0 and 1, got {self._ratio:g}", "dropout_ratio")
@@ -64,24 +72,17 @@ class Dropout(Elementwise):
         if self.context.phase == Phase.TEST:
             return (bottom,)
         # Not torch's own dropout: it takes no generator, and a snapshot must hold the generator's state.
-        draws = torch.empty_like(bottom).uniform_(generator=self.context.dropout_generator)
+        draws = torch.empty_like(bottom).uniform_(generator=self.context.generators.dropout)
         return (bottom * draws.ge_(self._ratio).div_(1 - self._ratio),)
-
-
-@layer_type("ELU")
-class ELU(Elementwise):
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (functional.elu(bottom, self.options.alpha),)
 
 
 @layer_type("Exp")
 class Exp(Elementwise):
     """base ^ (shift + scale · x); base -1 means e."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
-        factor = _log_of_base(context, options.base, "exp_param")
+        factor = _log_of_base(self.context, options.base, "exp_param")
         self._shift, self._scale = options.shift * factor, options.scale * factor
 
     def forward(self, bottom: Tensor) -> Tensors:
@@ -92,9 +93,8 @@ class Exp(Elementwise):
 class Log(Elementwise):
     """The logarithm of shift + scale · x; base -1 means e."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._factor = 1 / _log_of_base(context, self.options.base, "log_param")
+    def read_options(self) -> None:
+        self._factor = 1 / _log_of_base(self.context, self.options.base, "log_param")
 
     def forward(self, bottom: Tensor) -> Tensors:
         return ((self.options.shift + self.options.scale * bottom).log() * self._factor,)
@@ -104,16 +104,6 @@ def _log_of_base(context: LayerContext, base: float, field: str) -> float:
     if base != -1 and (base <= 0 or base == 1):
         raise context.unsupported(f"base must be -1 (for e) or positive and not 1, got {base:g}", field, "base")
     return 1.0 if base == -1 else math.log(base)
-
-
-@layer_type("Power")
-class Power(Elementwise):
-    """(shift + scale · x) ^ power."""
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        options = self.options
-        inner = options.shift + options.scale * bottom
-        return (inner if options.power == 1 else inner.pow(options.power),)
 
 
 @layer_type("PReLU")
@@ -131,37 +121,8 @@ class PReLU(Elementwise):
 
 @layer_type("ReLU")
 class ReLU(Elementwise):
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._slope = self.options.negative_slope
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (functional.leaky_relu(bottom, self._slope) if self._slope else functional.relu(bottom),)
-
-
-@layer_type("Sigmoid")
-class Sigmoid(Elementwise):
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (torch.sigmoid(bottom),)
-
-
-@layer_type("Swish")
-class Swish(Elementwise):
-    """x · sigmoid(beta · x)."""
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (bottom * torch.sigmoid(self.options.beta * bottom),)
-
-
-@layer_type("TanH")
-class TanH(Elementwise):
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (torch.tanh(bottom),)
-
-
-@layer_type("Threshold")
-class Threshold(Elementwise):
-    """1 for numbers above the threshold, else 0; has no gradient."""
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return ((bottom > self.options.threshold).to(bottom.dtype),)

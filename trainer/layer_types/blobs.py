@@ -14,6 +14,7 @@ from ..prototxt.errors import BlobError
 
 Shape = tuple[int, ...]
 Array = NDArray[np.float32]
+_EXTENTS = ("num", "channels", "height", "width")
 
 
 class BlobTensor(Tensor):
@@ -78,21 +79,14 @@ class Blob:
     def count(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def num(self) -> int:
-        return self._legacy_extent(0)
-
-    @property
-    def channels(self) -> int:
-        return self._legacy_extent(1)
-
-    @property
-    def height(self) -> int:
-        return self._legacy_extent(2)
-
-    @property
-    def width(self) -> int:
-        return self._legacy_extent(3)
+    def __getattr__(self, name: str) -> int:
+        """`num`, `channels`, `height` and `width`: the extents of a blob of up to four axes."""
+        if name not in _EXTENTS:
+            raise AttributeError(f"a blob has no {name!r}")
+        if len(self.shape) > len(_EXTENTS):
+            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
+        axis = _EXTENTS.index(name)
+        return self.shape[axis] if axis < len(self.shape) else 1
 
     def reshape(self, *shape: int) -> None:
         """Set the shape; takes only plain Python integers, as Caffe does. `reshape()` gives a blob without axes."""
@@ -126,14 +120,6 @@ class Blob:
             return memory
         return torch.zeros(self.count, device=self._device)
 
-    def _legacy_extent(self, axis: int) -> int:
-        if len(self.shape) > 4:
-            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
-        return self.shape[axis] if axis < len(self.shape) else 1
-
-
-_EXTENTS = ("count", "num", "channels", "height", "width")
-
 
 class ArrayBlob:
     """A blob between layers, or one of the weights of a layer, as NumPy arrays: so pycaffe shows them.
@@ -158,10 +144,12 @@ class ArrayBlob:
     def shape(self) -> Shape:
         return tuple(self._source.shape)
 
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
     def __getattr__(self, name: str) -> int:
-        """`count`, `num`, `channels`, `height` and `width` are those of a blob of this shape."""
-        if name not in _EXTENTS:
-            raise AttributeError(f"a blob has no {name!r}")
+        """`num`, `channels`, `height` and `width` are those of a blob of this shape."""
         blob = Blob(torch.device("cpu"))
         blob.reshape(*self.shape)
         return int(getattr(blob, name))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
 
 
 def read_sizes(layer: Layer, both: str, single: str, default: int | None, axes: int = 2, least: int = 0) -> Shape:
@@ -81,12 +81,11 @@ class Convolution(_Sliding):
         functional.conv3d,
     )
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         if not self.options.num_output:
             raise self.wrong("num_output must be at least 1")
         if len(self.param.top) != len(self.param.bottom):
-            raise context.unsupported("needs as many tops as bottoms")
+            raise self.context.unsupported("needs as many tops as bottoms")
 
     def make_weights(self, *bottom: Shape) -> None:
         self._axis = self.axis(self.options.axis, bottom[0], "axis")

@@ -15,8 +15,8 @@ from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.ready_made import WindowsInputLayer
 from ..prototxt.schema import DB
 from .blobs import Shape
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
-from .python import PythonLayer, UserLayer
+from .layer import ANY, Layer, Tensors, layer_type
+from .python import PythonLayer
 
 _LARGEST_CROPPED = 8192
 """Height and width of the largest image of which a crop is taken. Only a loader's scratch memory is so large, and only
@@ -29,14 +29,14 @@ _LARGEST_ALONE = 2048
 class _DataLayer(PythonLayer):
     """A Python layer whose class and parameters follow from the fields of another type."""
 
-    fields = ()
+    fields: ClassVar[tuple[str, ...]] = ()
     bottoms = range(1)
     tops = range(1, 3)
     in_place = False
     moved: ClassVar[tuple[str, ...]] = ("scale", "mean_file", "crop_size", "mirror")
     """Fields that Caffe reads in transform_param, and before 2014 read here."""
 
-    def _make(self) -> UserLayer:
+    def _make(self) -> Any:
         for name in ("source", "batch_size"):
             if not getattr(self.options, name):
                 raise self.wrong(f"{self.fields[0]} needs {name!r}", name)
@@ -72,7 +72,7 @@ class _DataLayer(PythonLayer):
             "tops": ("data", "label")[: len(self.param.top)],
             "transform": transform,
             "rand_skip": self.options.rand_skip,
-            "seed": self.context.data_seed,
+            "seed": self.context.generators.data_seed,
         }
 
     def _largest(self) -> int:
@@ -154,7 +154,7 @@ class HDF5Data(_DataLayer):
             "source": {"hdf5": {"path": self._located(options.source)}},
             "tops": tuple(self.param.top),
             "shuffle": options.shuffle,
-            "seed": self.context.data_seed,
+            "seed": self.context.generators.data_seed,
         }
 
 
@@ -188,7 +188,7 @@ class WindowData(_DataLayer):
             "mirror": transform.mirror,
             "mean_value": tuple(transform.mean_value),
             "mean_file": transform.mean_file and self._located(transform.mean_file),
-            "seed": self.context.data_seed,
+            "seed": self.context.generators.data_seed,
             **{name: getattr(options, name) for name in names},
         }
 
@@ -200,8 +200,7 @@ class HDF5Output(Layer):
     bottoms = range(2, 3)
     tops = range(1)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._path = self.options.file_name
         self._begun = False
         if not self._path:

@@ -9,15 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 
 @layer_type("InnerProduct")
 class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._axis_given, self._transpose = self.options.axis, self.options.transpose
         if not self.options.num_output:
             raise self.wrong("num_output must be at least 1")

@@ -11,7 +11,7 @@ from ..prototxt.descriptors import message_class
 from ..prototxt.schema import FillerParameter
 from .blobs import Blob, Shape
 from .fillers import filled
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
 
 
 @layer_type("Input")
@@ -21,10 +21,9 @@ class Input(Layer):
     bottoms = range(1)
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._tops: Sequence[Blob] = ()
-        self._wants_gradient = context.net.message.force_backward
+        self._wants_gradient = self.context.net.message.force_backward
         shapes, tops = self.options.shape, len(self.param.top)
         if len(shapes) not in (1, tops):
             raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
@@ -61,8 +60,7 @@ class MemoryData(Layer):
     _arrays: Tensors = ()
     _at = 0
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._shape: Shape = tuple(getattr(self.options, name) for name in ("channels", "height", "width"))
         if not all((self.options.batch_size, *self._shape)):
             raise self.wrong("batch_size, channels, height and width must be at least 1")
@@ -96,8 +94,7 @@ class DummyData(Layer):
     bottoms = range(1)
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options, tops = self.options, len(self.param.top)
         shapes = [tuple(shape.dim) for shape in options.shape]
         if not shapes:
@@ -118,7 +115,7 @@ class DummyData(Layer):
     def forward(self) -> Tensors:
         for nth, (shape, filler) in enumerate(zip(self._shapes, self._fillers, strict=True)):
             if self._constants[nth] is None or filler.type != "constant":
-                self._constants[nth] = filled(shape, filler, self.context.weights_generator).to(self.context.device)
+                self._constants[nth] = filled(shape, filler, self.context.generators.weights).to(self.context.device)
         return tuple(top for top in self._constants if top is not None)
 
 

@@ -29,6 +29,23 @@ _MOST_UNCHECKED = 8
 
 
 @dataclass(frozen=True)
+class Generators:
+    """The sources of a net's random numbers."""
+
+    weights: torch.Generator
+    """Draws the first weights, on the CPU."""
+    dropout: torch.Generator
+    """Draws during forward, on the device."""
+    data_seed: int
+    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
+        weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
+        return cls(weights, dropout, seed if data_seed is None else data_seed)
+
+
+@dataclass(frozen=True)
 class LayerContext:
     """What a layer is made from: its position in a prototxt, and its net's phase, device and random generators."""
 
@@ -36,12 +53,7 @@ class LayerContext:
     position: int
     phase: Phase
     device: torch.device
-    weights_generator: torch.Generator
-    """Draws the first weights, on the CPU."""
-    dropout_generator: torch.Generator
-    """Draws during forward, on the device."""
-    data_seed: int
-    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+    generators: Generators
 
     @property
     def param(self) -> Any:
@@ -84,11 +96,15 @@ class Layer:
     def __init__(self, context: LayerContext) -> None:
         self.context = context
         self.param = context.param
-        self.options = getattr(self.param, self.fields[0]) if self.fields else None
+        self.options: Any = getattr(self.param, self.fields[0]) if self.fields else None
         """The first of `fields`."""
         self.blobs: list[Tensor] = []
         """The weights, in the order of the layer's `param { ... }`."""
         self._unchecked: deque[tuple[HostCopy, str]] = deque()
+        self.read_options()
+
+    def read_options(self) -> None:
+        """Check what can be checked before the bottoms are known; most layers need none."""
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -123,7 +139,7 @@ class Layer:
                 name,
                 "type",
             )
-        weights = filled(shape, filler, self.context.weights_generator).to(self.context.device)
+        weights = filled(shape, filler, self.context.generators.weights).to(self.context.device)
         spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from ..prototxt.blob_proto import read_blob
 from ..prototxt.schema import HingeNorm, Message, NormalizationMode
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 _SMALLEST = 1e-20
 """Caffe raises smaller probabilities to this before it takes their logarithm."""
@@ -118,13 +118,12 @@ class InfogainLoss(_Loss):
     bottoms = range(2, 4)
     tops = range(1, 3)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._matrix: Tensor | None = None
         if len(self.param.bottom) < 3:
-            path = context.folder / self.options.source
+            path = self.context.folder / self.options.source
             try:
-                self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(context.device)
+                self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(self.context.device)
             except (OSError, ValueError) as error:
                 raise self.wrong(f"needs a third bottom, or a matrix in the file `source`; {path}: {error}") from error
 

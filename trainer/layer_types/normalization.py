@@ -13,7 +13,7 @@ from torch.nn import functional
 from ..prototxt.schema import Message, NormRegion, Phase
 from .activations import Elementwise
 from .blobs import Shape
-from .layer import LayerContext, Tensors, layer_type
+from .layer import Tensors, layer_type
 
 
 @layer_type("BatchNorm")
@@ -23,15 +23,16 @@ class BatchNorm(Elementwise):
     Weights, none of them learnt: the sums of means and variances (channels,), and their divisor (1,).
     """
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         self._eps, self._fraction = options.eps, options.moving_average_fraction
-        self._global = options.use_global_stats if options.HasField("use_global_stats") else context.phase == Phase.TEST
+        self._global = (
+            options.use_global_stats if options.HasField("use_global_stats") else self.context.phase == Phase.TEST
+        )
         for index, spec in enumerate(self.param.param):
             # Old files give three `param`, which Caffe ignores.
             if spec.lr_mult != 0 and len(self.param.param) != 3:
-                raise context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
+                raise self.context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
 
     def make_weights(self, *bottom: Shape) -> None:
         channels = bottom[0][1] if len(bottom[0]) > 1 else 1
@@ -124,8 +125,7 @@ class LRN(Elementwise):
 
     in_place = False
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         if self.options.local_size % 2 == 0:
             raise self.wrong("local_size must be odd", "local_size")
         if self.options.norm_region == NormRegion.WITHIN_CHANNEL and self.options.HasField("k"):

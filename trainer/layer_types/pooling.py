@@ -11,7 +11,7 @@ from torch.nn import functional
 from ..prototxt.schema import Phase, PoolMethod, RoundMode
 from .blobs import Shape
 from .convolution import read_sizes
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 
 def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = True) -> int:
@@ -30,8 +30,7 @@ class Pooling(Layer):
 
     tops = range(1, 3)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         self._global = options.global_pooling
         self._method = options.pool
@@ -77,7 +76,7 @@ class Pooling(Layer):
     def forward(self, bottom: Tensor) -> Tensors:
         kernel, counts = self._windows(tuple(bottom.shape))
         if self._method == PoolMethod.STOCHASTIC:
-            generator = self.context.dropout_generator if self.context.phase == Phase.TRAIN else None
+            generator = self.context.generators.dropout if self.context.phase == Phase.TRAIN else None
             return (_draw(bottom, kernel, self._stride, counts, generator),)
         average, mask = self._method == PoolMethod.AVE, len(self.param.top) > 1
         return pool(bottom, kernel, self._stride, self._pad, counts, self._round_up, average=average, mask=mask)
@@ -138,8 +137,7 @@ def _draw(bottom: Tensor, kernel: Shape, stride: Shape, counts: Shape, generator
 class SPP(Layer):
     """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         if not options.pyramid_height:
             raise self.wrong("pyramid_height must be at least 1")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 
 class _Recurrent(Layer):
@@ -27,14 +27,13 @@ class _Recurrent(Layer):
     gates: ClassVar[int] = 1
     """The number of rows of the weights for each output."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         if not self.options.num_output:
             raise self.wrong("num_output must be at least 1")
         exposed = self.states if self.options.expose_hidden else 0
         bottoms, tops = len(self.param.bottom), len(self.param.top)
         if bottoms - exposed not in (2, 3) or tops != 1 + exposed:
-            raise context.unsupported(
+            raise self.context.unsupported(
                 f"needs {2 + exposed} or {3 + exposed} bottoms and {1 + exposed} tops, got {bottoms} and {tops}"
             )
         self._exposed, self._static = exposed, bottoms - exposed == 3

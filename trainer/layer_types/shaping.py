@@ -12,15 +12,14 @@ from torch import Tensor
 
 from ..prototxt.schema import EltwiseOp, ReductionOp
 from .blobs import Shape
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
 
 
 @layer_type("Concat")
 class Concat(Layer):
     bottoms = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         self._axis = options.concat_dim if options.HasField("concat_dim") else options.axis
 
@@ -48,8 +47,7 @@ class Slice(Layer):
 
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         self._axis = options.slice_dim if options.HasField("slice_dim") else options.axis
         self._points, tops = list(options.slice_point), len(self.param.top)
@@ -76,8 +74,7 @@ class Eltwise(Layer):
     bottoms = range(2, ANY.stop)
     in_place = True
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         options = self.options
         self._operation, self._coefficients = options.operation, list(options.coeff)
         if self._coefficients and len(self._coefficients) != len(self.param.bottom):
@@ -119,10 +116,9 @@ class Filter(Layer):
     bottoms = range(2, ANY.stop)
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         if len(self.param.top) != len(self.param.bottom) - 1:
-            raise context.unsupported(f"needs one top for each bottom but the last, got {len(self.param.top)}")
+            raise self.context.unsupported(f"needs one top for each bottom but the last, got {len(self.param.top)}")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if len({shape[:1] for shape in bottom}) > 1:
@@ -239,8 +235,7 @@ class Reduction(Layer):
 class Reshape(Layer):
     """Gives num_axes axes, from `axis` on, another shape: 0 keeps an axis, -1 is what is left."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         dims = self.options.shape.dim
         if any(dim < -1 for dim in dims) or list(dims).count(-1) > 1:
             raise self.wrong(f"dim must be 0, positive, or once -1, got {list(dims)}", "shape")
@@ -272,8 +267,7 @@ class Reshape(Layer):
 class Tile(Layer):
     """Repeats the bottom along an axis."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         if self.options.tiles < 1:
             raise self.wrong("tiles must be at least 1")
 

@@ -32,6 +32,7 @@ class _Node:
     above: list[_Node] = field(default_factory=list)
     x: float = 0.0
     y: float = 0.0
+    bottom: float = 0.0
 
     @property
     def width(self) -> int:
@@ -51,9 +52,10 @@ def draw(document: Document[NetParameter], state: State) -> str:
     y = 10.0
     for row in rows:
         _place(row)
+        height = max(node.height for node in row)
         for node in row:
-            node.y = y
-        y += max(node.height for node in row) + _DOWN
+            node.y, node.bottom = y, y + (node.height or height)
+        y += height + _DOWN
     left = min((node.x - node.width / 2 for node in nodes), default=0) - 10
     width = max((node.x + node.width / 2 for node in nodes), default=0) + 10 - left
     shapes = [_arrow(path, name) for path, name in arrows] + [_box(node) for node in nodes if node.lines]
@@ -124,10 +126,12 @@ def _box(node: _Node) -> str:
 
 
 def _arrow(path: list[_Node], name: str) -> str:
-    points = [(path[0].x, path[0].y + path[0].height), *((node.x, node.y) for node in path[1:])]
-    curves = [f"M{points[0][0]:.0f} {points[0][1]:.0f}"]
-    for (x1, y1), (x2, y2) in itertools.pairwise(points):
-        half = (y1 + y2) / 2
-        curves.append(f"C{x1:.0f} {half:.0f} {x2:.0f} {half:.0f} {x2:.0f} {y2:.0f}")
+    curves = [f"M{path[0].x:.0f}"]
+    for before, node in itertools.pairwise(path):
+        half = (before.bottom + node.y) / 2
+        curves.append(
+            f"{before.bottom:.0f}C{before.x:.0f} {half:.0f} {node.x:.0f} {half:.0f} {node.x:.0f} {node.y:.0f}V"
+        )
+    curves[-1] = curves[-1].removesuffix("V")
     line = f'd="{" ".join(curves)}" fill="none" stroke="#555" marker-end="url(#tip)"'
     return f"<path {line}><title>{escape(name)}</title></path>"

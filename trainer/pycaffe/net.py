@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from ..layer_types.blobs import Array, ArrayBlob
 from ..layer_types.inputs import MemoryData
+from ..layer_types.layer import Generators
 from ..layer_types.python import PythonLayer
 from ..net import graph
-from ..net.graph import Generators
 from ..net.stepwise import Stepwise
 from ..prototxt.errors import NetError
 from ..prototxt.phases import State

@@ -53,7 +53,11 @@ class Solver:
         """Have them called in each step, before the forward and before the update; they may write to blobs."""
 
         def calling(function: Callable[[], object]) -> Callable[[], None]:
-            return lambda: (function(), self._upload())[1]
+            def call() -> None:
+                function()
+                self._upload()
+
+            return call
 
         self._training.callbacks.append((calling(on_start), calling(on_gradients_ready)))
 
@@ -82,28 +86,10 @@ class Solver:
             net.upload()
 
 
-class SGDSolver(Solver):
-    type = "SGD"
+def _solver(kind: str) -> type[Solver]:
+    return type(f"{kind}Solver", (Solver,), {"type": kind, "__doc__": f"A solver of type {kind}."})
 
 
-class NesterovSolver(Solver):
-    type = "Nesterov"
-
-
-class AdaGradSolver(Solver):
-    type = "AdaGrad"
-
-
-class RMSPropSolver(Solver):
-    type = "RMSProp"
-
-
-class AdaDeltaSolver(Solver):
-    type = "AdaDelta"
-
-
-class AdamSolver(Solver):
-    type = "Adam"
-
-
+SGDSolver, NesterovSolver, AdaGradSolver = _solver("SGD"), _solver("Nesterov"), _solver("AdaGrad")
+RMSPropSolver, AdaDeltaSolver, AdamSolver = _solver("RMSProp"), _solver("AdaDelta"), _solver("Adam")
 get_solver = Solver

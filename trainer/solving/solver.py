@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
-from ..layer_types.python import HasStatistics
-from ..net.graph import Generators, Net
+from ..layer_types.layer import Generators
+from ..net.graph import Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
@@ -112,7 +112,7 @@ class Solver:
     def stall_s(self) -> float:
         """Seconds that training has waited for data, summed over the layers that count them."""
         layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
-        return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
+        return sum(float(layer.statistics().stall_s) for layer in layers if hasattr(layer, "statistics"))
 
     @property
     def test_is_due(self) -> bool:

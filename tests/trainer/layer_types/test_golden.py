@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES
-from blobfeed.trainer.net.graph import Generators, Net
+from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators
+from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
