@@ -80,17 +80,6 @@ def test_an_unknown_layer_type_is_named_with_its_line_and_the_nearest(tmp_path: 
     assert "layer 'c': type 'Convolutoin' is not supported (did you mean 'Convolution'?)" in str(error)
 
 
-def test_a_layer_type_that_only_caffe_has_is_refused(tmp_path: Path) -> None:
-    for kind, instead in (
-        ("WindowData", "with a Python layer"),
-        ("MemoryData", "Input layer"),
-    ):
-        error = refusal(tmp_path, f'layer {{ name: "d"\n type: "{kind}" top: "x" }}')
-        assert f"type {kind!r} is not supported" in str(error)
-        assert instead in str(error)
-        assert error.line == 2
-
-
 def test_debug_info_is_refused_with_its_line(tmp_path: Path) -> None:
     assert refusal(tmp_path, with_inputs("\ndebug_info: true", x=(1,))).line == 3
 

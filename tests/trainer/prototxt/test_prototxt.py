@@ -106,13 +106,6 @@ def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(tmp_p
     assert "did you mean 'num_output'?" in str(error)
 
 
-def test_a_field_that_caffe_has_and_this_trainer_has_not_is_refused(tmp_path: Path) -> None:
-    error = refusal(tmp_path, "layer {\n  window_data_param { batch_size: 4 }\n}")
-    assert error.line == 2
-    assert "LayerParameter has no field 'window_data_param' that this trainer supports" in str(error)
-    assert "Python layer" in str(error)
-
-
 def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
     error = refusal(tmp_path, "layer {\n  pooling_param { pool: MEDIAN }\n}")
     assert error.line == 2
