@@ -228,8 +228,8 @@ def draw_net(
 ) -> None:
     """Draw a net as SVG."""
     with _one_message(debug):
+        from .draw import draw
         from .trainer.prototxt import schema
-        from .trainer.prototxt.draw import draw
         from .trainer.prototxt.phases import State
         from .trainer.prototxt.prototxt import read_prototxt
 

@@ -36,15 +36,11 @@ def elementwise(name: str, function: Callable[[Any, Tensor], Tensor]) -> None:
 elementwise("AbsVal", lambda options, x: x.abs())
 elementwise("BNLL", lambda options, x: functional.softplus(x))
 elementwise("ELU", lambda options, x: functional.elu(x, options.alpha))
-elementwise("Power", lambda options, x: _power(options.shift + options.scale * x, options.power))
+elementwise("Power", lambda options, x: (options.shift + options.scale * x).pow(options.power))
 elementwise("Sigmoid", lambda options, x: torch.sigmoid(x))
 elementwise("Swish", lambda options, x: x * torch.sigmoid(options.beta * x))
 elementwise("TanH", lambda options, x: torch.tanh(x))
 elementwise("Threshold", lambda options, x: (x > options.threshold).to(x.dtype))  # without a gradient
-
-
-def _power(base: Tensor, power: float) -> Tensor:
-    return base if power == 1 else base.pow(power)
 
 
 @layer_type("Clip")

@@ -85,20 +85,21 @@ class _DataLayer(PythonLayer):
 
 @layer_type("Data")
 class Data(_DataLayer):
-    """Records of an LMDB, in the order of their keys."""
+    """Records of an LMDB or a LevelDB, in the order of their keys."""
 
     fields = ("transform_param",)
 
     def _parameters(self) -> Mapping[str, object]:
         options = self.options
-        if options.HasField("backend") and options.backend == DB.LEVELDB:
-            raise self.wrong("a LevelDB cannot be read: convert it to LMDB, and say backend: LMDB", "backend")
         source: dict[str, object] = {"path": self._located(options.source)}
         if (color := self._is_color()) is not None:
             source["is_color"] = color
         if largest := self._largest():
             source["max_height"] = largest
-        parameters = {"source": {"lmdb": source}, **self._of_images()}
+        # Where no backend is given, Caffe takes a LevelDB, and old files of LMDBs do not always give one.
+        told = options.HasField("backend") or Path(self._located(options.source), "CURRENT").exists()
+        kind = "leveldb" if told and options.backend == DB.LEVELDB else "lmdb"
+        parameters = {"source": {kind: source}, **self._of_images()}
         if options.HasField("prefetch"):
             parameters["prefetch_batches"] = options.prefetch
         return parameters

@@ -103,7 +103,7 @@ class DummyData(Layer):
         if len(shapes) not in (1, tops) or len(fillers) not in (1, tops):
             raise self.wrong(
                 f"needs one shape and one data_filler, or one of each for each of its {tops} tops, got {len(shapes)} "
-                f"and {len(fillers)}",
+                f"and {len(fillers)}"
             )
         self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
         self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)

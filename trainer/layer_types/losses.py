@@ -149,13 +149,17 @@ class InfogainLoss(_Loss):
         return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
 
 
-@layer_type("MultinomialLogisticLoss")
-class MultinomialLogisticLoss(_Loss):
-    """Minus the mean logarithm of the labels' probabilities (batch, classes)."""
+class _RowLoss(_Loss):
+    """Base: the first bottom is (batch, classes), with as many axes as it likes."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
         return [()]
+
+
+@layer_type("MultinomialLogisticLoss")
+class MultinomialLogisticLoss(_RowLoss):
+    """Minus the mean logarithm of the labels' probabilities."""
 
     def forward(self, probabilities: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, probabilities.flatten(1), labels, 1, None)
@@ -164,12 +168,8 @@ class MultinomialLogisticLoss(_Loss):
 
 
 @layer_type("HingeLoss")
-class HingeLoss(_Loss):
+class HingeLoss(_RowLoss):
     """The sum over classes of max(0, 1 - x) for the label and max(0, 1 + x) for others, or its square; batch mean."""
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
-        return [()]
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, scores.flatten(1), labels, 1, None)
@@ -239,10 +239,7 @@ class Accuracy(Layer):
         check_labels(self, self._axis, *bottom)
         classes = bottom[0][self._axis]
         if not 1 <= self.options.top_k <= classes:
-            raise self.wrong(
-                f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}",
-                "top_k",
-            )
+            raise self.wrong(f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}", "top_k")
         return [(), (classes,)][: len(self.param.top)]
 
     @torch.no_grad()

@@ -45,7 +45,7 @@ class Pooling(Layer):
             raise self.wrong("global_pooling takes no kernel, stride or pad")
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
             raise self.wrong(
-                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding",
+                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding"
             )
         if self._method == PoolMethod.STOCHASTIC and any(self._pad):
             raise self.wrong("pool: STOCHASTIC takes no pad")

@@ -23,22 +23,8 @@ class Concat(Layer):
         options = self.options
         self._axis = options.concat_dim if options.HasField("concat_dim") else options.axis
 
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        first = bottom[0]
-        axis = self.axis(self._axis, first)
-        for shape in bottom:
-            if len(shape) != len(first) or _without(shape, axis) != _without(first, axis):
-                raise self.context.misfit(
-                    f"bottoms may differ only in axis {axis}, got shapes {', '.join(map(str, bottom))}"
-                )
-        return [(*first[:axis], sum(shape[axis] for shape in bottom), *first[axis + 1 :])]
-
     def forward(self, *bottom: Tensor) -> Tensors:
         return (torch.cat(bottom, self._axis),)
-
-
-def _without(shape: Shape, axis: int) -> Shape:
-    return shape[:axis] + shape[axis + 1 :]
 
 
 @layer_type("Slice")
@@ -202,14 +188,6 @@ class Crop(Layer):
 
 @layer_type("Flatten")
 class Flatten(Layer):
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        shape = bottom[0]
-        first = self.axis(self.options.axis, shape, "axis")
-        last = self.axis(self.options.end_axis, shape, "end_axis")
-        if first > last:
-            raise self.wrong(f"axis {first} comes after end_axis {last}")
-        return [(*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])]
-
     def forward(self, bottom: Tensor) -> Tensors:
         return (bottom.flatten(self.options.axis, self.options.end_axis),)
 
@@ -246,7 +224,7 @@ class Reshape(Layer):
         end = len(shape) if options.num_axes == -1 else first + options.num_axes
         if not 0 <= first <= end <= len(shape):
             raise self.wrong(
-                f"axis {options.axis} and num_axes {options.num_axes} do not fit a bottom of shape {shape}",
+                f"axis {options.axis} and num_axes {options.num_axes} do not fit a bottom of shape {shape}"
             )
         dims = list(options.shape.dim)
         if any(dim == 0 and first + nth >= len(shape) for nth, dim in enumerate(dims)):

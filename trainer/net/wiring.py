@@ -72,15 +72,10 @@ def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
     ):
         if count not in allowed:
             raise context.unsupported(f"type {param.type} needs {_range_text(allowed)} {field}, got {count}")
-    if len(param.loss_weight) not in (0, len(param.top)):
-        raise context.unsupported(
-            f"needs one loss_weight for each of its {len(param.top)} tops, got {len(param.loss_weight)}", "loss_weight"
-        )
-    if len(param.propagate_down) not in (0, len(param.bottom)):
-        raise context.unsupported(
-            f"needs one propagate_down for each of its {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
-            "propagate_down",
-        )
+    for field, what in (("loss_weight", "top"), ("propagate_down", "bottom")):
+        given, count = len(getattr(param, field)), len(getattr(param, what))
+        if given not in (0, count):
+            raise context.unsupported(f"needs one {field} for each of its {count} {what}s, got {given}", field)
 
 
 def _range_text(allowed: range) -> str:

@@ -42,32 +42,24 @@ class Message:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
 
-class BlobProto(Message):
-    """An array. Its packed numbers are declared as bytes: making a float of Python of each would take minutes."""
+# The messages that code names. `data` and `diff` of a BlobProto are bytes: to make a float of Python of each of its
+# packed numbers would take minutes.
+class BlobProto(Message): ...
 
 
-class FillerParameter(Message):
-    """How weights begin."""
+class FillerParameter(Message): ...
 
 
-class LayerParameter(Message):
-    """One layer."""
+class LayerParameter(Message): ...
 
 
-class NetParameter(Message):
-    """A net: `layer` today, `layers` in files of before 2015."""
+class NetParameter(Message): ...
 
 
-class NetStateRule(Message):
-    """When a layer is in a net."""
+class SolverParameter(Message): ...
 
 
-class SolverParameter(Message):
-    """How to train which net."""
-
-
-class SolverState(Message):
-    """What a .solverstate file holds."""
+class SolverState(Message): ...
 
 
 # Each message: number, name and type of its fields, a star if there may be several, the default if it is not zero.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from ..prototxt.descriptors import own_fields
@@ -79,19 +80,9 @@ class _Parameters:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _Values(getattr(caffe_pb2, f"{name}Parameter"))
-
-
-class _Values:
-    def __init__(self, message: Any) -> None:
-        self._message = message
-
-    def __getattr__(self, name: str) -> int:
-        for field in self._message.DESCRIPTOR.fields:
-            if field.enum_type is not None and name in field.enum_type.values_by_name:
-                number: int = field.enum_type.values_by_name[name].number
-                return number
-        raise AttributeError(f"no field of {self._message.__name__} has a value {name!r}")
+        fields = getattr(caffe_pb2, f"{name}Parameter").DESCRIPTOR.fields
+        enums = [field.enum_type for field in reversed(fields) if field.enum_type is not None]
+        return SimpleNamespace(**{value.name: value.number for enum in enums for value in enum.values})
 
 
 layers = _Layers()

@@ -51,15 +51,7 @@ class Solver:
 
     def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
         """Have them called in each step, before the forward and before the update; they may write to blobs."""
-
-        def calling(function: Callable[[], object]) -> Callable[[], None]:
-            def call() -> None:
-                function()
-                self._upload()
-
-            return call
-
-        self._training.callbacks.append((calling(on_start), calling(on_gradients_ready)))
+        self._training.callbacks += [(on_start, on_gradients_ready), (self._upload, self._upload)]
 
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.descriptors import message_class
+from blobfeed.trainer.prototxt.descriptors import message_classes
 from blobfeed.trainer.prototxt.errors import BlobError, NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.schema import NetStateRule, Phase
+from blobfeed.trainer.prototxt.schema import Phase
 
 from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
 
@@ -42,7 +42,7 @@ def refusal(folder: Path, text: str, phase: Phase = Phase.TRAIN) -> PrototxtErro
 )
 def test_a_rule_asks_for_phase_level_and_stages(rule: dict[str, object], met: bool) -> None:
     state = State(Phase.TRAIN, level=2, stages=frozenset({"a", "b"}))
-    assert state.meets(message_class(NetStateRule)(**rule)) == met
+    assert state.meets(message_classes()["NetStateRule"](**rule)) == met
 
 
 def names(net: Net) -> list[str]:

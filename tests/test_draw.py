@@ -6,10 +6,11 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.draw import draw
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
+
+from blobfeed.draw import draw
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
