@@ -44,7 +44,7 @@ def test_every_layer_of_the_phase_is_a_box_below_those_that_it_takes_from(
         boxes[texts[0]] = [float(box.attrib[name]) for name in ("x", "y", "width", "height")]
         title = group.find(f"{_SVG}title")
         assert title is not None
-        assert texts[1] in (title.text or "")
+        assert str(texts[1]) in str(title.text)
     assert set(boxes) == {"data", "conv<1>", "relu", "left", "right", "deep", "sum", last}
     for above, below in (("data", "conv<1>"), ("conv<1>", "relu"), ("deep", "sum"), ("left", "sum"), ("sum", last)):
         assert boxes[above][1] + boxes[above][3] < boxes[below][1]

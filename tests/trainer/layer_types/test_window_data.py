@@ -63,7 +63,7 @@ def test_a_batch_is_background_then_foreground_less_the_mean_where_the_picture_s
     fill_blob(blob, image[np.newaxis])
     (folder / "mean.binaryproto").write_bytes(blob.SerializeToString())
     by_value = mean == "values"
-    less = np.float32([104, 117, 123])[:, None, None] if by_value else image[:, 2:-2, 2:-2]
+    less = np.array([104, 117, 123], np.float32)[:, None, None] if by_value else image[:, 2:-2, 2:-2]
     text = "mean_value: 104 mean_value: 117 mean_value: 123" if by_value else 'mean_file: "mean.binaryproto"'
     net = make_net(
         folder, window_data("context_pad: 2 scale: 0.5", f"crop_size: {SIZE} mirror: true {text}"), Phase.TEST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -54,8 +55,9 @@ def everything(source: WindowSource) -> Mapping[str, NDArray[np.int64]]:
     return {name: np.asarray(array) for name, array in rows.items()}
 
 
-def away_from_zero(number: float) -> int:
-    return math.floor(number + 0.5) if number >= 0 else -math.floor(-number + 0.5)
+def away_from_zero(number: np.floating[Any]) -> int:
+    exact = float(number)
+    return math.floor(exact + 0.5) if exact >= 0 else -math.floor(-exact + 0.5)
 
 
 def of_caffe(
