@@ -188,6 +188,12 @@ class Crop(Layer):
 
 @layer_type("Flatten")
 class Flatten(Layer):
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        ends = [self.axis(getattr(self.options, name), bottom[0], name) for name in ("axis", "end_axis")]
+        if ends != sorted(ends):
+            raise self.wrong(f"axis {ends[0]} comes after end_axis {ends[1]}")
+        return super().top_shapes(*bottom)
+
     def forward(self, bottom: Tensor) -> Tensors:
         return (bottom.flatten(self.options.axis, self.options.end_axis),)
 

@@ -238,7 +238,7 @@ def test_the_label_may_be_left_out(files: Path) -> None:
 def test_a_leveldb_gives_the_same_numbers(files: Path, tmp_path: Path, backend: str) -> None:
     whole = of_caffe("data_raw-plain", "data")[:12]
     write_leveldb(tmp_path / "level", [raw_datum(image.astype(np.uint8), nth) for nth, image in enumerate(whole)])
-    text = data_layer("level", "batch_size: 5", "transform_param { crop_size: 20 }").replace("backend: LMDB", backend)
+    text = data_layer("level", "batch_size: 5", "transform_param { crop_size: 24 }").replace("backend: LMDB", backend)
     found = batches(tmp_path, text, 3, Phase.TEST)
     np.testing.assert_array_equal(joined(found), of_caffe("data_raw-crop", "data"))
     with pytest.raises(ParameterError, match="there is no database"):

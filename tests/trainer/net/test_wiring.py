@@ -211,7 +211,7 @@ def test_options_that_cannot_be_honoured_are_refused_with_their_line(tmp_path: P
         ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 9 }', "is larger than the bottom"),
         ('type: "Pooling" pooling_param { kernel_size: 9 }', "is larger than the bottom"),
         ('type: "Pooling" pooling_param { kernel_size: 1 stride: 5 }', "begins behind the bottom"),
-        ('type: "Concat" bottom: "z"', "may differ only in axis 1"),
+        ('type: "Concat" bottom: "z"', r"bottoms of shapes \(1, 4, 5, 5\), \(2, 4\): .* must match"),
         ('type: "Eltwise" bottom: "z"', "the same shape"),
         ('type: "EuclideanLoss" bottom: "z"', "must have the same shape"),
         ('type: "SoftmaxWithLoss" bottom: "z"', "need 25 labels"),

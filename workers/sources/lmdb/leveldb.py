@@ -44,10 +44,14 @@ class LevelDb:
 
     def __init__(self, path: str, room: str) -> None:
         self._folder = tempfile.mkdtemp(dir=room)
-        for each in Path(path).iterdir():
-            if each.suffix in _TABLES:
+        files = [each for each in Path(path).iterdir() if _belongs(each)]
+        # LevelDB makes tables of what is in its logs when it opens, with numbers above theirs. A table of such a number
+        # that a writer left unfinished would be written through a link, so it is copied.
+        newest_log = max((_number(each) for each in files if each.suffix == ".log"), default=0)
+        for each in files:
+            if each.suffix in _TABLES and _number(each) < newest_log:
                 (Path(self._folder) / each.name).symlink_to(each.resolve())
-            elif _belongs(each):
+            else:
                 shutil.copy(each, self._folder)
         try:
             self._opened = plyvel.DB(self._folder, create_if_missing=False)
@@ -106,6 +110,10 @@ class LevelDbSource(LmdbSource):
                 "it is read, and start again"
             )
         return LevelDb(self._path, self._room)
+
+
+def _number(file: Path) -> int:
+    return int(file.stem) if file.stem.isdigit() else 0
 
 
 def _belongs(file: Path) -> bool:
