@@ -94,8 +94,9 @@ class MultiProcessInputLayer(CaffeLayer):
         self.extra = options.extra
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
-        parameters = with_shard(options.parameters) if train else options.parameters
         base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
+        parameters = self._prepared(options.parameters, base_dir)
+        parameters = with_shard(parameters) if train else parameters
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
@@ -217,6 +218,10 @@ class MultiProcessInputLayer(CaffeLayer):
     def _inner_source(self) -> InnerSource | None:
         """The source whose options a ready-made layer takes at the top level of param_str."""
         return None
+
+    def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
+        """What a ready-made layer changes in the parameters, before its hooks are copied."""
+        return parameters
 
     def _opened(self) -> _Input:
         if self._input is None:
