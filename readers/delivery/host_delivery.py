@@ -52,6 +52,9 @@ class HostDelivery(Delivery):
         self._shown = [(i, top) for i, top in enumerate(tops) if loans and shows[i]]
         self._copied = [(i, top) for i, top in enumerate(tops) if not (loans and shows[i])]
         self._shown_as = shown_as
+        self._as_stored = [(i, top) for i, top in self._copied if _is_as_stored(top)]
+        if self._as_stored:
+            pipeline.promise()
         self._lent: deque[Batch] = deque()
 
     def end_loans(self) -> None:
@@ -68,8 +71,12 @@ class HostDelivery(Delivery):
         for i, top in self._copied:
             copies[i] = data = blobs[i].data
             require_shape(top, upcoming.shapes[i], tuple(data.shape))
+        arrays = {i: as_numpy(copies[i]) for i, _ in self._copied}
+        straight = {top.name: arrays[i] for i, top in self._as_stored if _can_be_read_into(top, arrays[i])}
+        made = self.pipeline.make_in(upcoming.batch, straight)
         for i, top in self._copied:
-            top.put(upcoming.batch, as_numpy(copies[i]))
+            if not (made and top.name in straight):
+                top.put(upcoming.batch, arrays[i])
         return copies
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
@@ -116,8 +123,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
 
 def _can_be_shown(top: Top, blob: Blob) -> bool:
     """Whether a batch in its slot is already what `blob` shall get; raises ParameterError."""
-    as_stored = isinstance(top, EvenTop) and not top.conversion.changes_values
-    if not as_stored or top.dtype != as_numpy(blob.data).dtype:
+    if not _is_as_stored(top) or top.dtype != as_numpy(blob.data).dtype:
         return False
     if not isinstance(blob, AdoptingBlob):
         raise ParameterError(
@@ -125,6 +131,14 @@ def _can_be_shown(top: Top, blob: Blob) -> bool:
             "adopt(tensor) to be shown other memory with: use delivery: copy"
         )
     return True
+
+
+def _is_as_stored(top: Top) -> bool:
+    return isinstance(top, EvenTop) and not top.conversion.changes_values
+
+
+def _can_be_read_into(top: Top, array: AnyArray) -> bool:
+    return array.dtype == top.dtype and array.flags.c_contiguous and array.flags.writeable
 
 
 def device_of(data: Memory) -> str:

@@ -10,7 +10,6 @@ decoded cache, is copied straight from there.
 from __future__ import annotations
 
 import logging
-import socket
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allo
 from ..order.batches import Groups
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
-from ..transport.error_channel import summary_of
+from ..transport.error_channel import SendError, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -118,9 +117,9 @@ class IndexedWorker(Worker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
-        super().__init__(parameters, decoded.postprocessor, slots, status, channel)
+        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
         self._decoded = decoded
 
     @abstractmethod
@@ -210,9 +209,9 @@ class OrderedWorker(IndexedWorker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
-        super().__init__(decoded, parameters, slots, status, channel)
+        super().__init__(decoded, parameters, slots, status, send_error)
         self._order = order
         self._groups = groups
 

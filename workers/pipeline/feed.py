@@ -9,23 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 
 import zmq
 
 from ..base.closing import close_all
-from ..base.errors import (
-    AssemblerDied,
-    BlobfeedError,
-    EndOfData,
-    LoaderDied,
-    PipelineClosed,
-    PipelineStalled,
-    SampleError,
-    SourceError,
-    TooManyBadSamples,
-)
-from ..loading.worker import location_of
+from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
+from ..base.specs import AnyArray, Rows
+from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
 from ..plan.plan import Plan
 from ..processes.config import Config
@@ -33,8 +25,9 @@ from ..processes.process import fill_standard_streams, interrupts_deferred, is_s
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
-from ..transport.status_board import Count
+from ..transport.messages import Announce, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
+from ..transport.status_board import Count, LoaderState
+from .failures import explain, too_many_held
 from .reception import Reception
 
 _STALL_LOG_S = 10.0
@@ -55,6 +48,7 @@ class Feed:
 
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
         """
+        self.promises = False
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns = 0
@@ -115,6 +109,9 @@ class Feed:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
 
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> None:
+        """A group that was announced has been made."""
+
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
         if self._reception.accept(group):
@@ -171,7 +168,7 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else _end_of_stream(self._plan)
+                self._failure = explain(self._plan, wanted, self._inbox.take)
                 raise self._failure
             self._arrived = None
         return None
@@ -197,10 +194,7 @@ class Feed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
         self._send_releases()  # first: a group whose release was interrupted is not held any more
         if len(self._reception.held) >= self.shared.ring.slots:
-            raise PipelineStalled(
-                f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
-                "release them, or raise prefetch_batches"
-            )
+            raise PipelineStalled(too_many_held(self.shared.ring.slots))
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
@@ -254,36 +248,32 @@ class Feed:
             "raise timeout_s if this source may take so long"
         )
 
-    def _explain(self, failure: Failure) -> BlobfeedError:
-        """The exception for what the assembler reported, with the loader's own exception as its cause."""
-        error = self._exception_for(failure)
-        if failure.traceback:
-            error.__cause__ = self._inbox.take(failure.cause, failure.traceback)
-        return error
-
-    def _exception_for(self, failure: Failure) -> BlobfeedError:
-        if failure.error == "TooManyBadSamples":
-            return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
-        if failure.error == "LoaderDied":
-            return LoaderDied(failure.text, failure.details)
-        if failure.error == "SourceError":
-            return SourceError(failure.text)
-        source = self._plan.source
-        path = failure.path or location_of(source, failure.index)
-        return SampleError(
-            f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
-            "sample, or set on_error: replace to have another take its place",
-            source=source.kind,
-            index=failure.index,
-            path=path,
-        )
-
     # ---- the end
 
-    @property
-    def dropped(self) -> int:
+    def statistics(self, batches: int) -> Statistics:
+        """`batches`: how many the trainer has taken."""
         board = self.shared.board
-        return self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        return Statistics(
+            batches=batches,
+            stalls=self.stalls,
+            stall_s=self.waited_ns / 1e9,
+            start_s=self.start_ns / 1e9,
+            loaders=board.count(Count.LOADERS),
+            loader_deaths=board.count(Count.LOADER_DEATHS),
+            replaced=board.count(Count.REPLACED),
+            dropped_messages=dropped,
+            tasks=board.count(Count.TASKS),
+        )
+
+    def states(self) -> list[LoaderState]:
+        """What each loader is doing."""
+        return self.shared.board.states()
+
+    @property
+    def views(self) -> list[dict[str, Rows]]:
+        """Each slot's rows by name."""
+        return self.shared.ring.views
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
@@ -304,7 +294,3 @@ class Feed:
             patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
         finally:
             assembler.end(patience_s)
-
-
-def _end_of_stream(plan: Plan) -> EndOfData:
-    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")

@@ -16,7 +16,7 @@ from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec
+from ..base.specs import AnyArray, ArraySpec
 from ..base.statistics import Statistics
 from ..order.batches import Batches
 from ..plan.batch import Batch
@@ -24,8 +24,9 @@ from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
-from ..transport.status_board import Count, LoaderState
+from ..transport.status_board import LoaderState
 from .feed import Feed
+from .local_feed import LocalFeed
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -67,11 +68,12 @@ class Pipeline(Closing):
         self.parameters = parameters
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = _process
-        self._feed: Feed | None = None
+        self._feed: Feed | LocalFeed | None = None
         self._open: dict[int, set[Batch]] = {}
         self._at = _At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
+        self._promises = False
 
     # ---- what it will give
 
@@ -119,7 +121,9 @@ class Pipeline(Closing):
         """Start the processes, unless they run already. Raises RingAllocationError and the like."""
         self._check_usable()
         if self._feed is None:
-            self._feed = Feed(self._plan)
+            local = self.parameters.num_loaders == 0
+            self._feed = LocalFeed(self._plan) if local else Feed(self._plan)
+            self._feed.promises = self._promises
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.
@@ -174,6 +178,22 @@ class Pipeline(Closing):
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
             self._at = _At(self._at.progress, self._open_group(self._feed, announce))
 
+    def make_in(self, batch: Batch, arrays: Mapping[str, AnyArray]) -> bool:
+        """Make `batch`, which was peeked at, with the rows of these tops right in `arrays`; False if it lies ready.
+
+        `arrays`: C-contiguous, of the rows' type and shape. It may be repeated. Raises what `peek` raises.
+        """
+        made = None if self._feed is None else self._feed.make(batch.group, arrays)
+        if made is not None:
+            batch.replaced = dict(made.replaced)
+        return made is not None
+
+    def promise(self) -> None:
+        """From now on the batch that `peek` gives may still have to be made, by `make_in`, before its rows are read."""
+        self._promises = True
+        if self._feed is not None:
+            self._feed.promises = True
+
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
         if total is not None and self._at.progress.taken >= total:
@@ -183,8 +203,8 @@ class Pipeline(Closing):
             raise PipelineClosed("the pipeline was closed while it started")
         return self._open_group(self._feed, self._feed.next_group())
 
-    def _open_group(self, feed: Feed, announce: Announce) -> tuple[Batch, ...]:
-        batches = tuple(self._plan.unpack(announce, feed.shared.ring.views[announce.slot]))
+    def _open_group(self, feed: Feed | LocalFeed, announce: Announce) -> tuple[Batch, ...]:
+        batches = tuple(self._plan.unpack(announce, feed.views[announce.slot]))
         self._open[announce.group] = set(batches)
         return batches
 
@@ -195,22 +215,11 @@ class Pipeline(Closing):
         feed = self._feed
         if feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
-        count = feed.shared.board.count
-        return Statistics(
-            batches=self._at.progress.taken,
-            stalls=feed.stalls,
-            stall_s=feed.waited_ns / 1e9,
-            start_s=feed.start_ns / 1e9,
-            loaders=count(Count.LOADERS),
-            loader_deaths=count(Count.LOADER_DEATHS),
-            replaced=count(Count.REPLACED),
-            dropped_messages=feed.dropped,
-            tasks=count(Count.TASKS),
-        )
+        return feed.statistics(self._at.progress.taken)
 
     def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""
-        return [] if self._feed is None else self._feed.shared.board.states()
+        return [] if self._feed is None else self._feed.states()
 
     @property
     def progress(self) -> Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
+from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
@@ -111,9 +111,9 @@ class IndexedPlan(Plan):
     # ---- for a loader
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
     ) -> OrderedWorker:
-        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
+        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, send_error)
 
 
 @dataclass(frozen=True, slots=True)
