@@ -16,9 +16,10 @@ import zmq
 
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
-from ..base.specs import AnyArray, Rows
+from ..base.specs import AnyArray
 from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
+from ..plan.batch import Batch
 from ..plan.plan import Plan
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
@@ -48,7 +49,6 @@ class Feed:
 
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
         """
-        self.promises = False
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns = 0
@@ -108,6 +108,10 @@ class Feed:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
+
+    def open(self, announce: Announce) -> list[Batch]:
+        """The batches of an announced group, as views on its slot."""
+        return self._plan.unpack(announce, self.shared.ring.views[announce.slot])
 
     def make(self, group: int, into: Mapping[str, AnyArray]) -> None:
         """A group that was announced has been made."""
@@ -269,11 +273,6 @@ class Feed:
     def states(self) -> list[LoaderState]:
         """What each loader is doing."""
         return self.shared.board.states()
-
-    @property
-    def views(self) -> list[dict[str, Rows]]:
-        """Each slot's rows by name."""
-        return self.shared.ring.views
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""

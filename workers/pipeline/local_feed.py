@@ -26,6 +26,7 @@ from ..base.specs import AnyArray, Rows
 from ..base.statistics import Statistics
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights, WeightsChange
+from ..plan.batch import Batch
 from ..plan.indexed_plan import IndexedPlan
 from ..plan.plan import Plan
 from ..plan.sampled_plan import SampledPlan
@@ -42,19 +43,26 @@ from .failures import explain, too_many_held
 _ITSELF = 1
 """The number of the only loader."""
 
+_ALONE_BYTES = 1 << 19
+"""A second copy of so much takes longer than what is done for each group."""
+
 _log = logging.getLogger("blobfeed")
 
 
 class LocalFeed:
     """What Feed is for processes, in one process."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Raises RingAllocationError, and what unpickling a sampler raises."""
+    def __init__(self, plan: Plan, *, promises: bool) -> None:
+        """`promises`: whether `next_group` may announce a group that `make` has still to make.
+
+        Raises RingAllocationError.
+        """
+        if promises and isinstance(plan, IndexedPlan) and plan.batch_bytes >= _ALONE_BYTES:
+            plan = plan.with_batches_per_slot(1)
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns = 0
-        self.promises = False
-        """Whether `next_group` may announce a group that `make` has still to make."""
+        self._promises = promises
         self._plan = plan
         self._begun = time.monotonic_ns()
         self._assembly = Assembly(plan, slots=0)
@@ -97,11 +105,15 @@ class LocalFeed:
             return self._promised
         if not self._assembly.outbox:
             self._find_tasks()
-            if self.promises and self._tasks and _is_one_batch(self._plan):
+            if self._promises and self._tasks and _is_one_batch(self._plan):
                 self._promised = Announce(self._tasks[0].group, self._tasks[0].slot)
                 return self._promised
             self._make_next()
         return self._announced()
+
+    def open(self, announce: Announce) -> list[Batch]:
+        """The batches of an announced group."""
+        return self._plan.unpack(announce, self.views[announce.slot])
 
     def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce | None:
         """Make the promised `group`, the rows of the tops in `into` right there; None if it was made before.
@@ -272,7 +284,7 @@ def _slots(plan: Plan) -> list[dict[str, Rows]]:
             f"a batch slot needs {layout.slot_bytes:,} bytes, and {have:,} bytes are available: lower batch_size or "
             "prefetch_batches, or give the process more memory"
         )
-    memory = np.empty(plan.slots * layout.slot_bytes, np.uint8)
+    memory = np.zeros(plan.slots * layout.slot_bytes, np.uint8)
     return [layout.view(memory, slot) for slot in range(plan.slots)]
 
 

@@ -20,13 +20,17 @@ from ..base.specs import AnyArray, ArraySpec
 from ..base.statistics import Statistics
 from ..order.batches import Batches
 from ..plan.batch import Batch
+from ..plan.indexed_plan import IndexedPlan
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
+from .auto_feed import AutoFeed
 from .feed import Feed
-from .local_feed import LocalFeed
+from .local_feed import LocalFeed, reads_only
+
+AnyFeed = Feed | LocalFeed | AutoFeed
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -68,11 +72,12 @@ class Pipeline(Closing):
         self.parameters = parameters
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = _process
-        self._feed: Feed | LocalFeed | None = None
+        self._feed: AnyFeed | None = None
         self._open: dict[int, set[Batch]] = {}
         self._at = _At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
+        self._into_host = False
         self._promises = False
 
     # ---- what it will give
@@ -121,9 +126,17 @@ class Pipeline(Closing):
         """Start the processes, unless they run already. Raises RingAllocationError and the like."""
         self._check_usable()
         if self._feed is None:
-            local = self.parameters.num_loaders == 0
-            self._feed = LocalFeed(self._plan) if local else Feed(self._plan)
-            self._feed.promises = self._promises
+            self._feed = self._started()
+
+    def _started(self) -> AnyFeed:
+        plan, loaders = self._plan, self.parameters.num_loaders
+        if loaders == 0:
+            return LocalFeed(plan, promises=self._promises)
+        # Bad samples are counted by each feed for itself, so those that are to be replaced stay with one.
+        may_be_local = self._into_host and loaders == "auto" and self.parameters.on_error == "raise"
+        if may_be_local and isinstance(plan, IndexedPlan) and reads_only(plan):
+            return AutoFeed(plan, promises=self._promises)
+        return Feed(plan)
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.
@@ -188,11 +201,13 @@ class Pipeline(Closing):
             batch.replaced = dict(made.replaced)
         return made is not None
 
-    def promise(self) -> None:
-        """From now on the batch that `peek` gives may still have to be made, by `make_in`, before its rows are read."""
-        self._promises = True
-        if self._feed is not None:
-            self._feed.promises = True
+    def deliver_into_host(self, *, promises: bool) -> None:
+        """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
+
+        `promises`: what `peek` gives may be a batch that is still to be made, by `make_in`, before its rows are read.
+        """
+        self._into_host = True
+        self._promises = promises
 
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
@@ -203,8 +218,8 @@ class Pipeline(Closing):
             raise PipelineClosed("the pipeline was closed while it started")
         return self._open_group(self._feed, self._feed.next_group())
 
-    def _open_group(self, feed: Feed | LocalFeed, announce: Announce) -> tuple[Batch, ...]:
-        batches = tuple(self._plan.unpack(announce, feed.views[announce.slot]))
+    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
+        batches = tuple(feed.open(announce))
         self._open[announce.group] = set(batches)
         return batches
 

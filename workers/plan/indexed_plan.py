@@ -67,6 +67,18 @@ class IndexedPlan(Plan):
         batches = make_batches(self.parameters, self.samples, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 
+    def from_batch(self, taken: int) -> IndexedPlan:
+        """The same, from the batch on that follows the first `taken` ones of this plan."""
+        return self.resumed(IndexedProgress(self, taken).state())
+
+    @property
+    def batch_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
+
+    def with_batches_per_slot(self, batches: int) -> IndexedPlan:
+        """The same batches, so many of them in each group."""
+        return replace(self, groups=replace(self.groups, batches_per_slot=batches))
+
     # ---- for the assembler
 
     def schedule(self) -> IndexedPlan:
