@@ -6,6 +6,7 @@ Both ways give the same batches, so where one ends the other goes on; choice.py 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -92,7 +93,9 @@ class AutoFeed:
         now, waited_s = time.monotonic(), self._past.stall_s + self._now.waited_ns / 1e9
         match self._choice.observe(self._batches, waited_s, now):
             case Choice.START:
-                self._start_loaders(self._batches + self._choice.ahead)
+                groups = math.ceil(self._choice.ahead / self._now.batches_per_group)
+                self._choice.change_at = first = self._batches + groups * self._now.batches_per_group
+                self._start_loaders(first)
             case Choice.CHANGE:
                 with interrupts_deferred():
                     self._change()

@@ -46,7 +46,8 @@ class LocalOrLoaders:
         self.ahead = 0
         self.settled = False
         """Nothing is to be decided any more."""
-        self._change_at: int | None = None
+        self.change_at: int | None = None
+        """After how many batches it is changed over; whoever starts loaders may set it to the end of a group."""
         self._loaders_rate = 0.0
         self._local_rate = 0.0
         self._slow_windows = 0
@@ -56,8 +57,8 @@ class LocalOrLoaders:
         """So many batches have been taken, and the trainer has waited so long for data, both in all."""
         if self.settled:
             return Choice.STAY
-        if self._change_at is not None:
-            return Choice.CHANGE if batches >= self._change_at else Choice.STAY
+        if self.change_at is not None:
+            return Choice.CHANGE if batches >= self.change_at else Choice.STAY
         if now - self._window[2] < _WINDOW_S:
             return Choice.STAY
         before, waited_before, begun = self._window
@@ -77,7 +78,7 @@ class LocalOrLoaders:
         if not is_worth_it:
             return Choice.STAY
         self.ahead = math.ceil(_START_S * rate)
-        self._change_at = self._window[0] + self.ahead
+        self.change_at = self._window[0] + self.ahead
         return Choice.START
 
     def _look_at_loaders(self, rate: float, now: float, batches: int) -> Choice:
@@ -89,12 +90,12 @@ class LocalOrLoaders:
         if self._loaders_rate >= _WORTH_IT * self._local_rate:
             self.settled = True
             return Choice.STAY
-        self._change_at = batches
+        self.change_at = batches
         return Choice.CHANGE
 
     def changed(self, batches: int, waited_s: float, now: float) -> None:
         """It has been changed over."""
-        self._change_at = None
+        self.change_at = None
         self.is_local = not self.is_local
         self.settled = not self.is_local and self._slow_windows >= _SLOW_WINDOWS
         self._begin(batches, waited_s, now)

@@ -109,6 +109,10 @@ class Feed:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
 
+    @property
+    def batches_per_group(self) -> int:
+        return self._plan.batches_per_slot
+
     def open(self, announce: Announce) -> list[Batch]:
         """The batches of an announced group, as views on its slot."""
         return self._plan.unpack(announce, self.shared.ring.views[announce.slot])

@@ -111,6 +111,10 @@ class LocalFeed:
             self._make_next()
         return self._announced()
 
+    @property
+    def batches_per_group(self) -> int:
+        return self._plan.batches_per_slot
+
     def open(self, announce: Announce) -> list[Batch]:
         """The batches of an announced group."""
         return self._plan.unpack(announce, self.views[announce.slot])
