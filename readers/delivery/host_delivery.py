@@ -7,7 +7,7 @@ torch starts no second thread against the loaders, and its number of threads sta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -71,13 +71,18 @@ class HostDelivery(Delivery):
         for i, top in self._copied:
             copies[i] = data = blobs[i].data
             require_shape(top, upcoming.shapes[i], tuple(data.shape))
-        arrays = {i: as_numpy(copies[i]) for i, _ in self._copied}
-        straight = {top.name: arrays[i] for i, top in self._as_stored if _can_be_read_into(top, arrays[i])}
-        made = self.pipeline.make_in(upcoming.batch, straight)
+        made = self._make_in(upcoming.batch, copies) if self.pipeline.is_promised(upcoming.batch) else ()
         for i, top in self._copied:
-            if not (made and top.name in straight):
-                top.put(upcoming.batch, arrays[i])
+            if top.name not in made:
+                top.put(upcoming.batch, as_numpy(copies[i]))
         return copies
+
+    def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
+        """Make the batch right in the blobs that can have its rows as they are stored; returns the names of these."""
+        arrays = {top.name: as_numpy(copies[i]) for i, top in self._as_stored}
+        straight = {top.name: a for _, top in self._as_stored if _can_be_read_into(top, a := arrays[top.name])}
+        self.pipeline.make_in(batch, straight)
+        return straight
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:

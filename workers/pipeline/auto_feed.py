@@ -1,4 +1,4 @@
-"""`num_loaders: auto` if rows are only copied: a LocalFeed at first, and loader processes when they are better.
+"""`num_loaders: auto` if no user code runs: a LocalFeed at first, and loader processes when they are better.
 
 Both ways give the same batches, so where one ends the other goes on; choice.py says when.
 """
@@ -10,20 +10,27 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeGuard
 
 from ..base.closing import close_all
 from ..base.errors import BlobfeedError
+from ..base.hooks import Hooks
 from ..base.specs import AnyArray
 from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..plan.indexed_plan import IndexedPlan
+from ..plan.plan import Plan
 from ..processes.process import interrupts_deferred
+from ..sources import is_our_own
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
-from .choice import Choice, LocalOrLoaders
+from .choice import Choice, HeadStart, LocalOrLoaders
 from .feed import Feed
-from .local_feed import LocalFeed
+from .local_feed import LocalFeed, reads_only
+
+_HEAD_START_S = 0.2
+_HEAD_START_BATCHES = 4
 
 _log = logging.getLogger("blobfeed")
 
@@ -33,7 +40,7 @@ class AutoFeed:
 
     def __init__(self, plan: IndexedPlan, *, promises: bool) -> None:
         self._plan = plan
-        self._choice: LocalOrLoaders | None = LocalOrLoaders(time.monotonic())
+        self._choice: LocalOrLoaders | HeadStart | None = _choice(plan)
         self._now: LocalFeed | Feed = LocalFeed(plan, promises=promises)
         self._next: Feed | None = None
         """Processes that are starting."""
@@ -64,7 +71,10 @@ class AutoFeed:
         self._batches_announced = len(batches)
         return batches
 
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce | None:
+    def is_promised(self, group: int) -> bool:
+        return self._now.is_promised(group)
+
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
         return self._now.make(group, into)
 
     def accept(self, group: int) -> None:
@@ -121,6 +131,8 @@ class AutoFeed:
         else:
             self._now, self._next = self._next, None
         old.close()
+        if isinstance(old, LocalFeed):
+            self._plan.source.close()  # its files, and the decoded chunks that it keeps
         _log.info(
             "num_loaders: auto reads %s",
             "in the trainer's process" if isinstance(self._now, LocalFeed) else "with loader processes",
@@ -149,3 +161,18 @@ class AutoFeed:
     def close(self) -> None:
         starting, self._next = self._next, None
         close_all(*(feed.close for feed in (self._now, starting) if feed is not None))
+
+
+def may_be_local(plan: Plan) -> TypeGuard[IndexedPlan]:
+    """Whether only code of ours makes the batches, so that it does not matter in which process."""
+    if not isinstance(plan, IndexedPlan) or plan.postprocesses or plan.parameters.on_error != "raise":
+        return False  # bad samples are counted by each feed for itself, so those that are to be replaced stay with one
+    decoded = plan.decoded.value
+    return decoded.rows.hooks == Hooks() and is_our_own(decoded.source)
+
+
+def _choice(plan: IndexedPlan) -> LocalOrLoaders | HeadStart:
+    if reads_only(plan):
+        return LocalOrLoaders(time.monotonic())
+    batch_s = plan.seconds_per_row * plan.parameters.batch_size
+    return HeadStart(max(1, min(_HEAD_START_BATCHES, int(_HEAD_START_S / max(batch_s, 1e-6)))))

@@ -1,10 +1,13 @@
-"""`num_loaders: auto` if rows are only copied: in the trainer's process, or by loaders? Pure.
+"""`num_loaders: auto`: when does the trainer's process make batches, and when do loaders? Pure.
 
-It begins in the trainer's process: the first batch is there at once, and in short runs no process is ever started. When
-the trainer has waited for data as long as it takes to start processes, they are started, so a run never loses more than
-twice what the better way would have cost. If the loaders then bring no more batches than the trainer itself did, they
-are ended. After that the trainer's own reading goes on unless it gets slower than the loaders were, as it may when the
-data no longer lie in memory.
+If samples are decoded, loaders are better, but they take a moment to start: the trainer makes the first batches
+(HeadStart).
+
+If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the trainer's process: the first batch is
+there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
+start processes, they are started, so a run never loses more than twice what the better way would have cost. If the
+loaders then bring no more batches than the trainer itself did, they are ended. After that the trainer's own reading
+goes on unless it gets slower than the loaders were, as it may when the data no longer lie in memory.
 """
 
 from __future__ import annotations
@@ -36,6 +39,27 @@ class Choice(enum.Enum):
     STAY = "stay"
     START = "start processes that go on `ahead` batches from here"
     CHANGE = "change over to the other way"
+
+
+class HeadStart:
+    """The trainer makes the first `ahead` batches while loaders start, and the loaders all others."""
+
+    is_local = True
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.change_at: int | None = None
+
+    def observe(self, batches: int, _waited_s: float, _now: float) -> Choice:
+        """See LocalOrLoaders."""
+        if not self.is_local:
+            return Choice.STAY
+        if self.change_at is None:
+            return Choice.START
+        return Choice.CHANGE if batches >= self.change_at else Choice.STAY
+
+    def changed(self, _batches: int, _waited_s: float, _now: float) -> None:
+        self.is_local = False
 
 
 class LocalOrLoaders:

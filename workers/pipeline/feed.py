@@ -117,8 +117,12 @@ class Feed:
         """The batches of an announced group, as views on its slot."""
         return self._plan.unpack(announce, self.shared.ring.views[announce.slot])
 
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> None:
-        """A group that was announced has been made."""
+    def is_promised(self, _group: int) -> bool:
+        """Whether a group that was announced is still to be made: none of loaders is."""
+        return False
+
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
+        raise ValueError(f"group {group} was not promised")
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""

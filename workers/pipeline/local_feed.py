@@ -119,15 +119,19 @@ class LocalFeed:
         """The batches of an announced group."""
         return self._plan.unpack(announce, self.views[announce.slot])
 
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce | None:
-        """Make the promised `group`, the rows of the tops in `into` right there; None if it was made before.
+    def is_promised(self, group: int) -> bool:
+        """Whether `group` has been announced and is still to be made."""
+        return self._promised is not None and self._promised.group == group
+
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
+        """Make the promised `group`, the rows of the tops in `into` right there.
 
         May be repeated after an interrupt, with other memory. Raises what `next_group` raises.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._promised is None or self._promised.group != group:
-            return None
+            raise ValueError(f"group {group} was not promised")
         if self._made_in is None:
             self._made_in = into
         # After an interrupt some rows may lie in what was given then: so all go there, and then into what is given now.
@@ -146,12 +150,11 @@ class LocalFeed:
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
-        if self._made_in is None:
+        if self.is_promised(group) and self._made_in is None:
             self.make(group, {})
-        with interrupts_deferred():
-            outbox = self._assembly.outbox
-            if outbox and isinstance(outbox[0], Announce) and outbox[0].group == group:
-                outbox.pop(0)
+        if (announce := self.ready_group()) is not None and announce.group == group:
+            with interrupts_deferred():
+                self._assembly.outbox.pop(0)
                 self._promised = self._made_in = None
 
     def release(self, group: int) -> None:

@@ -20,15 +20,14 @@ from ..base.specs import AnyArray, ArraySpec
 from ..base.statistics import Statistics
 from ..order.batches import Batches
 from ..plan.batch import Batch
-from ..plan.indexed_plan import IndexedPlan
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
-from .auto_feed import AutoFeed
+from .auto_feed import AutoFeed, may_be_local
 from .feed import Feed
-from .local_feed import LocalFeed, reads_only
+from .local_feed import LocalFeed
 
 AnyFeed = Feed | LocalFeed | AutoFeed
 
@@ -132,9 +131,7 @@ class Pipeline(Closing):
         plan, loaders = self._plan, self.parameters.num_loaders
         if loaders == 0:
             return LocalFeed(plan, promises=self._promises)
-        # Bad samples are counted by each feed for itself, so those that are to be replaced stay with one.
-        may_be_local = self._into_host and loaders == "auto" and self.parameters.on_error == "raise"
-        if may_be_local and isinstance(plan, IndexedPlan) and reads_only(plan):
+        if loaders == "auto" and self._into_host and may_be_local(plan):
             return AutoFeed(plan, promises=self._promises)
         return Feed(plan)
 
@@ -191,15 +188,17 @@ class Pipeline(Closing):
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
             self._at = _At(self._at.progress, self._open_group(self._feed, announce))
 
-    def make_in(self, batch: Batch, arrays: Mapping[str, AnyArray]) -> bool:
-        """Make `batch`, which was peeked at, with the rows of these tops right in `arrays`; False if it lies ready.
+    def is_promised(self, batch: Batch) -> bool:
+        """Whether `batch`, which was peeked at, is still to be made, by `make_in`."""
+        return self._promises and self._feed is not None and self._feed.is_promised(batch.group)
+
+    def make_in(self, batch: Batch, arrays: Mapping[str, AnyArray]) -> None:
+        """Make the promised `batch`, the rows of these tops right in `arrays`, the others in its slot.
 
         `arrays`: C-contiguous, of the rows' type and shape. It may be repeated. Raises what `peek` raises.
         """
-        made = None if self._feed is None else self._feed.make(batch.group, arrays)
-        if made is not None:
-            batch.replaced = dict(made.replaced)
-        return made is not None
+        if self._feed is not None:
+            batch.replaced = dict(self._feed.make(batch.group, arrays).replaced)
 
     def deliver_into_host(self, *, promises: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
