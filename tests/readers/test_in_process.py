@@ -32,7 +32,7 @@ from tests.support.reader_data import images, labels, write_hdf5
 SAMPLES = 41
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2}
 LARGE = (3, 16, 16)
-ALONE = {"prefetch_batches": 2}
+ALONE: dict[str, Any] = {"prefetch_batches": 2}
 """Then a batch has a slot to itself, and is made right in the reader's memory."""
 
 Bytes = tuple[dict[str, bytes], list[int]]

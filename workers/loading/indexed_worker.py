@@ -121,6 +121,8 @@ class IndexedWorker(Worker):
     ) -> None:
         super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
         self._decoded = decoded
+        self._announced: dict[int, list[WantedRows]] = {}
+        """By task, what has been found out when it was announced."""
 
     @abstractmethod
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
@@ -129,7 +131,8 @@ class IndexedWorker(Worker):
     def announce(self, task: Fill) -> None:
         """Tell the source of samples that a later task will want."""
         try:
-            for wanted in self.wanted(task):
+            self._announced[task.task] = every = list(self.wanted(task))
+            for wanted in every:
                 self._decoded.source.will_need(wanted.indices)
         except Exception as error:  # reading will meet it again, and know which sample it was
             _log.info("samples could not be announced to their source: %s", summary_of(error))
@@ -137,7 +140,7 @@ class IndexedWorker(Worker):
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
-        for row, indices, epochs in self.wanted(task):
+        for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
             out = cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
                 bad.append(self._after_deaths(row, indices, epochs, out, task.skip))

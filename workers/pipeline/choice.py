@@ -126,4 +126,4 @@ class LocalOrLoaders:
 
     def _begin(self, batches: int, waited_s: float, now: float) -> None:
         self._phase = now
-        self._window = batches, waited_s, now
+        self._window: tuple[int, float, float] = batches, waited_s, now

@@ -7,20 +7,23 @@ from collections.abc import Callable
 from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
 from ..loading.worker import location_of
 from ..plan.plan import Plan
-from ..transport.messages import End, Failure
+from ..transport.messages import Failure
 
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
 
 
-def explain(plan: Plan, last: Failure | End, take: TakeError) -> BlobfeedError:
+def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:
     """What the trainer is to be told, with the loader's own exception as its cause."""
-    if isinstance(last, End):
-        return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
-    error = _exception_for(plan, last)
-    if last.traceback:
-        error.__cause__ = take(last.cause, last.traceback)
+    error = _exception_for(plan, failure)
+    if failure.traceback:
+        error.__cause__ = take(failure.cause, failure.traceback)
     return error
+
+
+def end_of_data(plan: Plan) -> EndOfData:
+    """What comes behind the last batch of a run of which nobody knew how long it would be."""
+    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
 
 
 def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:

@@ -26,9 +26,9 @@ from ..processes.process import fill_standard_streams, interrupts_deferred, is_s
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
 from ..transport.status_board import Count, LoaderState
-from .failures import explain, too_many_held
+from .failures import end_of_data, explain, too_many_held
 from .reception import Reception
 
 _STALL_LOG_S = 10.0
@@ -180,7 +180,7 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                self._failure = explain(self._plan, wanted, self._inbox.take)
+                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
                 raise self._failure
             self._arrived = None
         return None
@@ -259,6 +259,9 @@ class Feed:
             f"no batch for timeout_s={timeout_s:g} s; what the loaders were doing: {self.activities()}; "
             "raise timeout_s if this source may take so long"
         )
+
+    def _explain(self, failure: Failure) -> BlobfeedError:
+        return explain(self._plan, failure, self._inbox.take)
 
     # ---- the end
 

@@ -35,10 +35,10 @@ from ..processes.assembly import Assembly
 from ..processes.process import interrupts_deferred
 from ..processes.sampler import Drawer
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, DrawFailed, ToLoader
+from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import LoaderState, LoaderStatus
-from .failures import explain, too_many_held
+from .failures import end_of_data, explain, too_many_held
 
 _ITSELF = 1
 """The number of the only loader."""
@@ -189,7 +189,10 @@ class LocalFeed:
         first = self._assembly.outbox[0]
         if isinstance(first, Announce):
             return first
-        self._failure = explain(self._plan, first, lambda number, _: self._errors[number])
+        if isinstance(first, Failure):
+            self._failure = explain(self._plan, first, lambda number, _: self._errors[number])
+        else:
+            self._failure = end_of_data(self._plan)
         raise self._failure
 
     def _make_next(self) -> None:
