@@ -75,7 +75,9 @@ class LocalOrLoaders:
         self._loaders_rate = 0.0
         self._local_rate = 0.0
         self._slow_windows = 0
-        self._begin(0, 0.0, now)
+        self._phase = now
+        self._window = 0, 0.0, now
+        """Since when the rate is measured: batches, seconds waited, and the time."""
 
     def observe(self, batches: int, waited_s: float, now: float) -> Choice:
         """So many batches have been taken, and the trainer has waited so long for data, both in all."""
@@ -122,8 +124,5 @@ class LocalOrLoaders:
         self.change_at = None
         self.is_local = not self.is_local
         self.settled = not self.is_local and self._slow_windows >= _SLOW_WINDOWS
-        self._begin(batches, waited_s, now)
-
-    def _begin(self, batches: int, waited_s: float, now: float) -> None:
         self._phase = now
-        self._window: tuple[int, float, float] = batches, waited_s, now
+        self._window = batches, waited_s, now

@@ -39,7 +39,7 @@ class Scripted:
         self.change_at = 0 if self.is_local else batches + 40
 
 
-def read(epochs: int = 6, **settings: Any) -> tuple[list[tuple[int, list[int], bytes]], list[bool]]:
+def read(epochs: int = 14, **settings: Any) -> tuple[list[tuple[int, list[int], bytes]], list[bool]]:
     children, with_loaders = psutil.Process().children(), []
     with BatchReader(SOURCE, **SETTINGS, **settings, epochs=epochs) as reader:
         batches = []
