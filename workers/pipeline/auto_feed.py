@@ -91,6 +91,9 @@ class AutoFeed:
     def has_failed(self) -> bool:
         return self._now.has_failed
 
+    def use_huge_pages(self) -> None:
+        self._now.use_huge_pages()
+
     def set_weights(self, new: NewWeights) -> None:
         self._now.set_weights(new)
 

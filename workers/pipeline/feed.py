@@ -144,6 +144,10 @@ class Feed:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
+    def use_huge_pages(self) -> None:
+        for _ in self.shared.ring.use_huge_pages():
+            pass
+
     def set_weights(self, new: NewWeights) -> None:
         """Tell the sampler of new weights."""
         change, weights, gone = new

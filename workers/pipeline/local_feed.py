@@ -171,6 +171,9 @@ class LocalFeed:
         """Whether `next_group` would raise an error that is known."""
         return self._failure is not None
 
+    def use_huge_pages(self) -> None:
+        """NumPy's memory has them by itself, where the kernel gives them."""
+
     def set_weights(self, new: NewWeights) -> None:
         """Tell the sampler of new weights."""
         change, weights, gone = new

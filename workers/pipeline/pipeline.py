@@ -208,6 +208,11 @@ class Pipeline(Closing):
         self._into_host = True
         self._promises = promises
 
+    def use_huge_pages(self) -> None:
+        """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
+        if self._feed is not None:
+            self._feed.use_huge_pages()
+
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
         if total is not None and self._at.progress.taken >= total:
