@@ -106,6 +106,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sampler": ("hdf5", {"sampler": backwards, "shuffle": False}),
     "batch_sampler": ("hdf5", {"batch_sampler": uneven, "shuffle": False}),
     "stream": ("stream", {"shuffle": False, "last_batch": "partial"}),
+    "stream that wraps": ("stream", {"shuffle": False, "last_batch": "wrap"}),
     "rank": ("hdf5", {"rank": 1, "world_size": 3}),
 }
 
@@ -362,6 +363,15 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
 
 
 # ---- the faces
+
+
+def test_torch_reads_in_process(sources: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from blobfeed.readers.torch_dataset import TorchDataset
+
+    with TorchDataset(sources["npy"], **SETTINGS, num_loaders=0) as dataset:
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+        assert [bytes_of(batch) for batch in loader] == read(sources["npy"], **SETTINGS, num_loaders=0)
 
 
 class Brightened(MultiProcessInputLayer):
