@@ -365,6 +365,21 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
 # ---- the faces
 
 
+def test_an_async_reader_reads_in_process(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from blobfeed.readers.async_reader import AsyncReader
+
+    path, got = write_hdf5(tmp_path / "async.h5", SAMPLES)["hdf5"]["path"], []
+    for number in (0, 1):
+        places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
+        with AsyncReader(hdf5_path=path, nthread=number, batch_size=4, shuffle=True, **places) as reader:
+            got.append([])
+            for _ in range(15):
+                reader.fetch_data()
+                got[-1].append([part.numpy().tobytes() for part in reader.get_next_batch()])
+    assert got[0] == got[1]
+
+
 def test_torch_reads_in_process(sources: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     from blobfeed.readers.torch_dataset import TorchDataset

@@ -104,42 +104,37 @@ class AutoFeed:
         if self._choice is None or self._announced is not None or self._held or self._now.has_failed:
             return
         now, waited_s = time.monotonic(), self._past.stall_s + self._now.waited_ns / 1e9
-        match self._choice.observe(self._batches, waited_s, now):
-            case Choice.START:
-                groups = math.ceil(self._choice.ahead / self._now.batches_per_group)
-                self._choice.change_at = first = self._batches + groups * self._now.batches_per_group
-                self._start_loaders(first)
-            case Choice.CHANGE:
-                with interrupts_deferred():
-                    self._change()
-                self._choice.changed(self._batches, waited_s, time.monotonic())
+        try:
+            match self._choice.observe(self._batches, waited_s, now):
+                case Choice.START:
+                    self._start_loaders(self._choice)
+                case Choice.CHANGE:
+                    with interrupts_deferred():
+                        self._change()
+                        self._choice.changed(self._batches, waited_s, time.monotonic())
+        except (BlobfeedError, OSError) as error:
+            self._choice = None
+            _log.warning("num_loaders: auto stays with what reads now, for what would follow cannot start: %s", error)
 
-    def _start_loaders(self, first: int) -> None:
+    def _start_loaders(self, choice: LocalOrLoaders | HeadStart) -> None:
+        groups = math.ceil(choice.ahead / self._now.batches_per_group)
+        choice.change_at = first = self._batches + groups * self._now.batches_per_group
         total = self._plan.total_batches
         if total is not None and first >= total:
             self._choice = None  # the run is over before they would be of use
             return
-        try:
-            with interrupts_deferred():
-                self._next = Feed(self._plan.from_batch(first))
-        except (BlobfeedError, OSError) as error:
-            self._choice = None
-            _log.warning("num_loaders: auto stays in the trainer's process, for loaders could not start: %s", error)
+        with interrupts_deferred():
+            self._next = Feed(self._plan.from_batch(first))
 
     def _change(self) -> None:
         old = self._now
-        self._past = self._counted(old, 0)
-        if self._next is None:
-            self._now = LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
-        else:
-            self._now, self._next = self._next, None
+        new = self._next or LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
+        self._past, self._now, self._next = self._counted(old, 0), new, None
         old.close()
         if isinstance(old, LocalFeed):
             self._plan.source.close()  # its files, and the decoded chunks that it keeps
-        _log.info(
-            "num_loaders: auto reads %s",
-            "in the trainer's process" if isinstance(self._now, LocalFeed) else "with loader processes",
-        )
+        where = "in the trainer's process" if isinstance(new, LocalFeed) else "with loader processes"
+        _log.info("num_loaders: auto reads %s", where)
 
     # ---- counts, the end
 
@@ -168,8 +163,10 @@ class AutoFeed:
 
 def may_be_local(plan: Plan) -> TypeGuard[IndexedPlan]:
     """Whether only code of ours makes the batches, so that it does not matter in which process."""
-    if not isinstance(plan, IndexedPlan) or plan.postprocesses or plan.parameters.on_error != "raise":
-        return False  # bad samples are counted by each feed for itself, so those that are to be replaced stay with one
+    if not isinstance(plan, IndexedPlan) or plan.postprocesses:
+        return False
+    if plan.parameters.on_error != "raise" or not plan.parameters.in_order:
+        return False  # each feed counts bad samples for itself; out of order nobody could say where to go on
     decoded = plan.decoded.value
     return decoded.rows.hooks == Hooks() and is_our_own(decoded.source)
 

@@ -79,14 +79,13 @@ class LocalFeed:
         self._drawn: SharedFile | None = None
         self._weights: SharedFile | None = None
         self._drawer: Drawer | None = None
-        if isinstance(plan, SampledPlan):
-            self._drawn, self._weights = SharedFile.create("blobfeed-drawn"), SharedFile.create("blobfeed-weights")
-            self._drawer = Drawer(plan, self._drawn, self._weights, self._keep_error)
-            self._schedule = self._assembly.schedule
-            if isinstance(self._schedule, SampledSchedule):
-                drawn = self._drawn
-                self._schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
-        status = LoaderStatus(memoryview(bytearray(64)).cast("q"))
+        schedule = self._assembly.schedule
+        if isinstance(plan, SampledPlan) and isinstance(schedule, SampledSchedule):
+            self._drawn = drawn = SharedFile.create("blobfeed-drawn")
+            self._weights = SharedFile.create("blobfeed-weights")
+            self._drawer = Drawer(plan, drawn, self._weights, self._keep_error)
+            schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
+        status = LoaderStatus(memoryview(bytearray(64)).cast("q"))  # nobody asks what it is doing
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
         self._worker = plan.worker(self.views, status, self._keep_error, descriptor)
         self._globals = None if reads_only(plan) else OwnGlobals()
