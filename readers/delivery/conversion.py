@@ -19,7 +19,7 @@ import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
 from ...workers.base.specs import AnyArray, IndexArray
-from .compiled import convert_compiled, convert_cropped
+from .compiled import cast_compiled, convert_compiled, convert_cropped
 from .mean_image import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
@@ -64,7 +64,8 @@ class Conversion:
         beyond that of a narrower `out`. What the arithmetic itself takes beyond float32 is infinite, as in Caffe.
         """
         if not self.changes_values:
-            _cast(rows, out)
+            if not cast_compiled(rows, out):
+                _cast(rows, out)
             return
         if self.image is not None and corners is not None:
             self._put_cropped(rows, out, self.image, corners)

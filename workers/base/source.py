@@ -54,6 +54,11 @@ class Source(ABC):
         """
         return None
 
+    @property
+    def stores_rows(self) -> bool:
+        """Whether samples lie in memory or in files as `read` gives them, so that reading is copying."""
+        return False
+
     def where(self, index: int) -> str:
         """The file and the entry in it that hold sample `index`, for error messages."""
         return f"{type(self).__name__} sample {index}"

@@ -269,7 +269,7 @@ def _stream_plan(
     if not parameters.in_order:
         raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
     loaders = parameters.num_loaders
-    shards = source.shards or (usable_cores() if loaders == "auto" else loaders)
+    shards = source.shards or (usable_cores() if loaders == "auto" else max(1, loaders))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
     rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)

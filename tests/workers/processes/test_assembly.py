@@ -100,7 +100,8 @@ def test_replaced_rows_are_announced_and_each_bad_sample_is_told_once() -> None:
     first, second = orders(made)
     report(made, first, bad_row(0, 5, replacement=3), bad_row(1, 6, replacement=2))
     report(made, second, bad_row(0, 5, replacement=1))
-    assert [bad.index for bad in made.new_bad_samples] == [5, 6]
+    assert [" ".join(text.split()[:3]) for text in made.taken_bad_samples()] == ["bad sample 5", "bad sample 6"]
+    assert not made.taken_bad_samples()
     assert made.replaced == 3
     assert told(made) == [Announce(0, 0, ((0, 3), (1, 2))), Announce(1, 1, ((0, 1),))]
 
@@ -115,7 +116,7 @@ def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> N
     (again,) = orders(made)
     assert isinstance(again.task, Fill)
     report(made, again, bad_row(0, 5, replacement=3))
-    assert (made.replaced, len(made.new_bad_samples)) == (1, 1)
+    assert (made.replaced, len(made.taken_bad_samples())) == (1, 1)
 
 
 def test_as_many_bad_samples_as_are_allowed_are_and_one_more_is_not() -> None:
