@@ -21,7 +21,7 @@ from blobfeed.workers.sources import open_source
 from .datasets import data_folder
 from .entrants import WORKERS
 from .page_cache import drop
-from .processes import MARK, members, memory
+from .processes import MARK, cpu_seconds, members, memory
 
 _BATCH = 64
 
@@ -59,16 +59,17 @@ def _pipeline(source: dict[str, Any], **given: Any) -> Pipeline:
 
 
 def first_batch(source: dict[str, Any], path: str = "") -> Figures:
-    """From nothing to the first batch; `path`: dropped from the page cache before."""
+    """From nothing to the first batch; `path`: dropped from the page cache before. `cpu_s`: of opening it."""
     if path:
         drop(Path(path))
-    disk, begin = _disk_bytes(), time.perf_counter()
+    disk, begin, cpu = _disk_bytes(), time.perf_counter(), time.process_time()
     with _pipeline(source) as pipeline:
-        opened = time.perf_counter()
+        opened, cpu = time.perf_counter(), time.process_time() - cpu
         pipeline.release(pipeline.take())
         done, disk = time.perf_counter(), _disk_bytes() - disk
         used = memory(members(os.environ[MARK]), data_folder())
-    return {"opened_s": opened - begin, "seconds": done - begin, "disk_bytes": disk, "own_bytes": used.own}
+    spent = {"cpu_s": cpu, "disk_bytes": disk, "own_bytes": used.own}
+    return {"opened_s": opened - begin, "seconds": done - begin, **spent}
 
 
 def epochs(source: dict[str, Any], path: str, group: str) -> Figures:
@@ -91,11 +92,14 @@ def epochs(source: dict[str, Any], path: str, group: str) -> Figures:
 
 
 def rate(source: dict[str, Any], seconds: float) -> Figures:
-    """Samples per second, warm."""
+    """Samples per second, warm, and the processor time that one takes in all processes together."""
     with _pipeline(source) as pipeline:
         _take(pipeline, seconds)
+        processes = members(os.environ[MARK])
+        cpu = cpu_seconds(processes)
         samples, passed = _take(pipeline, seconds)
-    return {"samples_per_s": samples / passed}
+        cpu = cpu_seconds(processes) - cpu
+    return {"samples_per_s": samples / passed, "cpu_s": cpu / samples}
 
 
 def _take(pipeline: Pipeline, seconds: float) -> tuple[int, float]:
