@@ -68,6 +68,11 @@ class Source(ABC):
         """Samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
 
+    @property
+    def damaged_in_cache(self) -> int:
+        """Samples that this process found damaged in the decoded cache, and made anew."""
+        return 0
+
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Told ahead that these samples will be read soon: start the disk, do not wait for it."""
 

@@ -154,6 +154,7 @@ class AutoFeed:
             loader_deaths=past.loader_deaths + now.loader_deaths,
             dropped_messages=past.dropped_messages + now.dropped_messages,
             tasks=past.tasks + now.tasks,
+            damaged_in_cache=past.damaged_in_cache + now.damaged_in_cache,
         )
 
     def states(self) -> list[LoaderState]:

@@ -283,6 +283,7 @@ class Feed:
             replaced=board.count(Count.REPLACED),
             dropped_messages=dropped,
             tasks=board.count(Count.TASKS),
+            damaged_in_cache=board.damaged_in_cache(),
         )
 
     def states(self) -> list[LoaderState]:

@@ -239,12 +239,13 @@ class StreamSchedule:
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
         streams = self._announced(group)
-        del self._draws[group], self._rows[group]
+        del self._draws[group]
+        self._rows.pop(group, None)
         return Announce(group, slot, replaced, streams) if streams and good_rows < 0 else None
 
     def _announced(self, group: int) -> tuple[StreamBatch, ...]:
         """() if the trainer gets nothing of it."""
-        draw, rows = self._draws[group], self._rows[group]
+        draw, rows = self._draws[group], self._rows.get(group, 0)  # none if loaders died of it
         if parts := self._parts(group):
             return tuple(StreamBatch(p.draw.epoch, p.draw.shard, p.draw.sequence, p.rows, p.first) for p in parts)
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size

@@ -16,13 +16,15 @@ _CLASSES = {
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
+    "leveldb": "lmdb.leveldb:LevelDbSource",
     "image_list": "images.source:ImageListSource",
+    "windows": "images.windows:WindowSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
 
-_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+_LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 

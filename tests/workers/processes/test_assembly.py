@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.processes.assembly import Assembly
 from blobfeed.workers.processes.ledger import Weight
 from blobfeed.workers.processes.loader_pool import Death
@@ -240,7 +241,23 @@ def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
     assert order.task.skip == 1
 
 
+def test_of_a_stream_no_other_sample_can_be_tried() -> None:
+    made = assembly(loaders=0, rows=1, batches=1, stream=True, on_error="replace")
+    _die_on_the_first_row(made, 3)
+    (failure,) = told(made)
+    assert failure.text.startswith("3 loaders died on it")
+
+
 # ---- towards the trainer
+
+
+def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
+    made = assembly(rows=1, stream=True)
+    assert isinstance(made.schedule, StreamSchedule)
+    made.schedule.complaint, made.schedule.cause = "no samples", (3, "a traceback")
+    (failure,) = told(made)
+    assert failure == Failure("SourceError", "no samples", cause=3, traceback="a traceback")
+    assert made.last is failure
 
 
 def test_what_may_have_been_lost_is_told_again_in_order_and_nothing_that_was_released() -> None:
