@@ -369,7 +369,8 @@ def test_an_async_reader_reads_in_process(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from blobfeed.readers.async_reader import AsyncReader
 
-    path, got = write_hdf5(tmp_path / "async.h5", SAMPLES)["hdf5"]["path"], []
+    path = write_hdf5(tmp_path / "async.h5", SAMPLES)["hdf5"]["path"]
+    got: list[list[list[bytes]]] = []
     for number in (0, 1):
         places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
         with AsyncReader(hdf5_path=path, nthread=number, batch_size=4, shuffle=True, **places) as reader:

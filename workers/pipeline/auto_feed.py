@@ -62,8 +62,8 @@ class AutoFeed:
         return self._announced
 
     def ready_group(self) -> Announce | None:
-        self._reconsider()
-        self._announced = self._now.ready_group()
+        # What has been announced has to be given: so nothing is looked at ahead of a change that waits for a release.
+        self._announced = self._now.ready_group() if self._reconsider() else None
         return self._announced
 
     def open(self, announce: Announce) -> list[Batch]:
@@ -99,15 +99,17 @@ class AutoFeed:
 
     # ---- which way
 
-    def _reconsider(self) -> None:
-        """Only between two groups: then nothing that was announced is lost."""
-        if self._choice is None or self._announced is not None or self._held or self._now.has_failed:
-            return
+    def _reconsider(self) -> bool:
+        """Between two groups, so that nothing that was announced is lost; False if a change waits for a release."""
+        if self._choice is None or self._announced is not None or self._now.has_failed:
+            return True
         now, waited_s = time.monotonic(), self._past.stall_s + self._now.waited_ns / 1e9
         try:
             match self._choice.observe(self._batches, waited_s, now):
                 case Choice.START:
                     self._start_loaders(self._choice)
+                case Choice.CHANGE if self._held:
+                    return False
                 case Choice.CHANGE:
                     with interrupts_deferred():
                         self._change()
@@ -115,6 +117,7 @@ class AutoFeed:
         except (BlobfeedError, OSError) as error:
             self._choice = None
             _log.warning("num_loaders: auto stays with what reads now, for what would follow cannot start: %s", error)
+        return True
 
     def _start_loaders(self, choice: LocalOrLoaders | HeadStart) -> None:
         groups = math.ceil(choice.ahead / self._now.batches_per_group)
