@@ -26,7 +26,7 @@ from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
-from .state_file import StateFile, snapshot_of_command
+from .state_file import StateFile, path_of, snapshot_of_command
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -101,7 +101,9 @@ class MultiProcessInputLayer(CaffeLayer):
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
         if parameters.state_file and train:
-            self._input.keep_state(StateFile(base_dir / parameters.state_file))
+            path = path_of(parameters.state_file, base_dir, parameters.rank or 0)
+            if path is not None:
+                self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 

@@ -59,4 +59,10 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
     return open_it(options, tops=tops, base_dir=base_dir)
 
 
-__all__ = ["Source", "open_source"]
+def is_our_own(source: Source) -> bool:
+    """Whether reading `source` runs no code of the user's."""
+    of_one_kind = source.kind in _CLASSES and source.kind != "concat"
+    return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
+
+
+__all__ = ["Source", "is_our_own", "open_source"]
