@@ -89,6 +89,7 @@ class LevelDbSource(LmdbSource):
         self._owner = os.getpid()
         self._room = ""
         self._removes_room: Any = None
+        self._is_shared = False
         self._database = None
         try:
             super().__init__(options, tops=tops, base_dir=base_dir)
@@ -98,17 +99,23 @@ class LevelDbSource(LmdbSource):
 
     def close(self) -> None:
         super().close()
-        if self._removes_room is not None:
+        if self._removes_room is not None and not self._is_shared:
             self._removes_room()
 
     def __getstate__(self) -> dict[str, Any]:
+        self._make_room()
+        self._is_shared = True  # loaders may use the room until this object goes
         return super().__getstate__() | {"_removes_room": None}
 
-    def _view(self) -> LevelDb:
+    def _make_room(self) -> None:
+        """Have a folder for views, if this is the trainer."""
         if os.getpid() == self._owner and not (self._removes_room and self._removes_room.alive):
             _remove_left_rooms()
             self._room = tempfile.mkdtemp(prefix=f"{_PREFIX}{self._owner}-")
             self._removes_room = weakref.finalize(self, _remove_room, self._room, self._owner)
+
+    def _view(self) -> LevelDb:
+        self._make_room()
         return LevelDb(self._path, self._room)
 
     def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
