@@ -122,14 +122,14 @@ def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> Non
 
     def forget() -> None:
         seen.append(("ready", solver.iter))
-        assert np.any(solver.net.params["ip1"][0].diff)
+        assert np.any(solver.net.params["ip1"][1].diff)
         solver.net.clear_param_diffs()
 
-    before = solver.net.params["ip1"][0].data.copy()
+    before = solver.net.params["ip1"][1].data.copy()  # the bias, which does not decay
     solver.add_callback(lambda: seen.append(("start", solver.iter)), forget)
     solver.step(2)
     assert seen == [("start", 0), ("ready", 0), ("start", 1), ("ready", 1)]
-    np.testing.assert_array_equal(solver.net.params["ip1"][0].data, before)
+    np.testing.assert_array_equal(solver.net.params["ip1"][1].data, before)
 
 
 def test_there_is_one_solver_on_one_device() -> None:
@@ -137,8 +137,8 @@ def test_there_is_one_solver_on_one_device() -> None:
     mode.set_solver_count(1)
     mode.set_solver_rank(0)
     mode.set_multiprocess(False)
-    for refused in (lambda: mode.set_solver_count(2), lambda: mode.set_solver_rank(1)):
+    for refused, number in ((mode.set_solver_count, 2), (mode.set_solver_rank, 1)):
         with pytest.raises(SolverError, match="2 solvers were asked for"):
-            refused()
+            refused(number)
     with pytest.raises(SolverError, match="NCCL"):
         mode.set_multiprocess(True)

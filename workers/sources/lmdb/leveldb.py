@@ -86,18 +86,42 @@ class LevelDbSource(LmdbSource):
     def __init__(
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
-        _remove_left_rooms()
-        self._room = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
-        self._removes_room: Any = weakref.finalize(self, _remove_room, self._room, os.getpid())
-        super().__init__(options, tops=tops, base_dir=base_dir)
+        self._owner = os.getpid()
+        self._room = ""
+        self._removes_room: Any = None
+        self._is_shared = False
+        self._database = None
+        try:
+            super().__init__(options, tops=tops, base_dir=base_dir)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        if self._removes_room is not None and not self._is_shared:
+            self._removes_room()
 
     def __getstate__(self) -> dict[str, Any]:
+        self._make_room()
+        self._is_shared = True  # loaders may use the room until this object goes
         return super().__getstate__() | {"_removes_room": None}
+
+    def _make_room(self) -> None:
+        """Have a folder for views, if this is the trainer."""
+        if os.getpid() == self._owner and not (self._removes_room and self._removes_room.alive):
+            _remove_left_rooms()
+            self._room = tempfile.mkdtemp(prefix=f"{_PREFIX}{self._owner}-")
+            self._removes_room = weakref.finalize(self, _remove_room, self._room, self._owner)
+
+    def _view(self) -> LevelDb:
+        self._make_room()
+        return LevelDb(self._path, self._room)
 
     def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
         if not (Path(path) / "CURRENT").is_file():
             raise ParameterError(f"source leveldb: there is no database {path!r} (a folder with CURRENT); check path")
-        stamp, database = LevelDbStamp.of(path), LevelDb(path, self._room)
+        stamp, database = LevelDbStamp.of(path), self._view()
         try:
             return stamp, database.keys()
         finally:
@@ -109,7 +133,7 @@ class LevelDbSource(LmdbSource):
                 f"source leveldb: {self._path!r} has changed since its keys were listed; leave a database alone while "
                 "it is read, and start again"
             )
-        return LevelDb(self._path, self._room)
+        return self._view()
 
 
 def _number(file: Path) -> int:
