@@ -6,7 +6,16 @@ from importlib.util import find_spec
 
 from .errors import ExtraMissing
 
-_EXTRA_OF = {"cv2": "images", "keras": "keras", "lmdb": "lmdb", "tensorflow": "tensorflow", "torch": "torch"}
+_EXTRA_OF = {
+    "cv2": "images",
+    "fsspec": "cloud",
+    "keras": "keras",
+    "lmdb": "lmdb",
+    "obstore": "cloud",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "zarr": "zarr",
+}
 
 
 def is_installed(library: str) -> bool:

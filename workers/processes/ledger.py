@@ -350,9 +350,13 @@ class TaskSize:
     A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
     a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
     together. This changes no byte: rows are made where they belong, whoever makes them.
+
+    `least`: rows that a source fetches at the same time over a network. There a row takes less time the more of them
+    are in a task; without this, measured times would make tasks ever smaller.
     """
 
-    def __init__(self, seconds_per_row: float, slot_rows: int) -> None:
+    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1) -> None:
+        self._least = least
         self._seconds_per_row = seconds_per_row
         self._slot_rows = slot_rows
 
@@ -363,4 +367,4 @@ class TaskSize:
 
     @property
     def rows(self) -> int:
-        return max(1, min(self._slot_rows, int(_TASK_S / max(1e-9, self._seconds_per_row))))
+        return min(self._slot_rows, max(self._least, int(_TASK_S / max(1e-9, self._seconds_per_row))))

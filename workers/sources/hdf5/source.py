@@ -14,6 +14,7 @@ from ..stored.file import Locking
 from ..stored.layout import Column, Dims, dims_by_top
 from ..stored.open_files import OpenFiles
 from ..stored.paths import as_strings, list_hdf5_files
+from ..stored.remote import stamp_of
 from ..stored.source import StoredSource
 
 _DEFAULT_TOPS = ("data", "label")
@@ -69,7 +70,7 @@ class HDF5Source(StoredSource):
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
         files = [
             examine_file(
-                path,
+                stamp_of(path),
                 wanted,
                 dims,
                 locking=checked.locking,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ..stored.file import FileStamp
 from ..stored.paths import PackedNames
+from ..stored.remote import Stamp
 from ..stored.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
@@ -88,7 +88,7 @@ class SamplesIndex:
     `labels`: for each label top the values of all samples, shape (samples, *shape of one).
     """
 
-    files: tuple[FileStamp, ...]
+    files: tuple[Stamp, ...]
     starts: NDArray[np.int64]
     names: PackedNames
     data: Mapping[str, IndexedData]
@@ -97,7 +97,7 @@ class SamplesIndex:
     def __len__(self) -> int:
         return len(self.names)
 
-    def by_file(self, indices: IndexArray) -> Iterator[tuple[FileStamp, IndexArray]]:
+    def by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
         """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
         for number, _, positions in split_by_part(self.starts, indices):
             yield self.files[number], positions

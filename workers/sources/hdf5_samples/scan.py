@@ -12,10 +12,11 @@ from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
 from ..stored.external import ExternalFiles
-from ..stored.file import FileStamp, Locking
+from ..stored.file import Locking
 from ..stored.hdf5_library import h5py
 from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
+from ..stored.remote import Stamp
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
@@ -31,20 +32,20 @@ class Scan:
     def __init__(self, wanted: Wanted, progress: Progress) -> None:
         self._wanted = wanted
         self._progress = progress
-        self._stamps: list[FileStamp] = []
+        self._stamps: list[Stamp] = []
         self._starts = [0]
         self._names: list[str] = []
         self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
 
-    def add_file(self, stamp: FileStamp, locking: Locking, *, allow_external: bool) -> None:
+    def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
         """Take in the samples of one file; raises SourceError."""
-        with open_file(stamp.path, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
+        with open_file(stamp, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
             file.id.set_mdc_config(config)
-            self._external = ExternalFiles(stamp.path, allowed=allow_external)
+            self._external = ExternalFiles(stamp, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             for name, entry in _entries(file, self._wanted):
                 if len(self._names) == self._wanted.limit:
@@ -54,7 +55,7 @@ class Scan:
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 
-    def _add_sample(self, stamp: FileStamp, name: str, entry: h5py.HLObject) -> None:
+    def _add_sample(self, stamp: Stamp, name: str, entry: h5py.HLObject) -> None:
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
@@ -95,7 +96,7 @@ class _DataColumn:
         self._rank = 0
         self._first = ""
 
-    def add(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> None:
+    def add(self, dataset: h5py.Dataset, where: str, stamp: Stamp, direct_in: int | None) -> None:
         where = f"{where}/{self._path}" if self._path else where
         shape, stored = dataset.shape, dataset.id.get_type()
         if self._type is None:
@@ -117,7 +118,7 @@ class _DataColumn:
         # The library converts a type that NumPy does not have: then no sample has this type, and none is read directly.
         self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
 
-    def _offset(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> int:
+    def _offset(self, dataset: h5py.Dataset, where: str, stamp: Stamp, direct_in: int | None) -> int:
         offset = dataset.id.get_offset()
         # In another file by an external link, chunked, compact, never written: only the library reads it.
         if offset is None or h5py.h5o.get_info(dataset.id).fileno != direct_in:

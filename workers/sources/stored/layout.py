@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec, RaggedRows, Rows
-from .file import FileStamp
+from .remote import Stamp
 from .runs import locate_part
 
 _DELIVERED = "cdhw"
@@ -130,14 +130,14 @@ class StoredArray:
     if each element is an array of varying length. `others`: further files that hold some of it.
     """
 
-    file: FileStamp
+    file: Stamp
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     layout: Layout
     longest: int | None = None
     arrangement: Arrangement = FIRST_AXIS
-    others: tuple[FileStamp, ...] = ()
+    others: tuple[Stamp, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path

@@ -15,6 +15,7 @@ from .file import Locking
 from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache
+from .remote import RangeStream, RemoteStamp, Stamp
 from .runs import by_group, copy_runs, stretches
 
 _CACHE_SLOTS = 521
@@ -39,10 +40,15 @@ def errors_named(what: str) -> Iterator[None]:
         ) from error
 
 
-def open_file(path: str, locking: Locking) -> h5py.File:
-    """The HDF5 file at `path`, for reading; raises SourceError that names it."""
+def open_file(stamp: Stamp, locking: Locking) -> h5py.File:
+    """The HDF5 file, for reading; raises SourceError that names it."""
+    path = stamp.path
     try:
+        if isinstance(stamp, RemoteStamp):
+            return h5py.File(RangeStream(stamp), "r")
         return h5py.File(path, "r", locking=locking)
+    except BlobfeedError:
+        raise
     except FileNotFoundError:
         raise SourceError(f"source hdf5: there is no file {path!r}") from None
     except Exception as error:
@@ -155,6 +161,8 @@ class LibraryRows:
 
     def will_need(self, indices: IndexArray) -> None:
         """Does nothing: only the library knows the samples' offsets."""
+
+    fetch = will_need
 
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .file import FileStamp, Locking, RawFile
+from .file import Locking, RawFile
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
+from .remote import RemoteFile, Stamp, open_raw
 from .rows import StoredRows
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class OpenFiles:
             most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
         )
 
-    def get(self, stamp: FileStamp) -> OpenFile:
+    def get(self, stamp: Stamp) -> OpenFile:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         if os.getpid() != self._process:
             self._begin()
@@ -69,10 +70,10 @@ class Reading:
 
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
-        self._used: dict[str, FileStamp] = {}
+        self._used: dict[str, Stamp] = {}
         self._last: tuple[str, OpenFile] | None = None
 
-    def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
+    def get(self, stamp: Stamp, others: Sequence[Stamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
         if self._last and self._last[0] == stamp.path:  # the tops of one file are read one after the other
             file = self._last[1]
@@ -96,23 +97,23 @@ class Reading:
 class OpenFile:
     """One file that is open for its bytes, through the HDF5 library, or both, as its arrays' layouts demand."""
 
-    def __init__(self, stamp: FileStamp, locking: Locking, chunks: ChunkCache) -> None:
+    def __init__(self, stamp: Stamp, locking: Locking, chunks: ChunkCache) -> None:
         self._stamp = stamp
         self._locking = locking
         self._chunks = chunks
         self._readers: dict[tuple[str, int], StoredRows | LibraryRows] = {}
 
     @cached_property
-    def raw(self) -> RawFile:
+    def raw(self) -> RawFile | RemoteFile:
         """The file's bytes."""
-        return RawFile(self._stamp)
+        return open_raw(self._stamp)
 
     @cached_property
     def library(self) -> h5py.File:
         """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
         from .library_rows import open_file
 
-        return open_file(self._stamp.path, self._locking)
+        return open_file(self._stamp, self._locking)
 
     def reader(self, array: StoredArray) -> StoredRows | LibraryRows:
         """The reader of `array`, made at the first call."""

@@ -14,6 +14,7 @@ from .chunk_decode import ChunkError, decode_chunk
 from .file import Bytes, RawFile
 from .layout import Chunked, StoredArray, without
 from .lru import ChunkCache
+from .remote import RemoteFile
 from .runs import by_group, copy_runs
 
 _BLOCK_ITEMS = 1 << 16
@@ -26,7 +27,7 @@ class StoredRows:
     `layout` is the array's; decoded chunks are kept in `cache`.
     """
 
-    def __init__(self, file: RawFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+    def __init__(self, file: RawFile | RemoteFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
         self._file = file
         self._array = array
         self._layout = layout
@@ -52,6 +53,11 @@ class StoredRows:
             if offsets is not None:
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
+        if isinstance(self._file, RemoteFile):
+            if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+                self._convert(self._file, offsets, positions, rows)
+                return
+            self.fetch(indices)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return
@@ -69,6 +75,12 @@ class StoredRows:
             return indices * self._row_bytes + int(self._layout.offsets[0])
         chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
         return None if int(chunks.min()) < 0 else chunks + indices % self._per_chunk * self._row_bytes
+
+    def _convert(self, file: RemoteFile, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Rows in the other byte order, or for memory that is not in one piece."""
+        stored = np.empty((len(offsets), *without(self._array.shape, 0)), self._dtype)
+        file.gather_at(offsets, np.arange(len(offsets)), stored.reshape(len(stored), -1).view(np.uint8))
+        rows[positions] = stored
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Samples are counted by the last axis: neighbours in memory belong to different samples.
@@ -126,15 +138,27 @@ class StoredRows:
 
     def will_need(self, indices: IndexArray) -> None:
         """Start reading these samples, or the chunks that hold them."""
-        if self._in_one_piece:
-            if self._axis == 0:  # else each sample is spread over the whole file
-                self._file.will_need(self._layout.offsets[0] + indices * self._row_bytes, self._row_bytes)
+        if self._in_one_piece and self._axis:  # each sample is spread over the whole file
             return
-        groups, layout = np.unique(indices // self._per_chunk), self._layout
-        offsets = layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
-        stored = offsets >= 0
-        if layout.sizes is None:
-            self._file.will_need(offsets[stored], self._chunk_bytes)
-        else:
-            sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
-            self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))
+        self._file.will_need(*self._ranges(indices))
+
+    def fetch(self, indices: IndexArray) -> None:
+        """These samples are to be read now: what is not here is to be fetched together."""
+        if isinstance(self._file, RemoteFile):
+            self._file.fetch(*self._ranges(indices))
+
+    def _ranges(self, indices: IndexArray) -> tuple[IndexArray, IndexArray | int]:
+        """The offsets and sizes of these samples, or of the chunks that hold them, as far as they are not kept."""
+        is_remote = isinstance(self._file, RemoteFile)
+        if self._in_one_piece or (is_remote and self._rows_lie_whole):
+            offsets = self._offsets(indices)
+            if offsets is not None:
+                return offsets, self._row_bytes
+        layout, numbers = self._layout, np.arange(self._layout.offsets.size).reshape(self._grid)
+        wanted = numbers.take(np.unique(indices // self._per_chunk), axis=self._axis).ravel()
+        wanted = wanted[layout.offsets[wanted] >= 0]
+        if is_remote:
+            path, name = self._array.file.path, self._array.name
+            wanted = np.array([n for n in wanted.tolist() if self._cache.get((path, name, n)) is None], np.int64)
+        sizes = self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(np.int64)
+        return layout.offsets[wanted], sizes

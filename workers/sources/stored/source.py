@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .layout import Column, ThroughLibrary
+from .layout import Chunked, Column, StoredArray, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
+from .remote import CONNECTIONS, RemoteStamp
 from .runs import require_in_range, split_by_part
 
 _MUCH_LARGER = 16
@@ -48,6 +49,13 @@ class StoredSource(Source):
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
         layouts = [array.layout for column in columns.values() for array in column.arrays]
+        self._is_remote = False
+        for array in (array for column in columns.values() for array in column.arrays):
+            if isinstance(array.file, RemoteStamp):
+                self._is_remote = True
+                _require_ranges(array)
+        if self._is_remote:
+            self.rows_at_once = CONNECTIONS
         by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
@@ -63,6 +71,11 @@ class StoredSource(Source):
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
         reading = Reading(self._files)
+        if self._is_remote:  # all tops and all files at the same time
+            for starts, columns in self._together:
+                for number, local, _ in split_by_part(starts, indices):
+                    for array in (column.arrays[number] for _, column in columns):
+                        reading.get(array.file).reader(array).fetch(local)
         for starts, columns in self._together:
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
@@ -100,3 +113,13 @@ class StoredSource(Source):
 
     def close(self) -> None:
         self._files.close()
+
+
+def _require_ranges(array: StoredArray) -> None:
+    """Raises SourceError if a sample of `array` is spread over all of its bytes."""
+    axis, layout = array.arrangement.sample_axis, array.layout
+    if axis and isinstance(layout, Chunked) and layout.chunk == array.shape and not layout.filters:
+        raise SourceError(
+            f"{array}: its samples are counted by axis {axis} of an array in one piece, so each of them is spread over "
+            "the whole object; store it with the samples first, or in chunks"
+        )
