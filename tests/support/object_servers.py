@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Literal
 
 Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain"]
@@ -124,6 +129,48 @@ def range_server() -> Iterator[RangeServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def slow_proxy(port: int, delay_s: float) -> Iterator[int]:
+    """The port of a process that passes on to `port`, each request after `delay_s`."""
+    command = [sys.executable, "-P", "-m", "tests.support.slow_proxy", str(port), str(delay_s)]
+    with _running(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+
+
+def nginx_program() -> str | None:
+    """Debian's nginx, or the one that BLOBFEED_NGINX names, if there is any."""
+    return os.environ.get("BLOBFEED_NGINX") or shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[int]:
+    """The port of an nginx that serves what lies in folder/objects."""
+    program, port = nginx_program(), free_port()
+    assert program is not None
+    temporary = "".join(f"{kind}_temp_path {folder}/temporary;" for kind in ("client_body", "proxy", "fastcgi"))
+    user = "user root;" if os.getuid() == 0 else ""
+    (folder / "nginx.conf").write_text(
+        f"{user} daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors;"
+        f"events {{ worker_connections 1024; }} http {{ access_log off; {temporary} uwsgi_temp_path {folder}/temporary;"
+        f"scgi_temp_path {folder}/temporary; keepalive_requests 1000000; sendfile on;"
+        f"server {{ listen 127.0.0.1:{port} backlog=512; root {folder}/objects; }} }}"
+    )
+    with _running([program, "-p", str(folder), "-e", f"{folder}/errors", "-c", f"{folder}/nginx.conf"]):
+        wait_for_port(port)
+        yield port
+
+
+@contextmanager
+def _running(command: list[str], stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=stdout)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 def free_port() -> int:

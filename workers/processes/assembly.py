@@ -49,6 +49,7 @@ class Assembly:
             postprocess=plan.postprocesses,
             affinity=self._schedule.affinity,
             can_be_cut=self._schedule.can_be_cut,
+            waits=plan.rows_at_once > 1,
         )
         self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once)
         self._orders: dict[int, int] = {}

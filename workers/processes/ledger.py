@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
 
+MAX_ASSIGNED_WAITING = 3
+"""If loaders wait for a network: with one behind the one that is worked on there would be none at the moment when that
+one is done, and nothing to fetch beside it."""
+
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
@@ -82,6 +86,8 @@ class _Group:
 class _Loader:
     """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
 
+    waits: bool = False
+    """For a network, more than it computes."""
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
@@ -90,7 +96,7 @@ class _Loader:
 
     @property
     def may_get_more(self) -> bool:
-        return not self.dismissed and len(self.tasks) < MAX_ASSIGNED
+        return not self.dismissed and len(self.tasks) < (MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED)
 
 
 class Ledger:
@@ -100,6 +106,7 @@ class Ledger:
     `has`: whether there is a group of that number; asked in rising order.  `affinity`: (group, row) → a number that
     rows have in common which one loader had better make, because they lie in the same storage chunks or the same
     stream; None if it does not matter.  `can_be_cut`: whether the rows of a group may be made by several loaders.
+    `waits`: whether loaders wait for a network more than they compute.
     """
 
     def __init__(
@@ -112,11 +119,13 @@ class Ledger:
         postprocess: bool = False,
         affinity: Callable[[int, int], int | None] = _no_affinity,
         can_be_cut: bool = True,
+        waits: bool = False,
     ) -> None:
         self.rows_per_task = 1 << 40
         self._rows_of = rows_of
         self._has = has
         self._can_be_cut = can_be_cut
+        self._waits = waits
         self._in_order = in_order
         self._postprocess = postprocess
         self._affinity = affinity
@@ -197,7 +206,7 @@ class Ledger:
     # ---- loaders and tasks
 
     def add_loader(self, loader: int) -> None:
-        self._loaders[loader] = _Loader()
+        self._loaders[loader] = _Loader(self._waits)
 
     @property
     def loaders(self) -> list[int]:

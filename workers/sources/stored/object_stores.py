@@ -219,8 +219,8 @@ class _Obstore(ObjectStore):
         code = re.search(r"<Code>(\w+)</Code>", text)
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
         said += f" ({code[1]})" if code else ""
-        if isinstance(error, exceptions.NotFoundError):
-            return Gone("there is no such object")
+        if isinstance(error, exceptions.NotFoundError) or (status and status[1] == "404"):
+            return Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
         if isinstance(error, exceptions.PreconditionError):
             return _Final("it was changed since it was examined; start the training again, on objects that stay")
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
