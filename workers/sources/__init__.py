@@ -17,6 +17,7 @@ _CLASSES = {
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
     "image_list": "images.source:ImageListSource",
+    "tar": "tar.source:TarSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",

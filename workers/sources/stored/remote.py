@@ -244,10 +244,12 @@ def _threads(_process: int) -> ThreadPoolExecutor:
 class RangeStream(io.RawIOBase):
     """An object as a stream that can seek, for libraries that read its metadata; blocks are kept.
 
-    A block that follows the one before is read with those behind it: metadata often lie in a row.
+    A block that follows the one before is read with those behind it: metadata often lie in a row. `ahead_bytes`: read
+    at once, if all of it will be looked through.
     """
 
-    def __init__(self, stamp: RemoteStamp) -> None:
+    def __init__(self, stamp: RemoteStamp, ahead_bytes: int = 0) -> None:
+        self._least = max(1, ahead_bytes // _BLOCK_BYTES)
         self._stamp = stamp
         self._store, self._key = locate(stamp.path)
         self._position = 0
@@ -284,7 +286,7 @@ class RangeStream(io.RawIOBase):
         kept = self._blocks.get(number)
         if kept is not None:
             return kept
-        self._ahead = min(2 * self._ahead, 64) if number == self._last + 1 else 1
+        self._ahead = max(self._least, min(2 * self._ahead, 64) if number == self._last + 1 else 1)
         self._last = number + self._ahead - 1
         start = number * _BLOCK_BYTES
         stop = min(self._stamp.size, start + self._ahead * _BLOCK_BYTES)
