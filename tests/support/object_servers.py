@@ -16,7 +16,11 @@ from contextlib import contextmanager, suppress
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    import pytest
 
 Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
@@ -44,6 +48,18 @@ class RangeServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         self.knows_if_match = True
         self.stopped = threading.Event()
+        self._connections: set[socket.socket] = set()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().finish_request(request, client_address)
+
+    def hang_up(self) -> None:
+        """End every connection that a client keeps for its next request."""
+        self.stopped.set()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{path}"
@@ -66,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, *, with_body: bool) -> None:
-        path, server = self.path.lstrip("/"), self.server
+        path, server = unquote(self.path).lstrip("/"), self.server
         server.requests.append((path, self.headers.get("Range", "")))
         fault = server.fault(path, len(server.requests))
         data = server.objects.get(path)
@@ -125,10 +141,31 @@ def range_server() -> Iterator[RangeServer]:
     try:
         yield server
     finally:
-        server.stopped.set()
         server.shutdown()
+        server.hang_up()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def s3_server(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, bytes], None]]:
+    """moto's S3 server, and the environment by which S3's tools find it; what it gives puts an object in there."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
+    for name, value in zip(names, (SECRET, "secret", "us-east-1", "us-east-1", f"http://{host}:{port}"), strict=True):
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=bucket)
+    try:
+        yield lambda key, content: client.put_object(Bucket=bucket, Key=key, Body=content) and None
+    finally:
+        client.close()
+        server.stop()
 
 
 @contextmanager
@@ -188,3 +225,18 @@ def wait_for_port(port: int, limit_s: float = 20.0) -> None:
             return
         time.sleep(0.02)
     raise TimeoutError(f"nobody listens on port {port} after {limit_s:g} s")
+
+
+def start_obstore() -> None:
+    """Its threads and their descriptors stay for as long as the process does: they are to be there before a test."""
+    import obstore
+    from obstore.store import HTTPStore
+
+    store = HTTPStore.from_url(
+        "http://127.0.0.1:1", client_options={"allow_http": True}, retry_config={"max_retries": 0}
+    )
+    with suppress(Exception):
+        obstore.head(store, "nothing listens there")
+
+
+start_obstore()

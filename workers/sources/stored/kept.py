@@ -19,10 +19,11 @@ _Index = TypeVar("_Index")
 _log = logging.getLogger("blobfeed")
 
 
-def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index]) -> _Index:
+def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None]) -> _Index | None:
     """What `make` gives, or what an earlier process kept under the same `made_from`, by its `repr`.
 
-    That should name files, their sizes and versions, and all options that count. Nothing depends on the folder: if it
+    A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
+    depends on the folder: if it
     cannot be written or what lies there is damaged, `make` is asked.
     """
     name = hashlib.sha256(repr((_VERSION, kind.__qualname__, made_from)).encode()).hexdigest()
@@ -37,6 +38,8 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index]) -> _
     except (OSError, msgspec.MsgspecError) as error:
         _log.warning("the index %s cannot be read and is made again: %s", path, error)
     index = make()
+    if index is None:
+        return None
     stored = msgspec.msgpack.encode(index, enc_hook=plain)
     temporary = path.with_name(f".{name}.{os.getpid()}.new")
     try:

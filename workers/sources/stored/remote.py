@@ -173,8 +173,7 @@ class RemoteFile:
             # Each attempt and all of them together have their deadlines, so this ends.
             data = found.answer.result()
         except Exception:
-            # Another attempt is to ask again, for all that was asked for together.
-            self._drop([pair for pair, other in self._ranges.items() if other is found])
+            self._ranges.clear()  # another attempt is to ask again, also for what failed beside it
             raise
         return data[offset - found.start : offset - found.start + size]
 

@@ -92,7 +92,7 @@ class TarSource(Source):
         self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
         if not self._stamps:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
-        indices = [kept(("tar", stamp), TarIndex, lambda stamp=stamp: make_index(stamp)) for stamp in self._stamps]  # type: ignore[misc]
+        indices = [_index_of(stamp) for stamp in self._stamps]
         self._keys = [index.keys for index in indices]
         self._starts = np.cumsum([0, *map(len, self._keys)], dtype=np.int64)
         self._samples = min(checked.limit or int(self._starts[-1]), int(self._starts[-1]))
@@ -241,6 +241,12 @@ class TarSource(Source):
             where = self.where(index)
             text = f"{_WHAT}: {where}.{member} cannot be decoded: {error}"
             raise SampleError(text, source=self._stamps[0].path, index=index, path=where) from error
+
+
+def _index_of(stamp: Stamp) -> TarIndex:
+    index = kept(("tar", stamp), TarIndex, lambda: make_index(stamp))
+    assert index is not None
+    return index
 
 
 def _stamp(path: str) -> Stamp:

@@ -52,9 +52,7 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
 
 
 def write_shard(path: Path, numbers: Iterable[int]) -> Path:
-    return write_tar(
-        path, [(f"some.dir/{n:06d}.{ext}", data) for n in numbers for ext, data in members_of(n).items()]
-    )
+    return write_tar(path, [(f"some.dir/{n:06d}.{ext}", data) for n in numbers for ext, data in members_of(n).items()])
 
 
 @pytest.fixture
@@ -185,9 +183,9 @@ def test_what_is_wrong_is_said_at_the_start(
 def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
     path = shards / "train-2.tar"
     whole = path.read_bytes()
-    for damaged, says in ((whole[:3000], "cut short|unexpected end|damaged"), (b"", "tar file"), (b"x" * 600, "tar file")):
+    for damaged in (whole[:3000], b"", b"x" * 600):
         path.write_bytes(damaged)
-        with pytest.raises(SourceError, match=says):
+        with pytest.raises(SourceError, match=r"cut short|unexpected end|damaged|cannot be read as a tar file"):
             opened("tar", shards, path="train-2.tar", members={"label": "cls"})
     second = whole.index(b"some.dir/000001")
     path.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
