@@ -17,13 +17,14 @@ _CLASSES = {
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
     "image_list": "images.source:ImageListSource",
+    "zarr": "zarr.source:ZarrSource",
     "tar": "tar.source:TarSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
 
-_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2", "zarr": "zarr"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 

@@ -23,8 +23,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     """What `make` gives, or what an earlier process kept under the same `made_from`, by its `repr`.
 
     A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
-    depends on the folder: if it
-    cannot be written or what lies there is damaged, `make` is asked.
+    depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
     """
     name = hashlib.sha256(repr((_VERSION, kind.__qualname__, made_from)).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"

@@ -71,8 +71,8 @@ class ObjectStore(ABC):
             return self._persist(key, lambda: self._get_whole(key), may_lack=True)
         return None
 
-    def get_end(self, key: str, size: int) -> memoryview | None:
-        """The last `size` bytes of the object, None if there is none; raises SourceError."""
+    def get_end(self, key: str, size: int) -> tuple[memoryview, str] | None:
+        """The last `size` bytes of the object and its version, None if there is none; raises SourceError."""
         with suppress(Gone):
             return self._persist(key, lambda: self._get_end(key, size), may_lack=True)
         return None
@@ -92,7 +92,7 @@ class ObjectStore(ABC):
     def _get_whole(self, key: str) -> memoryview: ...
 
     @abstractmethod
-    def _get_end(self, key: str, size: int) -> memoryview: ...
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]: ...
 
     @abstractmethod
     def _list(self, prefix: str) -> list[str]: ...
@@ -201,10 +201,11 @@ class _Obstore(ObjectStore):
 
         return memoryview(obstore.get(self._store, key).bytes())
 
-    def _get_end(self, key: str, size: int) -> memoryview:
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
         import obstore
 
-        return memoryview(obstore.get(self._store, key, options={"range": {"suffix": size}}).bytes())
+        result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> list[str]:
         import obstore
@@ -268,9 +269,9 @@ class _Fsspec(ObjectStore):
         system, path = self._opened(key)
         return memoryview(system.cat_file(path))
 
-    def _get_end(self, key: str, size: int) -> memoryview:
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
         system, path = self._opened(key)
-        return memoryview(system.cat_file(path, start=-size))
+        return memoryview(system.cat_file(path, start=-size)), self._look(key)[1]
 
     def _list(self, prefix: str) -> list[str]:
         system, path = self._opened(prefix)

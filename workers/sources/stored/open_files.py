@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .file import Locking, RawFile
-from .layout import StoredArray, ThroughLibrary
+from .layout import Chunked, ChunkObjects, StoredArray
 from .lru import ChunkCache, RecentlyUsed
 from .remote import RemoteFile, Stamp, open_raw
-from .rows import StoredRows
+from .rows import ChunkedRows, StoredRows
 
 if TYPE_CHECKING:
     from .hdf5_library import h5py
@@ -101,7 +101,7 @@ class OpenFile:
         self._stamp = stamp
         self._locking = locking
         self._chunks = chunks
-        self._readers: dict[tuple[str, int], StoredRows | LibraryRows] = {}
+        self._readers: dict[tuple[str, int], ChunkedRows | LibraryRows] = {}
 
     @cached_property
     def raw(self) -> RawFile | RemoteFile:
@@ -115,16 +115,20 @@ class OpenFile:
 
         return open_file(self._stamp, self._locking)
 
-    def reader(self, array: StoredArray) -> StoredRows | LibraryRows:
+    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
         """The reader of `array`, made at the first call."""
         key = (array.name, array.arrangement.sample_axis)
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
         return self._readers[key]
 
-    def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
-        if not isinstance(array.layout, ThroughLibrary):
+    def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+        if isinstance(array.layout, Chunked):
             return StoredRows(self.raw, array, array.layout, self._chunks)
+        if isinstance(array.layout, ChunkObjects):
+            from .object_rows import ObjectRows
+
+            return ObjectRows(array, array.layout, self._chunks)
         from .library_rows import LibraryRows
 
         return LibraryRows(self.library, array, array.layout, self._chunks)

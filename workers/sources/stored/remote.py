@@ -86,7 +86,7 @@ class RemoteFile:
         self._store, self._key = locate(stamp.path)
         self._ranges: dict[tuple[int, int], _Range] = {}
         self._blocks = _kept_blocks(os.getpid())
-        self._threads = _threads(os.getpid()) if os.getpid() != stamp.home else None
+        self._threads = threads(os.getpid()) if os.getpid() != stamp.home else None
         self._call = 0
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ def _kept_blocks(_process: int) -> RecentlyUsed[tuple[RemoteStamp, int], memoryv
 
 
 @functools.cache
-def _threads(_process: int) -> ThreadPoolExecutor:
+def threads(_process: int) -> ThreadPoolExecutor:
     """Of this process: a forked copy has none of its parent's."""
     return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="object storage")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from functools import cached_property
 
 import numpy as np
@@ -21,25 +22,76 @@ _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048
 
 
-class StoredRows:
-    """Samples of an array in chunks, or in one piece: gathered if nothing is filtered, else decoded chunk by chunk.
+class ChunkedRows(ABC):
+    """Samples of an array in chunks of equal shape, read chunk by chunk; decoded ones are kept in `cache`."""
+
+    def __init__(self, array: StoredArray, chunk: tuple[int, ...], cache: ChunkCache) -> None:
+        self._array = array
+        self._chunk = chunk
+        self._dtype = array.dtype
+        self._axis = axis = array.arrangement.sample_axis
+        self._cache = cache
+        self._grid = tuple(-(-extent // size) for extent, size in zip(array.shape, chunk, strict=True))
+        self._per_chunk = chunk[axis]
+        self._row_bytes = math.prod(without(chunk, axis)) * array.dtype.itemsize
+        self._chunk_bytes = self._row_bytes * self._per_chunk
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
+        for group, members in by_group(indices // self._per_chunk):
+            self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
+
+    @abstractmethod
+    def will_need(self, indices: IndexArray) -> None:
+        """Start reading these samples, or the chunks that hold them."""
+
+    @abstractmethod
+    def fetch(self, indices: IndexArray) -> None:
+        """These samples are to be read now: what is not here is to be fetched together."""
+
+    @abstractmethod
+    def _values(self, number: int) -> AnyArray:
+        """The chunk of this number in the grid, in C order."""
+
+    def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """All chunks that hold samples group * _per_chunk + `within`, side by side."""
+        others, extents = without(self._grid, self._axis), without(self._chunk, self._axis)
+        for beside in itertools.product(*map(range, others)):
+            region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(beside, extents, strict=True))
+            part = rows[(slice(None), *region)]
+            clip = tuple(slice(0, extent) for extent in part.shape[1:])
+            at = (*beside[: self._axis], group, *beside[self._axis :])
+            chunk = self._values(int(np.ravel_multi_index(at, self._grid)))
+            samples = np.moveaxis(chunk, self._axis, 0)[(slice(None), *clip)]
+            if samples[0].nbytes < _FANCY_BELOW_BYTES:
+                part[positions] = samples[within]
+            else:
+                copy_runs(samples, within, positions, part)
+
+    def _numbers(self, indices: IndexArray) -> IndexArray:
+        """The chunks that hold these samples."""
+        numbers = np.arange(math.prod(self._grid)).reshape(self._grid)
+        return numbers.take(np.unique(indices // self._per_chunk), axis=self._axis).ravel()
+
+    def _not_kept(self, numbers: IndexArray) -> IndexArray:
+        return np.array([n for n in numbers.tolist() if self._cache.get(self._key(n)) is None], np.int64)
+
+    def _key(self, number: int) -> tuple[str, str, int]:
+        return self._array.file.path, self._array.name, number
+
+
+class StoredRows(ChunkedRows):
+    """Of an array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
     `layout` is the array's; decoded chunks are kept in `cache`.
     """
 
     def __init__(self, file: RawFile | RemoteFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+        super().__init__(array, layout.chunk, cache)
         self._file = file
-        self._array = array
         self._layout = layout
-        self._dtype = array.dtype
-        self._axis = axis = array.arrangement.sample_axis
-        self._cache = cache
-        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(array.shape, layout.chunk, strict=True))
-        self._per_chunk = layout.chunk[axis]
-        self._row_bytes = math.prod(without(layout.chunk, axis)) * array.dtype.itemsize
-        self._chunk_bytes = self._row_bytes * self._per_chunk
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
-        self._rows_lie_whole = not layout.filters and axis == 0 and layout.chunk[1:] == array.shape[1:]
+        self._rows_lie_whole = not layout.filters and self._axis == 0 and layout.chunk[1:] == array.shape[1:]
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
@@ -61,8 +113,7 @@ class StoredRows:
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return
-        for group, members in by_group(indices // self._per_chunk):
-            self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
+        super().read(indices, positions, rows)
 
     @cached_property
     def _byte_rows(self) -> Bytes:
@@ -96,32 +147,14 @@ class StoredRows:
             taken = block.reshape(-1, samples).take(indices, axis=1, mode="clip").T
             rows[positions, start : start + step] = taken.reshape(len(indices), len(block), *inner)
 
-    def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """All chunks that hold samples group * _per_chunk + `within`, side by side."""
-        others, extents = without(self._grid, self._axis), without(self._layout.chunk, self._axis)
-        for beside in itertools.product(*map(range, others)):
-            region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(beside, extents, strict=True))
-            part = rows[(slice(None), *region)]
-            clip = tuple(slice(0, extent) for extent in part.shape[1:])
-            samples = self._samples((*beside[: self._axis], group, *beside[self._axis :]))[(slice(None), *clip)]
-            if samples[0].nbytes < _FANCY_BELOW_BYTES:
-                part[positions] = samples[within]
-            else:
-                copy_runs(samples, within, positions, part)
-
-    def _samples(self, at: tuple[int, ...]) -> AnyArray:
-        """The chunk at position `at` of the grid, its sample axis first."""
-        number, layout = int(np.ravel_multi_index(at, self._grid)), self._layout
+    def _values(self, number: int) -> AnyArray:
+        layout = self._layout
         offset = int(layout.offsets[number])
-        chunk: AnyArray
         if offset < 0:
-            chunk = np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        elif self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
-            chunk = self._mapped(offset)
-        else:
-            key = (self._array.file.path, self._array.name, number)
-            chunk = self._cache.get_or_make(key, self._decoded, number, offset)
-        return np.moveaxis(chunk, self._axis, 0)
+            return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
+        if self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
+            return self._mapped(offset)
+        return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
@@ -154,11 +187,9 @@ class StoredRows:
             offsets = self._offsets(indices)
             if offsets is not None:
                 return offsets, self._row_bytes
-        layout, numbers = self._layout, np.arange(self._layout.offsets.size).reshape(self._grid)
-        wanted = numbers.take(np.unique(indices // self._per_chunk), axis=self._axis).ravel()
+        layout, wanted = self._layout, self._numbers(indices)
         wanted = wanted[layout.offsets[wanted] >= 0]
         if is_remote:
-            path, name = self._array.file.path, self._array.name
-            wanted = np.array([n for n in wanted.tolist() if self._cache.get((path, name, n)) is None], np.int64)
+            wanted = self._not_kept(wanted)
         sizes = self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(np.int64)
         return layout.offsets[wanted], sizes

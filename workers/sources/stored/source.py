@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .layout import Chunked, Column, StoredArray, ThroughLibrary
+from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
 from .remote import CONNECTIONS, RemoteStamp
 from .runs import require_in_range, split_by_part
@@ -56,10 +56,13 @@ class StoredSource(Source):
                 _require_ranges(array)
         if self._is_remote:
             self.rows_at_once = CONNECTIONS
+        in_objects = [layout for layout in layouts if isinstance(layout, ChunkObjects)]
         by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
+        if any(applied.kind == "numcodecs" for layout in in_objects for applied in layout.filters):
+            self.modules += ("numcodecs",)
 
     def __len__(self) -> int:
         return self._samples
