@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -87,7 +88,7 @@ class SamplesIndex:
     `labels`: for each label top the values of all samples, shape (samples, *shape of one).
     """
 
-    files: tuple[Stamp, ...]
+    files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest
     starts: NDArray[np.int64]
     names: PackedNames
     data: Mapping[str, IndexedData]

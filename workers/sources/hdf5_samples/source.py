@@ -188,19 +188,25 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
 def _make_index(
     stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
-    kept = load_index(cache, key) if cache else None
-    if kept is not None:
-        return replace(kept, files=tuple(stamps))
-    from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
+    loaded = load_index(cache, key) if cache else None
+    if loaded is not None:
+        return replace(loaded, files=tuple(stamps))
 
-    with Progress() as progress:
-        scan = Scan(wanted, progress)
-        for stamp in stamps:
-            scan.add_file(stamp, options.locking, allow_external=options.allow_external)
-    index = scan.index()
+    def scanned() -> SamplesIndex:
+        from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
+
+        with Progress() as progress:
+            scan = Scan(wanted, progress)
+            for stamp in stamps:
+                scan.add_file(stamp, options.locking, allow_external=options.allow_external)
+        return replace(scan.index(), files=())
+
+    is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
+    index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
+    assert index is not None
     if cache:
         save_index(index, cache, key)
-    return index
+    return replace(index, files=tuple(stamps))
 
 
 def _read_ragged(

@@ -228,6 +228,37 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
+class WholeObjects:
+    """Objects that are read as a whole, such as pictures: those that are wanted together are fetched together.
+
+    `home`: the process that starts no threads.
+    """
+
+    def __init__(self, home: int) -> None:
+        self._threads = threads(os.getpid()) if os.getpid() != home else None
+        self._under_way: dict[str, Future[memoryview | None]] = {}
+
+    def fetch(self, urls: Iterable[str]) -> None:
+        """Start fetching, unless as many as may lie here are under way."""
+        if self._threads is not None and len(self._under_way) < 2 * CONNECTIONS:
+            for url in urls:
+                if url not in self._under_way:
+                    self._under_way[url] = self._threads.submit(_whole, url)
+
+    def take(self, url: str) -> bytes:
+        """All bytes of the object; raises SourceError, FileNotFoundError."""
+        found = self._under_way.pop(url, None)
+        data = _whole(url) if found is None else found.result()
+        if data is None:
+            raise FileNotFoundError("there is no such object")
+        return bytes(data)
+
+
+def _whole(url: str) -> memoryview | None:
+    store, key = locate(url)
+    return store.get_whole(key)
+
+
 @functools.cache
 def _kept_blocks(_process: int) -> RecentlyUsed[tuple[RemoteStamp, int], memoryview]:
     """Of all objects that this process reads."""

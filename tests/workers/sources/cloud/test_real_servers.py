@@ -13,7 +13,8 @@ import pytest
 from blobfeed.workers.base.errors import SourceError
 
 from blobfeed import BatchReader, SampleError
-from tests.support.object_servers import SECRET, nginx, nginx_program, s3_server
+from tests.support.object_servers import SECRET, RangeServer, nginx, nginx_program, s3_server
+from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 
 SAMPLES = 40
@@ -103,3 +104,25 @@ def test_other_schemes_go_through_fsspec(tmp_path: Path) -> None:
     write_h5(tmp_path / "a.h5", 1)
     with pytest.raises(SourceError, match="it was changed"):
         rows_of(loader, [3])
+
+
+def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:
+    pictures = [noise(8, 9, seed) for seed in range(20)]
+    for number, image in enumerate(pictures):
+        server.objects[f"folder/{number}.png"] = encoded(image, ".png")
+    server.objects["list.txt"] = b"".join(b"%d.png %d\n" % (number, number) for number in range(20))
+    (tmp_path / "list.txt").write_text(
+        "".join(f"{server.url(f'folder/{number}.png')} {number}\n" for number in range(20))
+    )
+    for path, root in ((server.url("list.txt"), server.url("folder")), (str(tmp_path / "list.txt"), "")):
+        source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True}}
+        with BatchReader(source=source, batch_size=5, shuffle=True, epochs=1, num_loaders=2) as reader:
+            batches = [(batch["data"], batch["label"]) for batch in reader]
+        assert sorted(int(label) for _, labels in batches for label in labels) == list(range(20))
+        for rows, labels in batches:
+            for row, label in zip(rows, labels, strict=True):
+                np.testing.assert_array_equal(row.transpose(1, 2, 0), pictures[label])
+    del server.objects["folder/7.png"]
+    source_without = in_loader(opened("image_list", tmp_path, path="list.txt", equal_sizes=True))
+    with pytest.raises(SampleError, match=r"7\.png cannot be read: there is no such object"):
+        rows_of(source_without, [3, 7])
