@@ -150,7 +150,7 @@ def range_server() -> Iterator[RangeServer]:
 @contextmanager
 def s3_server(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, bytes], None]]:
     """moto's S3 server, and the environment by which S3's tools find it; what it gives puts an object in there."""
-    import boto3
+    import boto3  # type: ignore[import-untyped]
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -17,6 +17,7 @@ from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..stored.file import Locking
+from ..stored.kept import kept
 from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
 from ..stored.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of

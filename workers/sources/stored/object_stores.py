@@ -148,19 +148,15 @@ class _Obstore(ObjectStore):
     def _renew(self) -> None:
         # Of the environment obstore takes only what AWS_ENDPOINT_URL says, and refuses http:// in there.
         plain = self._root.startswith("http:") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
-        from obstore.store import from_url
+        from obstore import store
 
         timeout = timedelta(seconds=min(_ANSWER_S, deadline_s()))
         options: dict[str, Any] = {"timeout": timeout, "connect_timeout": timeout}
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
-        self._store: Any = from_url(
-            self._root,
-            client_options=options,
-            retry_config={"max_retries": 0},
-            **further,  # type: ignore[arg-type]
-        )
+        from_url: Any = store.from_url  # its types tell the vendors apart
+        self._store: Any = from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
 
     def _aws_profile(self) -> object | None:
         """The credentials of ~/.aws by way of boto3, if they are not in the environment: obstore does not read them."""

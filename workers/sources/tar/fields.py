@@ -36,7 +36,7 @@ def decoder_of(extension: str, key: str) -> Decode | None:
         return lambda data: np.array(int(data))
     if last == "npy":
         return lambda data: cast("AnyArray", np.load(io.BytesIO(data), allow_pickle=False))
-    return np.bytes_ if last in _TEXTS else lambda data: np.frombuffer(data, np.uint8)
+    return np.array if last in _TEXTS else lambda data: np.frombuffer(data, np.uint8)
 
 
 def spec_of(extension: str, key: str, first: AnyArray, longest: int) -> ArraySpec:

@@ -60,7 +60,7 @@ def _examine_v3(folder: str, document: dict[str, Any]) -> _Examined:
     meta = ArrayV3Metadata.from_dict(document)
     outer: tuple[int, ...] = meta.chunk_grid.chunk_shape  # type: ignore[attr-defined]
     codecs = [codec.to_dict() for codec in meta.codecs]
-    chunk, further = outer, {}
+    chunk, further = outer, dict[str, Any]()
     if codecs[0]["name"] == "sharding_indexed" and len(codecs) == 1:
         sharding: Any = codecs[0]["configuration"]
         chunk = tuple(sharding["chunk_shape"])

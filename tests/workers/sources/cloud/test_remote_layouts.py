@@ -11,7 +11,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources.stored import remote
+from blobfeed.workers.sources.stored.object_stores import locate
 from blobfeed.workers.sources.stored.remote import RangeStream, RemoteFile, RemoteStamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def fetching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _examined_elsewhere(url: str, home: int) -> RemoteStamp:
-    store, key = remote.locate(url)
+    store, key = locate(url)
     return RemoteStamp(url, *store.size_and_version(key), home)
 
 

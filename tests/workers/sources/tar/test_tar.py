@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.specs import RaggedRows
-from blobfeed.workers.sources.tar import source as tar_source
+from blobfeed.workers.sources.stored.remote import Stamp
+from blobfeed.workers.sources.tar.index import TarIndex, make_index
 
 from blobfeed import BatchReader
 from tests.support.pictures import decoded, encoded, picture
@@ -134,8 +135,12 @@ def test_a_shuffled_epoch_has_each_sample_once_and_goes_on_where_it_was_left(sha
 
 def test_the_index_is_kept_until_the_file_changes(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    make = tar_source.make_index
-    monkeypatch.setattr(tar_source, "make_index", lambda stamp: looked.append(stamp.path) or make(stamp))
+
+    def noted(stamp: Stamp) -> TarIndex:
+        looked.append(stamp.path)
+        return make_index(stamp)
+
+    monkeypatch.setattr("blobfeed.workers.sources.tar.source.make_index", noted)
     options: dict[str, Any] = {"path": "train-2.tar", "members": {"label": "cls"}}
     for _ in range(2):
         opened("tar", shards, **options)
