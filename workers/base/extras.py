@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "keras": "keras",
     "lmdb": "lmdb",
     "obstore": "cloud",
+    "plyvel": "leveldb",
     "tensorflow": "tensorflow",
     "torch": "torch",
     "zarr": "zarr",

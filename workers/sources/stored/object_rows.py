@@ -46,9 +46,10 @@ class ObjectRows(ChunkedRows):
         self.fetch(indices)
         super().read(indices, positions, rows)
 
-    def will_need(self, indices: IndexArray) -> None:
+    def will_need(self, indices: IndexArray) -> bool:
         if len(self._under_way) < _MOST_ANNOUNCED:
             self.fetch(indices)
+        return False
 
     def fetch(self, indices: IndexArray) -> None:
         if self._threads is not None:

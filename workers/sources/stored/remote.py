@@ -93,10 +93,6 @@ class RemoteFile:
         """Let go of what was fetched."""
         self._ranges.clear()
 
-    def maps(self, row_bytes: int) -> bool:
-        """Nothing can be mapped."""
-        return False
-
     def mapped(self) -> memoryview:
         raise NotImplementedError(f"{self.stamp.path} is in object storage, and was to be mapped")
 
@@ -130,10 +126,11 @@ class RemoteFile:
             target[to : to + row_bytes] = self._bytes_of((offset, row_bytes))
         self._drop(wanted)
 
-    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
-        """Start fetching these bytes, unless as much as may lie here has been announced already."""
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
+        """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
         if sum(size for _, size in self._ranges) < _ANNOUNCED_BYTES:
             self.fetch(offsets, sizes)
+        return False
 
     def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
         """Start fetching these bytes, as far as they are not under way."""

@@ -12,7 +12,7 @@ import numpy as np
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from .chunk_decode import ChunkError, decode_chunk
-from .file import Bytes, RawFile
+from .file import Bytes, RawFile, maps
 from .layout import Chunked, StoredArray, without
 from .lru import ChunkCache
 from .remote import RemoteFile
@@ -42,8 +42,8 @@ class ChunkedRows(ABC):
             self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
 
     @abstractmethod
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples, or the chunks that hold them."""
+    def will_need(self, indices: IndexArray) -> bool:
+        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
 
     @abstractmethod
     def fetch(self, indices: IndexArray) -> None:
@@ -98,7 +98,7 @@ class StoredRows(ChunkedRows):
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
-            if self._in_one_piece and self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
+            if self._in_one_piece and self._maps() and last - first + 1 == len(positions):
                 self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
                 return
             offsets = self._offsets(indices)
@@ -152,9 +152,12 @@ class StoredRows(ChunkedRows):
         offset = int(layout.offsets[number])
         if offset < 0:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        if self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
+        if self._in_one_piece or (not layout.filters and self._maps()):
             return self._mapped(offset)
         return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
+
+    def _maps(self) -> bool:
+        return isinstance(self._file, RawFile) and maps(self._row_bytes)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
@@ -169,27 +172,22 @@ class StoredRows(ChunkedRows):
             raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
         return data.view(self._dtype).reshape(layout.chunk)
 
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples, or the chunks that hold them."""
+    def will_need(self, indices: IndexArray) -> bool:
         if self._in_one_piece and self._axis:  # each sample is spread over the whole file
-            return
-        self._file.will_need(*self._ranges(indices))
+            return True
+        return self._file.will_need(*self._ranges(indices))
 
     def fetch(self, indices: IndexArray) -> None:
-        """These samples are to be read now: what is not here is to be fetched together."""
         if isinstance(self._file, RemoteFile):
             self._file.fetch(*self._ranges(indices))
 
     def _ranges(self, indices: IndexArray) -> tuple[IndexArray, IndexArray | int]:
-        """The offsets and sizes of these samples, or of the chunks that hold them, as far as they are not kept."""
-        is_remote = isinstance(self._file, RemoteFile)
-        if self._in_one_piece or (is_remote and self._rows_lie_whole):
-            offsets = self._offsets(indices)
-            if offsets is not None:
-                return offsets, self._row_bytes
+        """The offsets and sizes of these samples, or of the chunks that hold them; in object storage if not kept."""
+        if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+            return offsets, self._row_bytes
         layout, wanted = self._layout, self._numbers(indices)
         wanted = wanted[layout.offsets[wanted] >= 0]
-        if is_remote:
+        if isinstance(self._file, RemoteFile):
             wanted = self._not_kept(wanted)
         sizes = self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(np.int64)
         return layout.offsets[wanted], sizes
