@@ -10,6 +10,7 @@ from ..workers.base.errors import SourceError
 from ..workers.base.specs import AnyArray
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
+from ..workers.sources.stored.remote import stamp_of
 
 
 def attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -> list[str]:
@@ -18,7 +19,7 @@ def attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -
     It is the first that comes to hand: the first in natural order would be known after sorting all names. `datasets`:
     the paths of a sample's data sets in its group; empty where each data set is a sample. Raises SourceError.
     """
-    with open_file(path, None) as file:
+    with open_file(stamp_of(path), None) as file:
         for name in groups:
             group = file.get(name) if name else file
             holders = _first_sample(group, datasets) if isinstance(group, h5py.Group) else None

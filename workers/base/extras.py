@@ -8,11 +8,14 @@ from .errors import ExtraMissing
 
 _EXTRA_OF = {
     "cv2": "images",
+    "fsspec": "cloud",
     "keras": "keras",
     "lmdb": "lmdb",
+    "obstore": "cloud",
     "plyvel": "leveldb",
     "tensorflow": "tensorflow",
     "torch": "torch",
+    "zarr": "zarr",
 }
 
 

@@ -27,6 +27,10 @@ class Source(ABC):
     descriptors: tuple[int, ...] = ()
     """Open files that `read` needs under the same numbers in the loaders, which inherit them."""
 
+    rows_at_once: int = 1
+    """Samples that `read` fetches at the same time, because it waits for them and does not compute: the least in a
+    task."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""

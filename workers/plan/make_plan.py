@@ -179,6 +179,7 @@ def _indexed_plan(
         postprocesses=hooks.postprocess is not None,
         max_loaders=max_loaders(parameters),
         seconds_per_row=seconds,
+        rows_at_once=source.rows_at_once,
         order=order,
         groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead)),
     )

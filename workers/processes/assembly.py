@@ -52,8 +52,9 @@ class Assembly:
             postprocess=plan.postprocesses,
             affinity=self._schedule.affinity,
             can_be_cut=self._schedule.can_be_cut,
+            waits=plan.rows_at_once > 1,
         )
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows)
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once)
         self._orders: dict[int, int] = {}
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}

@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
 
+MAX_ASSIGNED_WAITING = 3
+"""If loaders wait for a network: with one behind the one that is worked on there would be none at the moment when that
+one is done, and nothing to fetch beside it."""
+
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
@@ -82,6 +86,8 @@ class _Group:
 class _Loader:
     """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
 
+    waits: bool = False
+    """For a network, more than it computes."""
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
@@ -90,7 +96,7 @@ class _Loader:
 
     @property
     def may_get_more(self) -> bool:
-        return not self.dismissed and len(self.tasks) < MAX_ASSIGNED
+        return not self.dismissed and len(self.tasks) < (MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED)
 
 
 class Ledger:
@@ -100,6 +106,7 @@ class Ledger:
     `has`: whether there is a group of that number; asked in rising order.  `affinity`: (group, row) → a number that
     rows have in common which one loader had better make, because they lie in the same storage chunks or the same
     stream; None if it does not matter.  `can_be_cut`: whether rows of one affinity may be made by several loaders.
+    `waits`: whether loaders wait for a network more than they compute.
     """
 
     def __init__(
@@ -112,11 +119,13 @@ class Ledger:
         postprocess: bool = False,
         affinity: Callable[[int, int], int | None] = _no_affinity,
         can_be_cut: bool = True,
+        waits: bool = False,
     ) -> None:
         self.rows_per_task = 1 << 40
         self._rows_of = rows_of
         self._has = has
         self._can_be_cut = can_be_cut
+        self._waits = waits
         self._in_order = in_order
         self._postprocess = postprocess
         self._affinity = affinity
@@ -198,7 +207,7 @@ class Ledger:
     # ---- loaders and tasks
 
     def add_loader(self, loader: int) -> None:
-        self._loaders[loader] = _Loader()
+        self._loaders[loader] = _Loader(self._waits)
 
     @property
     def loaders(self) -> list[int]:
@@ -351,9 +360,13 @@ class TaskSize:
     A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
     a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
     together. This changes no byte: rows are made where they belong, whoever makes them.
+
+    `least`: rows that a source fetches at the same time over a network. There a row takes less time the more of them
+    are in a task; without this, measured times would make tasks ever smaller.
     """
 
-    def __init__(self, seconds_per_row: float, slot_rows: int) -> None:
+    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1) -> None:
+        self._least = least
         self._seconds_per_row = seconds_per_row
         self._slot_rows = slot_rows
 
@@ -364,4 +377,4 @@ class TaskSize:
 
     @property
     def rows(self) -> int:
-        return max(1, min(self._slot_rows, int(_TASK_S / max(1e-9, self._seconds_per_row))))
+        return min(self._slot_rows, max(self._least, int(_TASK_S / max(1e-9, self._seconds_per_row))))

@@ -18,13 +18,15 @@ _CLASSES = {
     "lmdb": "lmdb.source:LmdbSource",
     "leveldb": "lmdb.leveldb:LevelDbSource",
     "image_list": "images.source:ImageListSource",
+    "zarr": "zarr.source:ZarrSource",
+    "tar": "tar.source:TarSource",
     "windows": "images.windows:WindowSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
 
-_LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2"}
+_LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2", "zarr": "zarr"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 

@@ -35,6 +35,7 @@ class ConcatSource(Source):
         self._starts = np.cumsum([0, *self.sizes])
         self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
         self.descriptors = tuple(number for source in sources for number in source.descriptors)
+        self.rows_at_once = max(source.rows_at_once for source in sources)
         first = sources[0]
         for other in sources[1:]:
             if dict(other.specs) != dict(first.specs):

@@ -40,6 +40,7 @@ class CachedSource(Source):
         self._source = source
         self.modules = source.modules
         self.descriptors = source.descriptors
+        self.rows_at_once = source.rows_at_once
         self._path = path.absolute()
         self._size_limit = size_limit
         self._layout = lay_out(source.specs, len(source), source.fingerprint())

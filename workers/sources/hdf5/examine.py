@@ -19,6 +19,7 @@ from ..stored.file import FileStamp, Locking
 from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
+from ..stored.remote import RemoteStamp, Stamp
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {
@@ -29,7 +30,7 @@ _DIRECT_FILTERS: Mapping[int, FilterKind] = {
 
 
 def examine_file(
-    path: str,
+    stamp: Stamp,
     tops: Sequence[str],
     dims: Mapping[str, Sequence[str]],
     *,
@@ -37,17 +38,18 @@ def examine_file(
     max_length: int | None,
     allow_external: bool,
 ) -> dict[str, StoredArray]:
-    """The data sets `tops` of the file at `path`, those in `dims` with their dimensions as named there.
+    """The data sets `tops` of the file, those in `dims` with their dimensions as named there.
 
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
     """
-    arrays, external = {}, ExternalFiles(path, allowed=allow_external)
-    with open_file(path, locking) as file:
+    path = stamp.path
+    arrays, external = {}, ExternalFiles(stamp, allowed=allow_external)
+    with open_file(stamp, locking) as file:
         for top in tops:
             with errors_named(f"source hdf5: {path!r}: data set {top!r}"):
                 dataset = find_dataset(file, top)
                 others = external.stamps(dataset, f"source hdf5: {path}:{top}")
-                arrays[top] = replace(_examine(dataset, max_length), others=others)
+                arrays[top] = replace(_examine(dataset, stamp, max_length), others=others)
     for top, names in dims.items():
         arrays[top] = replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
     counts = {top: array.samples for top, array in arrays.items()}
@@ -59,9 +61,10 @@ def examine_file(
     return arrays
 
 
-def _examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
+def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> StoredArray:
     # By an external link the data set may lie in another file than the one that was opened.
-    stamp, name = FileStamp.of(dataset.file.filename), dataset.name.lstrip("/")
+    stamp = opened if isinstance(opened, RemoteStamp) else FileStamp.of(dataset.file.filename)
+    name = dataset.name.lstrip("/")
     if not dataset.shape:
         raise SourceError(
             f"source hdf5: {stamp.path}:{name} has no axis that counts samples (its shape is {dataset.shape})"
@@ -75,7 +78,7 @@ def _examine(dataset: h5py.Dataset, max_length: int | None) -> StoredArray:
     return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout)
 
 
-def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_length: int | None) -> StoredArray:
+def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length: int | None) -> StoredArray:
     layout = ThroughLibrary(dataset.chunks)
     element = h5py.check_vlen_dtype(dataset.dtype)
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -86,7 +89,7 @@ def _examine_varying(dataset: h5py.Dataset, stamp: FileStamp, name: str, max_len
     return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, max_length or _longest(dataset))
 
 
-def _unsupported(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> SourceError:
+def _unsupported(dataset: h5py.Dataset, stamp: Stamp, name: str) -> SourceError:
     return SourceError(
         f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
         "store each field as a data set of its own, or write a Source subclass"
@@ -101,7 +104,7 @@ def _longest(dataset: h5py.Dataset) -> int:
     return longest
 
 
-def find_layout(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:
+def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     """Where the elements of `dataset` lie; raises SourceError if that is beyond the end of the file."""
     _, inner = dataset.dtype.subdtype or (None, ())
     chunk = dataset.chunks and dataset.chunks + inner
@@ -140,7 +143,7 @@ def _is_direct(dataset: h5py.Dataset) -> bool:
     )
 
 
-def _require_inside(stamp: FileStamp, name: str, end: int) -> None:
+def _require_inside(stamp: Stamp, name: str, end: int) -> None:
     if end > stamp.size:
         raise SourceError(
             f"source hdf5: {stamp.path!r} is cut short: {name} reaches to byte {end}, the file has {stamp.size}; "
@@ -154,7 +157,7 @@ def _direct_filter(number: int, values: tuple[int, ...]) -> ChunkFilter:
 
 
 def _chunked(
-    dataset: h5py.Dataset, filters: tuple[ChunkFilter, ...], stamp: FileStamp, name: str
+    dataset: h5py.Dataset, filters: tuple[ChunkFilter, ...], stamp: Stamp, name: str
 ) -> Chunked | ThroughLibrary:
     grid = tuple(-(-extent // size) for extent, size in zip(dataset.shape, dataset.chunks, strict=True))
     offsets, sizes, skipped = _chunk_index(dataset, grid)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from ...base.checks import check_options
 from ...base.parameters import NotNegative, Positive
 from ..stored.file import Locking
-from ..stored.layout import Column, Dims, dims_by_top
+from ..stored.kept import kept
+from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
 from ..stored.open_files import OpenFiles
 from ..stored.paths import as_strings, list_hdf5_files
+from ..stored.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.source import StoredSource
 
 _DEFAULT_TOPS = ("data", "label")
@@ -67,21 +72,53 @@ class HDF5Source(StoredSource):
         wanted = tuple(tops or _DEFAULT_TOPS)
         dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
+        examine = partial(
+            examine_file,
+            tops=wanted,
+            dims=dims,
+            locking=checked.locking,
+            max_length=checked.max_length,
+            allow_external=checked.allow_external,
+        )
         files = [
-            examine_file(
-                path,
-                wanted,
-                dims,
-                locking=checked.locking,
-                max_length=checked.max_length,
-                allow_external=checked.allow_external,
-            )
-            for path in paths
+            _examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths
         ]
         columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
         cache_bytes = _cache_bytes(checked.chunk_cache_bytes, columns)
         opened = OpenFiles(checked.locking, checked.open_files, cache_bytes)
         super().__init__(columns, opened, limit=checked.limit)
+
+
+class _Arrays(msgspec.Struct):
+    """The arrays of one object: StoredArray without its file."""
+
+    arrays: dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
+
+
+def _examined(
+    stamp: Stamp, examine: Callable[[Stamp], dict[str, StoredArray]], options: object
+) -> dict[str, StoredArray]:
+    """What `examine` finds in the file; for an object it is kept, since reading its metadata takes many requests."""
+    if not isinstance(stamp, RemoteStamp):
+        return examine(stamp)
+    found: dict[str, StoredArray] = {}
+
+    def make() -> _Arrays | None:
+        found.update(examine(stamp))
+        plain = {
+            top: (array.name, array.shape, array.dtype, array.arrangement, array.layout)
+            for top, array in found.items()
+            if isinstance(array.layout, Chunked)
+        }
+        return _Arrays(plain) if len(plain) == len(found) else None
+
+    index = kept(("hdf5", stamp, options), _Arrays, make)
+    if found or index is None:
+        return found
+    return {
+        top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement)
+        for top, (name, shape, dtype, arrangement, layout) in index.arrays.items()
+    }
 
 
 def _cache_bytes(wanted: int, columns: Mapping[str, Column]) -> int:

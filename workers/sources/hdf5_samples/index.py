@@ -5,12 +5,11 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ..stored.file import FileStamp
+from ..stored.kept import as_was, checksum, plain
 from ..stored.paths import PackedNames
+from ..stored.remote import Stamp
 from ..stored.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
@@ -88,7 +88,7 @@ class SamplesIndex:
     `labels`: for each label top the values of all samples, shape (samples, *shape of one).
     """
 
-    files: tuple[FileStamp, ...]
+    files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest
     starts: NDArray[np.int64]
     names: PackedNames
     data: Mapping[str, IndexedData]
@@ -97,7 +97,7 @@ class SamplesIndex:
     def __len__(self) -> int:
         return len(self.names)
 
-    def by_file(self, indices: IndexArray) -> Iterator[tuple[FileStamp, IndexArray]]:
+    def by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
         """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
         for number, _, positions in split_by_part(self.starts, indices):
             yield self.files[number], positions
@@ -116,8 +116,8 @@ def save_index(index: SamplesIndex, path: Path, key: str) -> None:
     """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        stored = msgspec.msgpack.encode(index, enc_hook=_plain)
-        temporary.write_bytes(_header(key) + _checksum(stored) + stored)
+        stored = msgspec.msgpack.encode(index, enc_hook=plain)
+        temporary.write_bytes(_header(key) + checksum(stored) + stored)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -138,10 +138,10 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
         if not content.startswith(_header(key)):
             return None
         rest = memoryview(content)[len(_header(key)) :]
-        checksum, stored = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
-        if checksum != _checksum(stored):
+        found, stored = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
+        if found != checksum(stored):
             raise ValueError("it is damaged, its checksum is another")
-        return msgspec.msgpack.decode(stored, type=SamplesIndex, dec_hook=_as_was)
+        return msgspec.msgpack.decode(stored, type=SamplesIndex, dec_hook=as_was)
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise SourceError(
             f"source hdf5_samples: index_cache {str(path)!r} exists and is no index written by this source ({error}); "
@@ -151,22 +151,3 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
 
 def _header(key: str) -> bytes:
     return b"%s %s %s\n" % (_NAME, _VERSION, key.encode())
-
-
-def _checksum(stored: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
-
-
-def _plain(value: Any) -> Any:
-    """What msgpack does not know, an array or a type, by what it does know."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    return np.dtype(value).str
-
-
-def _as_was(kind: type, plain: Any) -> Any:
-    """The array or the type, whichever `kind` says, that `_plain` gave as `plain`."""
-    if get_origin(kind) is np.dtype:
-        return np.dtype(plain)
-    dtype, shape, content = plain
-    return np.frombuffer(content, dtype).reshape(shape)

@@ -7,6 +7,7 @@ import math
 import sys
 from array import array as compact_list
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
 from ..stored.external import ExternalFiles
-from ..stored.file import FileStamp, Locking
+from ..stored.file import Locking
 from ..stored.hdf5_library import h5py
 from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
+from ..stored.remote import RemoteStamp, Stamp
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -38,23 +40,23 @@ class Scan:
     def __init__(self, wanted: Wanted, progress: Progress) -> None:
         self._wanted = wanted
         self._progress = progress
-        self._stamps: list[FileStamp] = []
+        self._stamps: list[Stamp] = []
         self._starts = [0]
         self._names: list[str] = []
         self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
 
-    def add_file(self, stamp: FileStamp, locking: Locking, *, allow_external: bool) -> None:
+    def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
         """Take in the samples of one file; raises SourceError."""
-        with open_file(stamp.path, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
+        with open_file(stamp, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
             file.id.set_mdc_config(config)
-            self._external = ExternalFiles(stamp.path, allowed=allow_external)
+            self._external = ExternalFiles(stamp, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
-            with Path(stamp.path).open("rb") as raw:
-                self._headers = self._header_reader(file, raw.fileno(), stamp)
+            with nullcontext() if isinstance(stamp, RemoteStamp) else Path(stamp.path).open("rb") as raw:
+                self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
                 told = len(self._names)
                 for found in _found(file, self._wanted, self._headers):
                     self._add(stamp, found)
@@ -66,20 +68,20 @@ class Scan:
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 
-    def _header_reader(self, file: h5py.File, descriptor: int, stamp: FileStamp) -> HeaderReader | None:
+    def _header_reader(self, file: h5py.File, descriptor: int, stamp: Stamp) -> HeaderReader | None:
         """Where a sample is a data set, and addresses are written as the reader expects them."""
         usual = self._direct_in is not None and file.id.get_create_plist().get_sizes() == (8, 8)
         labels = list(self._wanted.labels.values())
         return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
 
-    def _add(self, stamp: FileStamp, found: _Sample | _Samples) -> None:
+    def _add(self, stamp: Stamp, found: _Sample | _Samples) -> None:
         if isinstance(found, _Samples):
             self._add_samples(found)
             return
         with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
             self._add_sample(stamp, found)
 
-    def _add_sample(self, stamp: FileStamp, found: _Sample) -> None:
+    def _add_sample(self, stamp: Stamp, found: _Sample) -> None:
         name, entry = found.name, found.entry
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
@@ -153,7 +155,7 @@ class _DataColumn:
         self._rank = 0
         self._first = ""
 
-    def add(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> None:
+    def add(self, dataset: h5py.Dataset, where: str, stamp: Stamp, direct_in: int | None) -> None:
         where = f"{where}/{self._path}" if self._path else where
         shape, stored = dataset.shape, dataset.id.get_type()
         if self._type is None:
@@ -175,7 +177,7 @@ class _DataColumn:
         # The library converts a type that NumPy does not have: then no sample has this type, and none is read directly.
         self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
 
-    def _offset(self, dataset: h5py.Dataset, where: str, stamp: FileStamp, direct_in: int | None) -> int:
+    def _offset(self, dataset: h5py.Dataset, where: str, stamp: Stamp, direct_in: int | None) -> int:
         offset = dataset.id.get_offset()
         # In another file by an external link, chunked, compact, never written: only the library reads it.
         if offset is None or h5py.h5o.get_info(dataset.id).fileno != direct_in:

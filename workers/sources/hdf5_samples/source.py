@@ -16,9 +16,11 @@ from ...base.parameters import Positive
 from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..stored.file import FileStamp, Locking
+from ..stored.file import Locking
+from ..stored.kept import kept
 from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from ..stored.paths import as_strings, list_hdf5_files
+from ..stored.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
 from .progress import Progress
@@ -70,13 +72,15 @@ class HDF5SamplesSource(Source):
         checked = check_options(given, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
-        stamps = [FileStamp.of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
+        stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = hashlib.sha256(repr((stamps, wanted, checked.allow_external)).encode()).hexdigest()
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
         if any(data.needs_library for data in self._index.data.values()):
             self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
+        if any(isinstance(stamp, RemoteStamp) for stamp in stamps):
+            self.rows_at_once = CONNECTIONS
 
     def __len__(self) -> int:
         return len(self._index)
@@ -96,10 +100,19 @@ class HDF5SamplesSource(Source):
             values.take(indices, axis=0, out=rows, mode="clip")
         reading = Reading(self._files)
         for stamp, positions in self._index.by_file(indices):
+            if isinstance(raw := reading.get(stamp).raw, RemoteFile):
+                self._fetch(raw, indices[positions])
+        for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
                 self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
         self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
+
+    def _fetch(self, file: RemoteFile, indices: IndexArray) -> None:
+        """All of these samples are to be read now: they are to be fetched together."""
+        for data in self._index.data.values():
+            direct = indices[data.offsets[indices] >= 0]
+            file.fetch(data.offsets[direct], data.sizes(direct))
 
     def _read_data(
         self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -190,21 +203,27 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
 
 
 def _make_index(
-    stamps: Sequence[FileStamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
+    stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
-    kept = load_index(cache, key) if cache else None
-    if kept is not None:
-        return replace(kept, files=tuple(stamps))
-    from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
+    loaded = load_index(cache, key) if cache else None
+    if loaded is not None:
+        return replace(loaded, files=tuple(stamps))
 
-    with Progress() as progress:
-        scan = Scan(wanted, progress)
-        for stamp in stamps:
-            scan.add_file(stamp, options.locking, allow_external=options.allow_external)
-    index = scan.index()
+    def scanned() -> SamplesIndex:
+        from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
+
+        with Progress() as progress:
+            scan = Scan(wanted, progress)
+            for stamp in stamps:
+                scan.add_file(stamp, options.locking, allow_external=options.allow_external)
+        return replace(scan.index(), files=())
+
+    is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
+    index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
+    assert index is not None
     if cache:
         save_index(index, cache, key)
-    return index
+    return replace(index, files=tuple(stamps))
 
 
 def _read_ragged(

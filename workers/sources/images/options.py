@@ -51,26 +51,22 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return self.max_height or default, self.max_width or default
 
 
-def check_sizes(options: ImageListOptions) -> None:
-    """Raises ParameterError if the options of sizes contradict each other or say too little."""
+def check_sizes(options: ImageListOptions, what: str = "source image_list") -> None:
+    """Raises ParameterError, begun by `what`, if the options of sizes contradict each other or say too little."""
     height, width, shorter = options.new_height, options.new_width, options.shorter_side
     if bool(height) != bool(width):
-        raise ParameterError(
-            f"source image_list: new_height is {height} and new_width {width}: give both, or shorter_side alone"
-        )
+        raise ParameterError(f"{what}: new_height is {height} and new_width {width}: give both, or shorter_side alone")
     if height and shorter:
         raise ParameterError(
-            f"source image_list: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
+            f"{what}: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
             "each other: give one or the other"
         )
     largest = options.max_height or options.max_width
     if options.equal_sizes and (height or shorter or largest):
-        raise ParameterError(
-            "source image_list: equal_sizes takes the size of the first image, so no other size can be given"
-        )
+        raise ParameterError(f"{what}: equal_sizes takes the size of the first image, so no other size can be given")
     if not (height or shorter or largest or options.equal_sizes):
         raise ParameterError(
-            "source image_list: images keep their own sizes, so their largest must be declared: give max_height and "
+            f"{what}: images keep their own sizes, so their largest must be declared: give max_height and "
             "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side, "
             "or say equal_sizes: true if all have the size of the first"
         )

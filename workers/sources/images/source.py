@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
-from ...base.paths import in_folder
+from ...base.paths import in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
+from ..stored.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, ImageDecoder
 from .file import announce_files, read_file
 from .list_file import Labels, ListedImages, parse_image_list
@@ -52,9 +53,15 @@ class ImageListSource(Source):
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
         check_sizes(checked)
         self._channels = 3 if checked.is_color else 1
-        self._path = in_folder(base_dir, checked.path)
-        self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
+        self._is_url = is_url(checked.path)
+        self._path = checked.path if self._is_url else str(in_folder(base_dir, checked.path))
+        root = checked.root_folder
+        self._root = os.fsencode(root if is_url(root) else in_folder(base_dir, root))
+        self._objects: WholeObjects | None = None
         self._memory, self._label_words, self._label_spec = self._parsed(checked)
+        self._any_remote = is_url(root) or b"://" in self._memory["text"].tobytes()
+        if self._any_remote:
+            self.rows_at_once = CONNECTIONS
         self.descriptors = (self._memory.descriptor,)
         give_back_freed_memory()
         self._home = os.getpid()
@@ -66,9 +73,10 @@ class ImageListSource(Source):
     def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
         """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
         try:
-            text = read_file(os.fsencode(self._path))
+            text = WholeObjects(os.getpid()).take(self._path) if self._is_url else read_file(os.fsencode(self._path))
         except OSError as error:
-            raise SourceError(f"image list {self._path} cannot be read: {error.strerror}; check path") from error
+            said = error.strerror or error
+            raise SourceError(f"image list {self._path} cannot be read: {said}; check path") from error
         listed, written = parse_image_list(text, str(self._path), options.labels)
         labels = _labels(written, listed, options.label_dtype)
         arrays = {"text": listed.text, "starts": listed.starts, "labels": _compact(labels)}
@@ -86,6 +94,7 @@ class ImageListSource(Source):
             cast("AnyArray", out[_LABEL])[...] = self._memory["labels"][indices]
         if _DATA in out:
             rows = out[_DATA]
+            self._fetch(indices)
             for row, index in enumerate(indices.tolist()):
                 self._read_image(index, row, rows)
 
@@ -94,7 +103,8 @@ class ImageListSource(Source):
 
     def will_need(self, indices: IndexArray) -> None:
         if _DATA in self._specs:
-            announce_files([self._image_path(index) for index in indices.tolist()])
+            self._fetch(indices)
+            announce_files([path for path in map(self._image_path, indices.tolist()) if not _is_url(path)])
 
     def fingerprint(self) -> str:
         """Covers each image's size and modification time, except with `check_files: false`; looks at all of them."""
@@ -107,10 +117,10 @@ class ImageListSource(Source):
 
     def close(self) -> None:
         """Give back the buffers."""
-        self._decoder = None
+        self._decoder = self._objects = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_decoder": None}
+        return self.__dict__ | {"_decoder": None, "_objects": None}
 
     def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
         options = self._options
@@ -129,7 +139,7 @@ class ImageListSource(Source):
 
     def _size_of_first(self) -> tuple[int, int]:
         with self._naming(0):
-            return self._made_decoder().decode(read_file(self._image_path(0)))[1]
+            return self._made_decoder().decode(self._image_bytes(0))[1]
 
     def _check_files(self) -> None:
         """Raises SourceError if one of the first images cannot be one; the others are looked at when they are read."""
@@ -147,8 +157,24 @@ class ImageListSource(Source):
         memory = self._memory
         return ListedImages(str(self._path), memory["text"], memory["starts"], self._label_words)
 
+    def _fetch(self, indices: IndexArray) -> None:
+        """Start fetching those of the images that are in object storage."""
+        if self._any_remote:
+            self._objects = self._objects or WholeObjects(self._home)
+            paths = map(self._image_path, indices.tolist())
+            self._objects.fetch(os.fsdecode(path) for path in paths if _is_url(path))
+
+    def _image_bytes(self, index: int) -> bytes:
+        path = self._image_path(index)
+        if not _is_url(path):
+            return read_file(path)
+        self._objects = self._objects or WholeObjects(self._home)
+        return self._objects.take(os.fsdecode(path))
+
     def _image_path(self, index: int) -> bytes:
         path = self._listed.path(index)
+        if _is_url(path):
+            return path
         # Caffe puts root_folder before every path, whether it begins with a slash or not.
         return self._root + b"/" + path if self._options.root_folder else os.path.join(self._root, path)  # noqa: PTH118 - bytes
 
@@ -162,7 +188,7 @@ class ImageListSource(Source):
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
         decoder = self._made_decoder()
         with self._naming(index):
-            image, size = decoder.decode(read_file(self._image_path(index)))
+            image, size = decoder.decode(self._image_bytes(index))
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
             if size != target.shape[1:]:
                 raise ValueError(
@@ -178,7 +204,7 @@ class ImageListSource(Source):
             yield
         except SampleTooLargeError as error:
             raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-        except (OSError, ValueError, MemoryError) as error:
+        except (OSError, ValueError, MemoryError, SourceError) as error:
             raise SampleError(
                 f"image {self.where(index)} cannot be read: {error}",
                 source=str(self._path),
@@ -187,8 +213,14 @@ class ImageListSource(Source):
             ) from error
 
 
+def _is_url(path: bytes) -> bool:
+    return b"://" in path and is_url(os.fsdecode(path))
+
+
 def _look_at(path: bytes) -> tuple[int, int, str]:
     """Size, time of the last change in ns, and the reason why this cannot be an image, or nothing."""
+    if _is_url(path):  # to ask for each of them would take as long as reading it
+        return 0, 0, ""
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
     except OSError as error:

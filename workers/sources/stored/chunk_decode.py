@@ -8,9 +8,12 @@ with what the library itself reads.
 
 from __future__ import annotations
 
+import functools
+import json
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +54,38 @@ def _undo(data: Bytes, applied: ChunkFilter, size: int) -> Bytes:
         return unshuffle(data, applied.element_bytes)
     if applied.kind == "fletcher32":
         return _without_sum(data)
+    if applied.kind == "crc32c":
+        return without_crc32c(data)
+    if applied.kind == "numcodecs":
+        return _decoded_by(applied.codec, data)
     # A checksum may have been compressed along with the values.
     return np.frombuffer(_inflate(data, size + _SUM_BYTES), np.uint8)
+
+
+def without_crc32c(data: Bytes) -> Bytes:
+    """`data` without the checksum at its end; raises ChunkError if that is another."""
+    import google_crc32c  # zarr brings it
+
+    payload, stored = data[:-_SUM_BYTES], int.from_bytes(data[-_SUM_BYTES:].tobytes(), "little")
+    found: int = google_crc32c.value(payload.tobytes())
+    if found != stored:
+        raise ChunkError(f"the checksum is {stored:#010x} and the bytes give {found:#010x}: they are damaged")
+    return payload
+
+
+@functools.cache
+def _codec(configuration: str) -> Any:
+    import numcodecs  # type: ignore[import-untyped]
+
+    return numcodecs.get_codec(json.loads(configuration))
+
+
+def _decoded_by(configuration: str, data: Bytes) -> Bytes:
+    try:
+        decoded = _codec(configuration).decode(np.ascontiguousarray(data))
+    except Exception as error:  # each codec has errors of its own
+        raise ChunkError(f"the chunk cannot be decoded by {configuration}: {error}") from error
+    return np.frombuffer(np.ascontiguousarray(decoded).data.cast("B"), np.uint8)
 
 
 def _inflate(data: Bytes, most: int) -> bytes | bytearray:

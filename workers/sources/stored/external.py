@@ -17,12 +17,15 @@ from ...base.errors import SourceError
 from .file import FileStamp
 from .hdf5_library import h5py
 from .library_rows import find_dataset, open_file
+from .remote import RemoteStamp, Stamp
 
 
 class ExternalFiles:
-    """Judges what is found in the file at `path`; `allowed`: others may lie anywhere."""
+    """Judges what is found in the file `stamp`; `allowed`: others may lie anywhere. An object leads to no others."""
 
-    def __init__(self, path: str, *, allowed: bool) -> None:
+    def __init__(self, stamp: Stamp, *, allowed: bool) -> None:
+        path = stamp.path
+        self._is_remote = isinstance(stamp, RemoteStamp)
         # The library takes names from the folder in which a file is after symbolic links are followed, or before.
         self._folders = {os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))}  # noqa: PTH100, PTH120
         self._allowed = allowed
@@ -33,6 +36,11 @@ class ExternalFiles:
         That is: if one is missing, is too short or may not be read. The library itself would read zeros from what is
         too short, and put the fill value wherever a part of a virtual data set is missing.
         """
+        if self._is_remote and (dataset.external or dataset.is_virtual):
+            raise SourceError(
+                f"{where} lies partly in other files, which is not read from object storage; copy it into one file, "
+                "such as by h5repack"
+            )
         self.require_own(dataset, where)
         found = dict.fromkeys(self._storage(dataset, where))
         if dataset.is_virtual:
@@ -41,7 +49,8 @@ class ExternalFiles:
 
     def require_own(self, entry: h5py.HLObject, where: str) -> None:
         """Raises SourceError if an external link led to `entry` from a file that must not lead there."""
-        self._require_allowed(entry.file.filename, where)
+        if not self._is_remote:  # a file that is open as a stream cannot lead to others
+            self._require_allowed(entry.file.filename, where)
 
     def _require_allowed(self, path: str, where: str) -> None:
         normal = os.path.abspath(path)  # noqa: PTH100 - symbolic links are whoever made them's own affair
@@ -79,7 +88,7 @@ class ExternalFiles:
                     yield path
                 if "%" not in source.dset_name and (path, source.dset_name) not in seen:
                     seen.add((path, source.dset_name))
-                    with open_file(path, None) as file:
+                    with open_file(FileStamp.of(path), None) as file:
                         part = find_dataset(file, source.dset_name)
                         self.require_own(part, where)
                         yield from self._storage(part, where)

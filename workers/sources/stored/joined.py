@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from ...transport.shared_map import AddressRange
-from .file import RawFile, in_memory, maps, whole_pages
+from .file import FileStamp, RawFile, in_memory, maps, whole_pages
 from .layout import FIRST_AXIS, Chunked, Column
 
 _PAGE = mmap.PAGESIZE
@@ -205,7 +205,8 @@ def _is_whole(column: Column) -> bool:
     """Whether each array lies in one piece of bytes that are delivered as they are, in rows that are mapped."""
     dtype = column.spec.dtype
     return all(
-        isinstance(array.layout, Chunked)
+        isinstance(array.file, FileStamp)
+        and isinstance(array.layout, Chunked)
         and not array.layout.filters
         and array.layout.chunk == array.shape
         and int(array.layout.offsets[0]) >= 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec, RaggedRows, Rows
-from .file import FileStamp
+from .remote import Stamp
 from .runs import locate_part
 
 _DELIVERED = "cdhw"
@@ -79,15 +79,19 @@ def dims_by_top(dims: Dims, tops: Sequence[str], what: str) -> Mapping[str, tupl
     return named
 
 
-FilterKind = Literal["shuffle", "deflate", "fletcher32"]
+FilterKind = Literal["shuffle", "deflate", "fletcher32", "crc32c", "numcodecs"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFilter:
-    """What was done to a chunk's bytes when it was written; `element_bytes` counts for the shuffle alone."""
+    """What was done to a chunk's bytes when it was written.
+
+    `element_bytes` counts for the shuffle alone; `codec`, for numcodecs, is the codec's configuration as JSON.
+    """
 
     kind: FilterKind
     element_bytes: int = 1
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +122,32 @@ class ThroughLibrary:
     plugin: bool = False
 
 
-Layout = Chunked | ThroughLibrary
+@dataclass(frozen=True, slots=True)
+class ChunkObjects:
+    """In chunks of equal shape, each of them, or each shard of several, a file or object of its own, as in zarr.
+
+    `folder`: where they lie. `lead`, `separator`: of their names, as in c/3/0. `order`: which axis of the array each
+    axis of a stored chunk is. `shard`: the number of chunks along each axis of a shard, None if each is by itself; then
+    an index at the shard's end, or its start, has the chunks' offsets and sizes, and a checksum if `index_checked`.
+    """
+
+    folder: str
+    chunk: tuple[int, ...]
+    lead: str
+    separator: str
+    fill: bytes
+    filters: tuple[ChunkFilter, ...]
+    order: tuple[int, ...]
+    shard: tuple[int, ...] | None = None
+    index_at_end: bool = True
+    index_checked: bool = True
+
+    def key(self, at: Sequence[int]) -> str:
+        """The name of the chunk or shard at position `at` of their grid."""
+        return self.lead + self.separator.join(map(str, at))
+
+
+Layout = Chunked | ThroughLibrary | ChunkObjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +159,14 @@ class StoredArray:
     if each element is an array of varying length. `others`: further files that hold some of it.
     """
 
-    file: FileStamp
+    file: Stamp
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     layout: Layout
     longest: int | None = None
     arrangement: Arrangement = FIRST_AXIS
-    others: tuple[FileStamp, ...] = ()
+    others: tuple[Stamp, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path

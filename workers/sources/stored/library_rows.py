@@ -18,6 +18,7 @@ from .file import Locking
 from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
 from .lru import ChunkCache
+from .remote import RangeStream, RemoteStamp, Stamp
 from .runs import by_group, copy_runs, stretches
 
 _CACHE_SLOTS = 521
@@ -44,11 +45,16 @@ def errors_named(what: str) -> Iterator[None]:
         ) from error
 
 
-def open_file(path: str, locking: Locking) -> h5py.File:
-    """The HDF5 file at `path`, for reading; raises SourceError that names it."""
+def open_file(stamp: Stamp, locking: Locking) -> h5py.File:
+    """The HDF5 file, for reading; raises SourceError that names it."""
+    path = stamp.path
     moving(f"opening {path}")
     try:
+        if isinstance(stamp, RemoteStamp):
+            return h5py.File(RangeStream(stamp), "r")
         return h5py.File(path, "r", locking=locking)
+    except BlobfeedError:
+        raise
     except FileNotFoundError:
         raise SourceError(f"source hdf5: there is no file {path!r}") from None
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ import numpy as np
 from ...base.checks import check_options, nearest, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
-from .file import FileStamp
+from ...base.paths import is_url
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
 from .open_files import OpenFiles
 from .paths import as_strings, expand_paths
+from .remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .source import StoredSource
 
 
@@ -59,7 +61,7 @@ class NpySource(StoredSource):
         columns = {}
         for top in wanted:
             files = expand_paths(paths[top], base_dir, "source npy")
-            columns[top] = Column([_examine(str(path), dims.get(top)) for path in files], "source npy")
+            columns[top] = Column([_examine(path, dims.get(top)) for path in files], "source npy")
         super().__init__(columns, OpenFiles(most_files=checked.open_files), limit=checked.limit)
 
 
@@ -87,13 +89,15 @@ def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[st
 
 def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
     """The array in the .npy file at `path`, its dimensions in the order `dims` if that is given."""
-    if Path(path).exists() and not Path(path).is_file():
+    if not is_url(path) and Path(path).exists() and not Path(path).is_file():
         raise SourceError(
             f"source npy: {path!r} is not a regular file; name a .npy file, or use a glob such as '*.npy'"
         )
     try:
-        stamp = FileStamp.of(path)
-        with Path(path).open("rb") as stream:
+        stamp = stamp_of(path)
+        with (
+            io.BufferedReader(RangeStream(stamp)) if isinstance(stamp, RemoteStamp) else Path(path).open("rb") as stream
+        ):
             shape, in_fortran_order, dtype = _read_header(stream)
             offset = stream.tell()
     except OSError as error:
@@ -121,7 +125,7 @@ def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.g
     raise ValueError(f"its format is version {version[0]}.{version[1]}, which only structured arrays need")
 
 
-def _require_readable(stamp: FileStamp, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+def _require_readable(stamp: Stamp, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     what, end = f"source npy: {stamp.path!r}", offset + math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise SourceError(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from ...base.specs import AnyArray, IndexArray, NamedRows
 from .announcements import Announcements
-from .file import FileStamp, Locking, RawFile
+from .file import Locking, RawFile
 from .joined import JoinedColumns
-from .layout import Column, StoredArray, ThroughLibrary
+from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
-from .rows import StoredRows
+from .remote import RemoteFile, Stamp, open_raw
+from .rows import ChunkedRows, StoredRows
 
 if TYPE_CHECKING:
     from .hdf5_library import h5py
@@ -58,7 +59,7 @@ class OpenFiles:
         if os.getpid() != self._process:
             self._begin()
 
-    def get(self, stamp: FileStamp) -> OpenFile:
+    def get(self, stamp: Stamp) -> OpenFile:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         self.begin()
         return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
@@ -86,11 +87,11 @@ class Reading:
 
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
-        self._used: dict[str, FileStamp] = {}
+        self._used: dict[str, Stamp] = {}
         self._last: tuple[str, OpenFile] | None = None
         self._joined: list[tuple[JoinedColumns, list[int]]] = []
 
-    def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
+    def get(self, stamp: Stamp, others: Sequence[Stamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
         if self._last and self._last[0] == stamp.path:  # the tops of one file are read one after the other
             file = self._last[1]
@@ -120,25 +121,25 @@ class Reading:
 class OpenFile:
     """One file that is open for its bytes, through the HDF5 library, or both, as its arrays' layouts demand."""
 
-    def __init__(self, stamp: FileStamp, locking: Locking, chunks: ChunkCache) -> None:
+    def __init__(self, stamp: Stamp, locking: Locking, chunks: ChunkCache) -> None:
         self._stamp = stamp
         self._locking = locking
         self._chunks = chunks
-        self._readers: dict[tuple[str, int], StoredRows | LibraryRows] = {}
+        self._readers: dict[tuple[str, int], ChunkedRows | LibraryRows] = {}
 
     @cached_property
-    def raw(self) -> RawFile:
+    def raw(self) -> RawFile | RemoteFile:
         """The file's bytes."""
-        return RawFile(self._stamp)
+        return open_raw(self._stamp)
 
     @cached_property
     def library(self) -> h5py.File:
         """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
         from .library_rows import open_file
 
-        return open_file(self._stamp.path, self._locking)
+        return open_file(self._stamp, self._locking)
 
-    def reader(self, array: StoredArray) -> StoredRows | LibraryRows:
+    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
         """The reader of `array`, made at the first call."""
         key = (array.name, array.arrangement.sample_axis)
         if key not in self._readers:
@@ -150,12 +151,16 @@ class OpenFile:
         if isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
             return True
         reader = self.reader(array)
-        assert isinstance(reader, StoredRows)
+        assert isinstance(reader, ChunkedRows)
         return reader.will_need(indices)
 
-    def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
-        if not isinstance(array.layout, ThroughLibrary):
+    def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+        if isinstance(array.layout, Chunked):
             return StoredRows(self.raw, array, array.layout, self._chunks)
+        if isinstance(array.layout, ChunkObjects):
+            from .object_rows import ObjectRows
+
+            return ObjectRows(array, array.layout, self._chunks)
         from .library_rows import LibraryRows
 
         return LibraryRows(self.library, array, array.layout, self._chunks)

@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.paths import in_folder
+from ...base.paths import in_folder, is_url
+from .object_stores import locate
+from .remote import RangeStream, RemoteStamp
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
@@ -59,8 +62,8 @@ def as_strings(paths: object) -> object:
     return os.fspath(paths) if isinstance(paths, Path) else paths
 
 
-def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[Path]:
-    """The files that `paths` names, relative ones from `base_dir`, the files of a glob in natural order.
+def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
+    """The files and URLs that `paths` names, relative ones from `base_dir`, those of a glob in natural order.
 
     A path that exists is not a glob, whatever characters it has. Raises SourceError, its message begun by `what`, if a
     glob matches nothing; it does not check whether the other files exist.
@@ -68,17 +71,27 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
     return [
         file
         for path in ([paths] if isinstance(paths, str) else paths)
-        for file in _expand(in_folder(base_dir, path), what)
+        for file in (_expand_url(path, what) if is_url(path) else _expand(in_folder(base_dir, path), what))
     ]
 
 
-def _expand(path: Path, what: str) -> list[Path]:
+def _expand_url(url: str, what: str) -> list[str]:
+    if "*" not in url:
+        return [url]
+    store, pattern = locate(url)
+    found = sorted(store.matching(pattern), key=natural_key)
+    if not found:
+        raise SourceError(f"{what}: no object matches {url!r}")
+    return [url.removesuffix(pattern) + key for key in found]
+
+
+def _expand(path: Path, what: str) -> list[str]:
     if path.exists() or not glob.has_magic(str(path)):
-        return [path]
+        return [str(path)]
     found = sorted(glob.glob(str(path), recursive=True), key=natural_key)
     if not found:
         raise SourceError(f"{what}: no file matches {str(path)!r}")
-    return [Path(name) for name in found]
+    return found
 
 
 def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tuple[str, ...]:
@@ -91,18 +104,29 @@ def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tu
     files = expand_paths(paths, base_dir, what)
     if not files:
         raise SourceError(f"{what}: parameter 'path' is an empty list; name at least one HDF5 file")
-    return tuple(str(listed) for file in files for listed in _resolve(file, base_dir, what))
+    return tuple(
+        listed
+        for file in files
+        for listed in ([_signed(file, what)] if is_url(file) else map(str, _resolve(Path(file), base_dir, what)))
+    )
 
 
-def _resolve(file: Path, base_dir: Path, what: str) -> list[Path]:
+def _signed(url: str, what: str) -> str:
+    if not _has_signature(RangeStream(RemoteStamp.of(url))):
+        raise SourceError(f"{what}: {url!r} is not an HDF5 file (no signature); a list of files must be a local one")
+    return url
+
+
+def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
     """`file` itself if it is HDF5, else the HDF5 files that it lists."""
     if not file.exists():
         raise SourceError(f"{what}: there is no file {str(file)!r}; check 'path'")
     if not file.is_file():
         raise SourceError(f"{what}: {str(file)!r} is no regular file; name an HDF5 file, or use a glob such as '*.h5'")
-    if _has_signature(file):
-        return [file]
     with file.open("rb") as stream:
+        if _has_signature(stream):
+            return [file]
+        stream.seek(0)
         probe = stream.read(_TEXT_PROBE_BYTES)
     if not probe.strip() or b"\0" in probe:
         kind = "is empty" if not probe.strip() else "is not an HDF5 file (no signature) and not text"
@@ -116,19 +140,20 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path]:
     return [_listed(line.strip(), number, file, base_dir, what) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _has_signature(file: Path) -> bool:
+def _has_signature(stream: IO[bytes] | RangeStream) -> bool:
     """Whether the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
-    with file.open("rb") as stream:
-        size, position = file.stat().st_size, 0
-        while position + len(_HDF5_SIGNATURE) <= size:
-            stream.seek(position)
-            if stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
-                return True
-            position = max(512, 2 * position)
+    size, position = stream.seek(0, os.SEEK_END), 0
+    while position + len(_HDF5_SIGNATURE) <= size:
+        stream.seek(position)
+        if stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
+            return True
+        position = max(512, 2 * position)
     return False
 
 
-def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Path:
+def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Path | str:
+    if is_url(line):
+        return _signed(line, what)
     tried = list(dict.fromkeys(folder / line for folder in (base_dir, file.parent, Path())))
     found = next((path for path in tried if path.is_file()), None)
     if found is None:
@@ -136,6 +161,7 @@ def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Pa
             f"{what}: {str(file)!r} is not an HDF5 file, so it was read as a list of HDF5 files, and its line {number} "
             f"names a file that does not exist: {line!r}; looked for {', '.join(repr(str(path)) for path in tried)}"
         )
-    if not _has_signature(found):
-        raise SourceError(f"{what}: {str(file)!r} line {number}: {str(found)!r} is not an HDF5 file")
+    with found.open("rb") as stream:
+        if not _has_signature(stream):
+            raise SourceError(f"{what}: {str(file)!r} line {number}: {str(found)!r} is not an HDF5 file")
     return found

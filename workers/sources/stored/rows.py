@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from functools import cached_property
 
 import numpy as np
@@ -14,49 +15,105 @@ from .chunk_decode import ChunkError, decode_chunk
 from .file import Bytes, RawFile, maps
 from .layout import Chunked, StoredArray, without
 from .lru import ChunkCache
+from .remote import RemoteFile
 from .runs import by_group, copy_runs
 
 _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048
 
 
-class StoredRows:
-    """Samples of an array in chunks, or in one piece: gathered if nothing is filtered, else decoded chunk by chunk.
+class ChunkedRows(ABC):
+    """Samples of an array in chunks of equal shape, read chunk by chunk; decoded ones are kept in `cache`."""
+
+    def __init__(self, array: StoredArray, chunk: tuple[int, ...], cache: ChunkCache) -> None:
+        self._array = array
+        self._chunk = chunk
+        self._dtype = array.dtype
+        self._axis = axis = array.arrangement.sample_axis
+        self._cache = cache
+        self._grid = tuple(-(-extent // size) for extent, size in zip(array.shape, chunk, strict=True))
+        self._per_chunk = chunk[axis]
+        self._row_bytes = math.prod(without(chunk, axis)) * array.dtype.itemsize
+        self._chunk_bytes = self._row_bytes * self._per_chunk
+
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
+        for group, members in by_group(indices // self._per_chunk):
+            self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
+
+    @abstractmethod
+    def will_need(self, indices: IndexArray) -> bool:
+        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
+
+    @abstractmethod
+    def fetch(self, indices: IndexArray) -> None:
+        """These samples are to be read now: what is not here is to be fetched together."""
+
+    @abstractmethod
+    def _values(self, number: int) -> AnyArray:
+        """The chunk of this number in the grid, in C order."""
+
+    def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """All chunks that hold samples group * _per_chunk + `within`, side by side."""
+        others, extents = without(self._grid, self._axis), without(self._chunk, self._axis)
+        for beside in itertools.product(*map(range, others)):
+            region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(beside, extents, strict=True))
+            part = rows[(slice(None), *region)]
+            clip = tuple(slice(0, extent) for extent in part.shape[1:])
+            at = (*beside[: self._axis], group, *beside[self._axis :])
+            chunk = self._values(int(np.ravel_multi_index(at, self._grid)))
+            samples = np.moveaxis(chunk, self._axis, 0)[(slice(None), *clip)]
+            if samples[0].nbytes < _FANCY_BELOW_BYTES:
+                part[positions] = samples[within]
+            else:
+                copy_runs(samples, within, positions, part)
+
+    def _numbers(self, indices: IndexArray) -> IndexArray:
+        """The chunks that hold these samples."""
+        numbers = np.arange(math.prod(self._grid)).reshape(self._grid)
+        return numbers.take(np.unique(indices // self._per_chunk), axis=self._axis).ravel()
+
+    def _not_kept(self, numbers: IndexArray) -> IndexArray:
+        return np.array([n for n in numbers.tolist() if self._cache.get(self._key(n)) is None], np.int64)
+
+    def _key(self, number: int) -> tuple[str, str, int]:
+        return self._array.file.path, self._array.name, number
+
+
+class StoredRows(ChunkedRows):
+    """Of an array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
     `layout` is the array's; decoded chunks are kept in `cache`.
     """
 
-    def __init__(self, file: RawFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+    def __init__(self, file: RawFile | RemoteFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+        super().__init__(array, layout.chunk, cache)
         self._file = file
-        self._array = array
         self._layout = layout
-        self._dtype = array.dtype
-        self._axis = axis = array.arrangement.sample_axis
-        self._cache = cache
-        self._grid = tuple(-(-extent // chunk) for extent, chunk in zip(array.shape, layout.chunk, strict=True))
-        self._per_chunk = layout.chunk[axis]
-        self._row_bytes = math.prod(without(layout.chunk, axis)) * array.dtype.itemsize
-        self._chunk_bytes = self._row_bytes * self._per_chunk
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
-        self._rows_lie_whole = not layout.filters and axis == 0 and layout.chunk[1:] == array.shape[1:]
+        self._rows_lie_whole = not layout.filters and self._axis == 0 and layout.chunk[1:] == array.shape[1:]
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
-            if self._in_one_piece and maps(self._row_bytes) and last - first + 1 == len(positions):
+            if self._in_one_piece and self._maps() and last - first + 1 == len(positions):
                 self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
                 return
             offsets = self._offsets(indices)
             if offsets is not None:
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
+        if isinstance(self._file, RemoteFile):
+            if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+                self._convert(self._file, offsets, positions, rows)
+                return
+            self.fetch(indices)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return
-        for group, members in by_group(indices // self._per_chunk):
-            self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
+        super().read(indices, positions, rows)
 
     @cached_property
     def _byte_rows(self) -> Bytes:
@@ -69,6 +126,12 @@ class StoredRows:
             return indices * self._row_bytes + int(self._layout.offsets[0])
         chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
         return None if int(chunks.min()) < 0 else chunks + indices % self._per_chunk * self._row_bytes
+
+    def _convert(self, file: RemoteFile, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Rows in the other byte order, or for memory that is not in one piece."""
+        stored = np.empty((len(offsets), *without(self._array.shape, 0)), self._dtype)
+        file.gather_at(offsets, np.arange(len(offsets)), stored.reshape(len(stored), -1).view(np.uint8))
+        rows[positions] = stored
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Samples are counted by the last axis: neighbours in memory belong to different samples.
@@ -84,32 +147,17 @@ class StoredRows:
             taken = block.reshape(-1, samples).take(indices, axis=1, mode="clip").T
             rows[positions, start : start + step] = taken.reshape(len(indices), len(block), *inner)
 
-    def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """All chunks that hold samples group * _per_chunk + `within`, side by side."""
-        others, extents = without(self._grid, self._axis), without(self._layout.chunk, self._axis)
-        for beside in itertools.product(*map(range, others)):
-            region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(beside, extents, strict=True))
-            part = rows[(slice(None), *region)]
-            clip = tuple(slice(0, extent) for extent in part.shape[1:])
-            samples = self._samples((*beside[: self._axis], group, *beside[self._axis :]))[(slice(None), *clip)]
-            if samples[0].nbytes < _FANCY_BELOW_BYTES:
-                part[positions] = samples[within]
-            else:
-                copy_runs(samples, within, positions, part)
-
-    def _samples(self, at: tuple[int, ...]) -> AnyArray:
-        """The chunk at position `at` of the grid, its sample axis first."""
-        number, layout = int(np.ravel_multi_index(at, self._grid)), self._layout
+    def _values(self, number: int) -> AnyArray:
+        layout = self._layout
         offset = int(layout.offsets[number])
-        chunk: AnyArray
         if offset < 0:
-            chunk = np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        elif self._in_one_piece or (not layout.filters and maps(self._row_bytes)):
-            chunk = self._mapped(offset)
-        else:
-            key = (self._array.file.path, self._array.name, number)
-            chunk = self._cache.get_or_make(key, self._decoded, number, offset)
-        return np.moveaxis(chunk, self._axis, 0)
+            return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
+        if self._in_one_piece or (not layout.filters and self._maps()):
+            return self._mapped(offset)
+        return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
+
+    def _maps(self) -> bool:
+        return isinstance(self._file, RawFile) and maps(self._row_bytes)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
@@ -125,17 +173,21 @@ class StoredRows:
         return data.view(self._dtype).reshape(layout.chunk)
 
     def will_need(self, indices: IndexArray) -> bool:
-        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
-        if self._rows_lie_whole:
-            offsets = self._offsets(indices)
-            if offsets is not None:
-                return self._file.will_need(offsets, self._row_bytes)
-        elif self._in_one_piece:  # each sample is spread over the whole file
+        if self._in_one_piece and self._axis:  # each sample is spread over the whole file
             return True
-        groups, layout = np.unique(indices // self._per_chunk), self._layout
-        offsets = layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
-        stored = offsets >= 0
-        if layout.sizes is None:
-            return self._file.will_need(offsets[stored], self._chunk_bytes)
-        sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
-        return self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))
+        return self._file.will_need(*self._ranges(indices))
+
+    def fetch(self, indices: IndexArray) -> None:
+        if isinstance(self._file, RemoteFile):
+            self._file.fetch(*self._ranges(indices))
+
+    def _ranges(self, indices: IndexArray) -> tuple[IndexArray, IndexArray | int]:
+        """The offsets and sizes of these samples, or of the chunks that hold them; in object storage if not kept."""
+        if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+            return offsets, self._row_bytes
+        layout, wanted = self._layout, self._numbers(indices)
+        wanted = wanted[layout.offsets[wanted] >= 0]
+        if isinstance(self._file, RemoteFile):
+            wanted = self._not_kept(wanted)
+        sizes = self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(np.int64)
+        return layout.offsets[wanted], sizes

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .layout import Chunked, Column, ThroughLibrary
+from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
+from .remote import CONNECTIONS, RemoteStamp
+from .rows import ChunkedRows
 from .runs import require_in_range, split_by_part
 
 
@@ -42,10 +44,20 @@ class StoredSource(Source):
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
         layouts = [array.layout for column in columns.values() for array in column.arrays]
+        self._is_remote = False
+        for array in (array for column in columns.values() for array in column.arrays):
+            if isinstance(array.file, RemoteStamp):
+                self._is_remote = True
+                _require_ranges(array)
+        if self._is_remote:
+            self.rows_at_once = CONNECTIONS
+        in_objects = [layout for layout in layouts if isinstance(layout, ChunkObjects)]
         by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
+        if any(applied.kind == "numcodecs" for layout in in_objects for applied in layout.filters):
+            self.modules += ("numcodecs",)
 
     def __len__(self) -> int:
         return self._samples
@@ -56,8 +68,11 @@ class StoredSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
-        self._announce(indices)
         reading = Reading(self._files)
+        if self._is_remote:
+            self._fetch(indices, reading)
+        else:
+            self._announce(indices)
         for starts, columns in self._together:
             if len(indices) and (joined := self._files.joined(starts, columns)):
                 reading.read_joined(joined, indices, out)
@@ -79,11 +94,21 @@ class StoredSource(Source):
         require_in_range(indices, self._samples)
         self._announce(indices)
 
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+        """These samples are read next: all tops and all files are to be fetched at the same time."""
+        self._files.begin()
+        for starts, columns in self._together:
+            for number, local, _ in split_by_part(starts, indices):
+                for array in (column.arrays[number] for _, column in columns):
+                    reader = reading.get(array.file).reader(array)
+                    if isinstance(reader, ChunkedRows):
+                        reader.fetch(local)
+
     def _announce(self, indices: IndexArray) -> None:
         """Also called by `read`: the first task of a loader was not announced before."""
         self._files.begin()
         announcements = self._files.announcements
-        if not announcements.are_due(indices):
+        if not self._is_remote and not announcements.are_due(indices):
             return
         in_memory = True
         for starts, columns in self._together:
@@ -118,3 +143,13 @@ class StoredSource(Source):
 
     def close(self) -> None:
         self._files.close()
+
+
+def _require_ranges(array: StoredArray) -> None:
+    """Raises SourceError if a sample of `array` is spread over all of its bytes."""
+    axis, layout = array.arrangement.sample_axis, array.layout
+    if axis and isinstance(layout, Chunked) and layout.chunk == array.shape and not layout.filters:
+        raise SourceError(
+            f"{array}: its samples are counted by axis {axis} of an array in one piece, so each of them is spread over "
+            "the whole object; store it with the samples first, or in chunks"
+        )

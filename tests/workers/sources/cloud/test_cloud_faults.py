@@ -1,0 +1,125 @@
+"""Answers that fail, stall, are cut short or come from another object: recovered or named, before the deadline."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ExtraMissing, SourceError
+
+from blobfeed import BatchReader, SampleError
+from tests.support.object_servers import SECRET, Fault, RangeServer
+from tests.support.stored import in_loader, opened, rows_of
+
+SAMPLES = 48
+DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 9000), np.uint8)
+FAULTS: list[Fault] = ["error", "reset", "truncated", "slow", "expired"]
+
+
+@pytest.fixture
+def served(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RangeServer:
+    np.save(tmp_path / "a.npy", DATA)
+    server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "1")
+    return server
+
+
+def labels(reader: BatchReader) -> list[int]:
+    """Which samples came, by their bytes."""
+    numbers = {row.tobytes(): number for number, row in enumerate(DATA)}
+    return [numbers[row.tobytes()] for batch in reader for row in batch["data"]]
+
+
+def reader(server: RangeServer, **further: Any) -> BatchReader:
+    source = {"npy": {"data": server.url("a.npy")}}
+    return BatchReader(source=source, batch_size=8, shuffle=True, epochs=1, num_loaders=2, seed=1, **further)
+
+
+def test_loaders_recover_from_all_that_passes(served: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "30")
+    passing: list[Fault] = ["error", "reset", "truncated", "expired"]
+    served.fault = lambda _path, number: passing[number // 3 % 4] if number % 3 == 0 else None
+    with reader(served) as batches:
+        assert sorted(labels(batches)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "plain"])
+def test_what_does_not_pass_is_named_before_the_deadline(served: RangeServer, fault: Fault, tmp_path: Path) -> None:
+    loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
+    served.fault = lambda _path, _number: fault
+    begun = time.monotonic()
+    with pytest.raises(SourceError, match=r"/a\.npy: ") as caught:
+        rows_of(loader, [5, 40])
+    assert time.monotonic() - begun < 10
+    said = {"expired": "access was refused: status 400", "plain": "range of bytes", "error": "status 503"}
+    assert said.get(fault, "the connection failed or was too slow") in str(caught.value)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    served.fault = lambda _path, _number: None
+    np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])
+
+
+def test_a_store_that_is_down_gets_one_attempt_for_each_further_row(served: RangeServer, tmp_path: Path) -> None:
+    loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
+    served.fault = lambda _path, _number: "error"
+    with pytest.raises(SourceError):
+        rows_of(loader, [5])
+    served.requests.clear()
+    with pytest.raises(SourceError, match="after 1 attempts"):
+        rows_of(loader, [6])
+    assert len(served.requests) == 1
+
+
+@pytest.mark.parametrize("knows_if_match", [True, False])
+def test_an_object_that_is_replaced_ends_the_run(served: RangeServer, knows_if_match: bool) -> None:
+    served.knows_if_match = knows_if_match
+    whole = served.objects["a.npy"]
+    with reader(served) as batches:
+        served.objects["a.npy"] = whole[:-1] + b"?"
+        with pytest.raises(SampleError, match=r"a\.npy.*changed since it was examined"):
+            labels(batches)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://user:AKIA-VERY-SECRET@127.0.0.1/a.npy", "a user name, password or query"),
+        ("https://127.0.0.1/a.npy?X-Amz-Signature=AKIA-VERY-SECRET", "a user name, password or query"),
+        ("nonsense://127.0.0.1/a.npy", "fsspec"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_secrets(url: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=says) as caught:
+        opened("npy", tmp_path, data=url)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"/no\.npy: there is no such object"):
+        opened("npy", tmp_path, data=server.url("no.npy"))
+    server.objects["no.h5"] = b"text"
+    with pytest.raises(SourceError, match="is not an HDF5 file"):
+        opened("hdf5", tmp_path, path=server.url("no.h5"))
+
+
+def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blobfeed.workers.base.extras.find_spec", lambda _name: None)
+    with pytest.raises(ExtraMissing, match=r"reading s3://bucket needs obstore.*blobfeed\[cloud\]"):
+        opened("npy", tmp_path, data="s3://bucket/a.npy")
+    with pytest.raises(ExtraMissing, match=r"source zarr needs zarr.*blobfeed\[zarr\]"):
+        opened("zarr", tmp_path, path="a.zarr")
+
+
+def test_who_reads_no_url_imports_none_of_it() -> None:
+    code = (
+        "import sys; from blobfeed.workers.sources.hdf5.source import HDF5Source;"
+        "import blobfeed.workers.sources.tar.source, blobfeed.workers.sources.stored.npy;"
+        "print({'obstore', 'fsspec', 'boto3', 'zarr', 'numcodecs'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == "set()\n"

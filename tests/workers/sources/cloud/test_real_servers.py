@@ -1,0 +1,128 @@
+"""The same samples through servers of others: moto's S3, nginx if it is installed, and fsspec for other schemes."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SourceError
+
+from blobfeed import BatchReader, SampleError
+from tests.support.object_servers import SECRET, RangeServer, nginx, nginx_program, s3_server
+from tests.support.pictures import encoded, noise
+from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
+
+SAMPLES = 40
+DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 3, 50, 50), np.uint8)
+STORED = {"data": DATA, "label": np.arange(SAMPLES)}
+
+
+def write_h5(path: Path, first: int = 0, stop: int = SAMPLES, **layout: Any) -> bytes:
+    path.parent.mkdir(exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=DATA[first:stop], **layout)
+        file["label"] = STORED["label"][first:stop]
+    return path.read_bytes()
+
+
+def epoch(source: dict[str, Any], **further: Any) -> list[int]:
+    with BatchReader(
+        source=source, batch_size=8, shuffle=True, epochs=1, num_loaders=2, tops=("data", "label"), **further
+    ) as reader:
+        found = [
+            (row, int(label)) for batch in reader for row, label in zip(batch["data"], batch["label"], strict=True)
+        ]
+    for row, label in found:
+        np.testing.assert_array_equal(row, DATA[label])
+    return [label for _, label in found]
+
+
+def test_s3_by_signed_requests_globs_and_a_cache_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server("bucket", monkeypatch) as put:
+        put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
+        put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
+        source = {"hdf5": {"path": "s3://bucket/some dir/part_*.h5"}}
+        assert_delivers(opened("hdf5", tmp_path, ["data", "label"], **source["hdf5"]), STORED, patterns(SAMPLES))
+        cache = {"path": str(tmp_path / "samples.cache"), "size_limit": 1 << 24}
+        first = epoch(source, cache=cache, seed=3)
+        assert sorted(first) == list(range(SAMPLES))
+        assert epoch(source, cache=cache, seed=3) == first
+        loader = in_loader(opened("hdf5", tmp_path, ["data"], **source["hdf5"]))
+        put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", 1, 17))
+        with pytest.raises(SourceError, match=r"part_2\.h5: it was changed"):
+            rows_of(loader, [3])
+        with pytest.raises(SourceError, match="there is no such object"):
+            opened("hdf5", tmp_path, path="s3://bucket/none.h5")
+        with pytest.raises(SourceError, match="no object matches"):
+            opened("hdf5", tmp_path, path="s3://bucket/none_*.h5")
+
+
+def test_credentials_in_the_users_own_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text(f"[mine]\naws_access_key_id = {SECRET}\naws_secret_access_key = x\n")
+    with s3_server("profiled", monkeypatch) as put:
+        put("a.h5", write_h5(tmp_path / "a.h5"))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+        rows = rows_of(opened("hdf5", tmp_path, ["label"], path="s3://profiled/a.h5"), [7])
+        assert rows["label"].tolist() == [7]
+
+
+@pytest.mark.skipif(nginx_program() is None, reason="needs nginx; the other tests have servers of their own")
+def test_nginx(tmp_path: Path) -> None:
+    write_h5(tmp_path / "objects" / "a.h5")
+    with tarfile.open(tmp_path / "objects" / "a.tar", "w") as tar:
+        for number in range(SAMPLES):
+            np.save(tmp_path / "x.npy", DATA[number])
+            tar.add(tmp_path / "x.npy", f"{number}.npy")
+            (tmp_path / "x.cls").write_text(str(number))
+            tar.add(tmp_path / "x.cls", f"{number}.cls")
+    with nginx(tmp_path) as port:
+        address = f"http://127.0.0.1:{port}"
+        assert sorted(epoch({"hdf5": {"path": f"{address}/a.h5"}})) == list(range(SAMPLES))
+        members = {"data": "npy", "label": "cls"}
+        assert sorted(epoch({"tar": {"path": f"{address}/a.tar", "members": members}})) == list(range(SAMPLES))
+        with BatchReader(source={"hdf5": {"path": f"{address}/a.h5"}}, batch_size=8, num_loaders=1) as reader:
+            write_h5(tmp_path / "objects" / "b.h5")
+            (tmp_path / "objects" / "b.h5").replace(tmp_path / "objects" / "a.h5")
+            with pytest.raises(SampleError, match="changed since it was examined"):
+                list(reader)
+
+
+def test_other_schemes_go_through_fsspec(tmp_path: Path) -> None:
+    write_h5(tmp_path / "a.h5")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(tmp_path / "a.h5", "inside/a.h5")
+    assert sorted(epoch({"hdf5": {"path": f"zip://inside/a.h5::{tmp_path}/a.zip"}})) == list(range(SAMPLES))
+    loader = in_loader(opened("hdf5", tmp_path, ["label"], path=f"local://{tmp_path}/a.h5"))
+    write_h5(tmp_path / "a.h5", 1)
+    with pytest.raises(SourceError, match="it was changed"):
+        rows_of(loader, [3])
+
+
+def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:
+    pictures = [noise(8, 9, seed) for seed in range(20)]
+    for number, image in enumerate(pictures):
+        server.objects[f"folder/{number}.png"] = encoded(image, ".png")
+    server.objects["list.txt"] = b"".join(b"%d.png %d\n" % (number, number) for number in range(20))
+    (tmp_path / "list.txt").write_text(
+        "".join(f"{server.url(f'folder/{number}.png')} {number}\n" for number in range(20))
+    )
+    for path, root in ((server.url("list.txt"), server.url("folder")), (str(tmp_path / "list.txt"), "")):
+        source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True}}
+        with BatchReader(source=source, batch_size=5, shuffle=True, epochs=1, num_loaders=2) as reader:
+            batches = [(batch["data"], batch["label"]) for batch in reader]
+        assert sorted(int(label) for _, labels in batches for label in labels) == list(range(20))
+        for rows, labels in batches:
+            for row, label in zip(rows, labels, strict=True):
+                np.testing.assert_array_equal(row.transpose(1, 2, 0), pictures[label])
+    del server.objects["folder/7.png"]
+    source_without = in_loader(opened("image_list", tmp_path, path="list.txt", equal_sizes=True))
+    with pytest.raises(SampleError, match=r"7\.png cannot be read: there is no such object"):
+        rows_of(source_without, [3, 7])

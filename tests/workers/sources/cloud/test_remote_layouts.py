@@ -1,0 +1,154 @@
+"""HDF5 and npy files over HTTP: the same samples as from disk, in every layout and order, by few requests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.sources.stored.object_stores import locate
+from blobfeed.workers.sources.stored.remote import RangeStream, RemoteFile, RemoteStamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.object_servers import RangeServer, range_server
+from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
+from tests.workers.sources.hdf5.layouts import SAMPLES, STORED
+
+
+@pytest.fixture(params=["one by one", "threads"])
+def fetching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the trainer, or as in a loader: another process than the one that examined the file."""
+    if request.param == "threads":
+        numbers = itertools.count(1)
+        monkeypatch.setattr(RemoteStamp, "of", lambda url: _examined_elsewhere(url, -next(numbers)))
+
+
+def _examined_elsewhere(url: str, home: int) -> RemoteStamp:
+    store, key = locate(url)
+    return RemoteStamp(url, *store.size_and_version(key), home)
+
+
+def h5_bytes(path: Path, **datasets: Any) -> bytes:
+    with h5py.File(path, "w") as file:
+        for name, (values, layout) in datasets.items():
+            file.create_dataset(name, data=values, **layout)
+    return path.read_bytes()
+
+
+@pytest.mark.usefixtures("fetching")
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("dtype", ["u1", ">f4"])
+def test_every_layout_gives_the_same_samples_as_from_disk(
+    stored: str, dtype: str, server: RangeServer, tmp_path: Path
+) -> None:
+    layout, _ = STORED[stored]
+    data, label = some_array((SAMPLES, 9, 24, 25), dtype), some_array((SAMPLES,), "<i8", 1)
+    server.objects["a b.h5"] = h5_bytes(tmp_path / "a.h5", data=(data, layout((9, 24, 25))), label=(label, layout(())))
+    source = opened("hdf5", tmp_path, ["data", "label"], path=server.url("a%20b.h5"))
+    assert_delivers(source, {"data": data, "label": label}, patterns(SAMPLES))
+
+
+@pytest.mark.usefixtures("fetching")
+def test_npy_files_and_chunks_that_were_never_written(server: RangeServer, tmp_path: Path) -> None:
+    data = some_array((SAMPLES, 5000), "<i2")
+    np.save(tmp_path / "a.npy", data)
+    server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
+    assert_delivers(opened("npy", tmp_path, data=server.url("a.npy")), {"data": data}, patterns(SAMPLES))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", (SAMPLES, 5000), "u2", chunks=(4, 5000), fillvalue=7)[8:12] = 3
+    data = np.full((SAMPLES, 5000), 7, np.uint16)
+    data[8:12] = 3
+    server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
+    assert_delivers(opened("hdf5", tmp_path, ["data"], path=server.url("a.h5")), {"data": data}, patterns(SAMPLES))
+
+
+@pytest.mark.usefixtures("fetching")
+def test_samples_that_are_data_sets(server: RangeServer, tmp_path: Path) -> None:
+    values = [some_array((number + 1, 3000), "f4", number) for number in range(7)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, value in enumerate(values):
+            file[f"sample_{number}"] = value
+            file[f"sample_{number}"].attrs["y"] = number
+    server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
+    rows = rows_of(in_loader(opened("hdf5_samples", tmp_path, path=server.url("a.h5"), labels=["y"])), [6, 0, 3])
+    assert rows["y"].tolist() == [6, 0, 3]
+    for row, number in enumerate([6, 0, 3]):
+        np.testing.assert_array_equal(rows["data"].get(row), values[number])
+
+
+def test_what_is_asked_for_together_is_fetched_together_and_labels_once(server: RangeServer, tmp_path: Path) -> None:
+    data, label = some_array((64, 40_000), "u1"), np.arange(64)
+    server.objects["a.h5"] = h5_bytes(tmp_path / "a.h5", data=(data, {}), label=(label, {}))
+    source = in_loader(opened("hdf5", tmp_path, ["data", "label"], path=server.url("a.h5")))
+    server.requests.clear()
+    source.will_need(np.array([7, 9, 40]))
+    rows_of(source, [7, 40, 9])
+    # 7 and 9 have a gap that costs less than a request; the labels lie together in one block, here beside a sample.
+    assert len(server.requests) <= 3
+    server.requests.clear()
+    rows_of(source, [20])
+    assert len(server.requests) == 1
+
+
+def test_the_layout_of_an_object_is_read_once(server: RangeServer, tmp_path: Path) -> None:
+    values = some_array((64, 100), "u1")
+    server.objects["a.h5"] = h5_bytes(tmp_path / "a.h5", data=(values, {"chunks": (1, 100), "compression": "gzip"}))
+    asked = []
+    for _ in range(2):
+        server.requests.clear()
+        source = opened("hdf5", tmp_path, ["data"], path=server.url("a.h5"))
+        asked.append(len(server.requests))
+        np.testing.assert_array_equal(rows_of(source, [5])["data"][0], values[5])
+    assert asked[1] < asked[0]
+    server.objects["a.h5"] = h5_bytes(tmp_path / "a.h5", data=(values[:9], {}))
+    assert len(opened("hdf5", tmp_path, ["data"], path=server.url("a.h5"))) == 9
+
+
+def test_a_sample_that_is_spread_over_the_whole_object_is_refused(server: RangeServer, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.asfortranarray(some_array((7, 5), "u1")))
+    server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
+    with pytest.raises(SourceError, match="spread over the whole object"):
+        opened("npy", tmp_path, data=server.url("a.npy"))
+
+
+def test_other_files_are_not_read_by_way_of_an_object(server: RangeServer, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(100))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", (10, 10), "u1", external=[(str(tmp_path / "secret"), 0, 100)])
+        file["linked"] = h5py.ExternalLink(str(tmp_path / "b.h5"), "data")
+    h5_bytes(tmp_path / "b.h5", data=(np.zeros(3), {}))
+    server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
+    for name in ("data", "linked"):
+        with pytest.raises(SourceError):
+            opened("hdf5", tmp_path, [name], path=server.url("a.h5"), allow_external=True)
+
+
+OBJECT = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
+
+
+@given(rows=st.lists(st.integers(0, 299_000), min_size=1, max_size=20), size=st.integers(1, 9000), early=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_any_ranges_are_those_of_the_object(rows: list[int], size: int, early: bool) -> None:
+    size = min(size, 300_000 - max(rows))
+    offsets, positions = np.array(rows), np.random.default_rng(0).permutation(len(rows))
+    with range_server() as server:
+        server.objects["x"] = OBJECT.tobytes()
+        file = RemoteFile(RemoteStamp.of(server.url("x")))
+        if early:
+            file.will_need(offsets, size)
+        out = np.zeros((len(rows), size), np.uint8)
+        file.gather_at(offsets, positions, out)
+        for offset, position in zip(rows, positions, strict=True):
+            assert out[position].tobytes() == OBJECT[offset : offset + size].tobytes()
+        stream = RangeStream(file.stamp)
+        for offset in rows:
+            stream.seek(offset)
+            assert stream.read(size) == OBJECT[offset : offset + size].tobytes()
+        stream.seek(-7, os.SEEK_END)
+        assert stream.read(100) == OBJECT[-7:].tobytes()

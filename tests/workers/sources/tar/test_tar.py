@@ -1,0 +1,205 @@
+"""WebDataset shards by index: grouped by key, decoded by extension, in any order, each sample once, resumable."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
+from blobfeed.workers.base.specs import RaggedRows
+from blobfeed.workers.sources.stored.remote import Stamp
+from blobfeed.workers.sources.tar.index import TarIndex, make_index
+
+from blobfeed import BatchReader
+from tests.support.pictures import decoded, encoded, picture
+from tests.support.stored import in_loader, opened, rows_of
+
+SAMPLES = 23
+SIZE = (16, 24)
+SHAPE = (3, *SIZE)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def members_of(number: int) -> dict[str, bytes]:
+    array = io.BytesIO()
+    np.save(array, np.full(4, number, np.float32))
+    image = np.roll(picture(*SIZE), number, axis=1)
+    return {
+        "png": encoded(image, ".png"),
+        "cls": str(number).encode(),
+        "json": json.dumps({"width": number * 2, "box": [number, 1.5]}).encode(),
+        "npy": array.getvalue(),
+        "bin": bytes(range(number + 1)),
+    }
+
+
+def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def write_shard(path: Path, numbers: Iterable[int]) -> Path:
+    return write_tar(path, [(f"some.dir/{n:06d}.{ext}", data) for n in numbers for ext, data in members_of(n).items()])
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    write_shard(tmp_path / "train-2.tar", range(10))
+    write_shard(tmp_path / "train-10.tar", range(10, SAMPLES))
+    return tmp_path
+
+
+def image(number: int) -> Any:
+    return decoded(members_of(number)["png"]).transpose(2, 0, 1)
+
+
+def test_members_are_decoded_by_their_extensions_in_any_order(shards: Path) -> None:
+    source = in_loader(opened("tar", shards, path="train-*.tar", new_height=SIZE[0], new_width=SIZE[1]))
+    assert len(source) == SAMPLES
+    assert {name: str(spec) for name, spec in source.specs.items()} == {
+        "png": "(3, 16, 24) uint8",
+        "cls": "() int64",
+        "json": f"() bytes{8 * len(members_of(22)['json'])}",
+        "npy": "(4,) float32",
+        "bin": "up to (23,) uint8",
+    }
+    wanted = [22, 0, 9, 10, 9]
+    source.will_need(np.array(wanted))
+    rows = rows_of(source, wanted)
+    assert rows["cls"].tolist() == wanted
+    assert rows["npy"][:, 0].tolist() == wanted
+    assert [json.loads(text)["width"] for text in rows["json"].tolist()] == [number * 2 for number in wanted]
+    assert isinstance(rows["bin"], RaggedRows)
+    for row, number in enumerate(wanted):
+        np.testing.assert_array_equal(rows["png"][row], image(number))
+        assert rows["bin"].get(row).tobytes() == bytes(range(number + 1))
+
+
+def test_tops_are_extensions_alternatives_and_keys_of_json(shards: Path) -> None:
+    source = opened(
+        "tar",
+        shards,
+        ["box", "label", "data"],
+        path=["train-2.tar"],
+        members={"data": "jpg;png", "label": ".CLS", "box": "json:box"},
+        equal_sizes=True,
+        limit=7,
+    )
+    rows = rows_of(source, [6, 2])
+    assert len(source) == 7
+    assert rows["box"].tolist() == [[6.0, 1.5], [2.0, 1.5]]
+    assert rows["label"].tolist() == [6, 2]
+    np.testing.assert_array_equal(rows["data"][1], image(2))
+
+
+def labels_of(batches: Iterable[Any]) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+def test_a_shuffled_epoch_has_each_sample_once_and_goes_on_where_it_was_left(shards: Path) -> None:
+    given: dict[str, Any] = {
+        "source": {"tar": {"path": str(shards / "train-*.tar"), "members": {"label": "cls", "data": "npy"}}},
+        "batch_size": 5,
+        "shuffle": True,
+        "epochs": 1,
+        "last_batch": "partial",
+        "num_loaders": 2,
+        "seed": 3,
+    }
+    with BatchReader(**given) as reader:
+        whole = labels_of(reader)
+    assert sorted(whole) == list(range(SAMPLES))
+    assert whole != sorted(whole)
+    with BatchReader(**given) as reader:
+        batches = iter(reader)
+        begun = labels_of([next(batches), next(batches)])
+        state = reader.state_dict()
+    with BatchReader(**given) as reader:
+        reader.load_state_dict(state)
+        assert begun + labels_of(reader) == whole
+
+
+def test_the_index_is_kept_until_the_file_changes(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def noted(stamp: Stamp) -> TarIndex:
+        looked.append(stamp.path)
+        return make_index(stamp)
+
+    monkeypatch.setattr("blobfeed.workers.sources.tar.source.make_index", noted)
+    options: dict[str, Any] = {"path": "train-2.tar", "members": {"label": "cls"}}
+    for _ in range(2):
+        opened("tar", shards, **options)
+    assert len(looked) == 1
+    write_shard(shards / "train-2.tar", range(3))
+    assert len(opened("tar", shards, **options)) == 3
+    (kept,) = (path for path in (shards / "cache" / "blobfeed").iterdir() if path.stat().st_size < 500)
+    kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    assert len(opened("tar", shards, **options)) == 3
+    assert len(looked) == 3
+
+
+def test_a_long_name_and_a_folder_are_what_they_are(tmp_path: Path) -> None:
+    folder = tarfile.TarInfo("a")
+    folder.type = tarfile.DIRTYPE
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(folder)
+        for number in range(2):
+            entry = tarfile.TarInfo(f"a/{'ü' * 150}{number}.left.cls")
+            entry.size = 1
+            tar.addfile(entry, io.BytesIO(b"%d" % number))
+    source = opened("tar", tmp_path, path="a.tar", members={"label": "left.cls"})
+    assert rows_of(source, [1, 0])["label"].tolist() == [1, 0]
+    assert source.where(1).endswith("ü1")
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "says"),
+    [
+        ([("a.cls", b"1"), ("b.txt", b"x")], {"members": {"y": "cls"}}, "1 of 2 samples have no member .cls"),
+        ([("a.cls", b"1"), ("a.cls", b"2")], {}, "has two members 'cls'"),
+        ([], {}, "no samples"),
+        ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
+        ([("a.npy", b"1")], {}, "cannot be decoded"),
+    ],
+)
+def test_what_is_wrong_is_said_at_the_start(
+    members: Sequence[tuple[str, bytes]], options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    write_tar(tmp_path / "a.tar", members)
+    with pytest.raises((SourceError, ParameterError, SampleError), match=says):
+        opened("tar", tmp_path, path="a.tar", **options)
+
+
+def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
+    path = shards / "train-2.tar"
+    whole = path.read_bytes()
+    for damaged in (whole[:3000], b"", b"x" * 600):
+        path.write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"cut short|unexpected end|damaged|cannot be read as a tar file"):
+            opened("tar", shards, path="train-2.tar", members={"label": "cls"})
+    second = whole.index(b"some.dir/000001")
+    path.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
+    with pytest.raises(SourceError, match=f"damaged at byte {second}"):
+        opened("tar", shards, path="train-2.tar", members={"label": "cls"})
+
+
+def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")])
+    source = opened("tar", tmp_path, path="a.tar")
+    with pytest.raises(SampleError, match=r"a\.tar:b\.cls cannot be decoded"):
+        rows_of(source, [0, 1])

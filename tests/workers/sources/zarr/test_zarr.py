@@ -1,0 +1,165 @@
+"""zarr of both versions, with and without shards, on disk and over HTTP: what the zarr library wrote, in any order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numcodecs  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import zarr
+from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.sources.stored.remote import RemoteStamp
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+
+from blobfeed import BatchReader
+from tests.support.object_servers import RangeServer, range_server
+from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
+
+SAMPLES = 41
+SHAPE = (SAMPLES, 6, 5)
+
+# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
+zarr.create_array({}, shape=(1,), dtype="u1")
+
+WRITTEN: dict[str, dict[str, Any]] = {
+    "v3": {"chunks": (4, 6, 5)},
+    "v3, tiles, not compressed": {"chunks": (4, 4, 3), "compressors": None},
+    "v3, transposed, gzip, checksum": {
+        "chunks": (5, 4, 3),
+        "filters": [TransposeCodec(order=(2, 0, 1))],
+        "compressors": [GzipCodec(level=1), Crc32cCodec()],
+    },
+    "v3, big-endian, dots": {
+        "chunks": (7, 6, 5),
+        "serializer": BytesCodec(endian="big"),
+        "chunk_key_encoding": {"name": "v2", "separator": "."},
+    },
+    "v3, shards": {"chunks": (2, 3, 5), "shards": (8, 6, 5), "compressors": [ZstdCodec()]},
+    "v3, shards with their index first": {
+        "chunks": (8, 6, 5),
+        "serializer": ShardingCodec(chunk_shape=(4, 2, 5), index_location="start", index_codecs=[BytesCodec()]),
+        "compressors": None,
+    },
+    "v2": {"zarr_format": 2, "chunks": (4, 6, 5)},
+    "v2, Fortran's order, slashes": {
+        "zarr_format": 2,
+        "chunks": (4, 4, 3),
+        "order": "F",
+        "chunk_key_encoding": {"name": "v2", "separator": "/"},
+        "filters": [numcodecs.Delta("f4")],
+        "compressors": numcodecs.LZ4(),
+    },
+}
+
+
+@pytest.fixture(params=["disk", "http", "http, threads"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Where the array `tmp_path/a.zarr` is read from."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "disk":
+        yield lambda: str(tmp_path / "a.zarr")
+        return
+    if request.param == "http, threads":
+        stamp_of = RemoteStamp.of
+        monkeypatch.setattr(
+            RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
+        )
+    with range_server() as server:
+        yield lambda: publish(server, tmp_path)
+
+
+def publish(server: RangeServer, folder: Path) -> str:
+    for path in (folder / "a.zarr").rglob("*"):
+        if path.is_file():
+            server.objects[str(path.relative_to(folder))] = path.read_bytes()
+    return server.url("a.zarr")
+
+
+def write(folder: Path, name: str, values: Any, **how: Any) -> None:
+    how = {"zarr_format": 3, **how}
+    group = zarr.open_group(folder / "a.zarr", mode="a", zarr_format=how.pop("zarr_format"))
+    group.create_array(name, shape=values.shape, dtype=values.dtype, **how)[...] = values
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+def test_what_the_library_wrote_is_delivered_in_any_order(how: str, place: Any, tmp_path: Path) -> None:
+    data, label = some_array(SHAPE, "f4"), some_array((SAMPLES,), "i8", 1)
+    write(tmp_path, "data", data, **WRITTEN[how])
+    write(tmp_path, "label", label, chunks=(10,), zarr_format=WRITTEN[how].get("zarr_format", 3))
+    source = opened("zarr", tmp_path, ["data", "label"], path=place())
+    assert_delivers(source, {"data": data, "label": label}, patterns(SAMPLES))
+
+
+def test_chunks_and_shards_that_were_never_written_have_the_fill_value(place: Any, tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    group.create_array("data", shape=(20, 3), chunks=(2, 3), shards=(10, 3), dtype="i2", fill_value=7)[0:2] = 1
+    group.create_array("label", shape=(20,), chunks=(4,), dtype="i8", fill_value=9)
+    rows = rows_of(in_loader(opened("zarr", tmp_path, path=place())), [0, 5, 19])
+    assert rows["data"].tolist() == [[1] * 3, [7] * 3, [7] * 3]
+    assert rows["label"].tolist() == [9, 9, 9]
+
+
+def test_an_epoch_shuffled_by_chunks_has_each_sample_once(place: Any, tmp_path: Path) -> None:
+    write(tmp_path, "data", np.arange(SAMPLES * 2000, dtype="i4").reshape(SAMPLES, 2000), chunks=(4, 2000))
+    source = {"zarr": {"path": place()}}
+    with BatchReader(
+        source=source, tops=("data",), batch_size=8, shuffle="chunk", epochs=1, last_batch="partial", num_loaders=2
+    ) as reader:
+        found = [int(row[0]) // 2000 for batch in reader for row in batch["data"]]
+    assert sorted(found) == list(range(SAMPLES))
+    assert found != sorted(found)
+
+
+def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> None:
+    values = some_array((5, 6, 3, 7), "u1")
+    write(tmp_path, "x", values, chunks=(5, 6, 3, 2))
+    path = str(tmp_path / "a.zarr" / "x")
+    source = opened("zarr", tmp_path, ["data"], path=[path, path], dims=["h", "w", "c", "n"], limit=9)
+    assert source.chunk_samples == 2
+    assert_delivers(source, {"data": np.concatenate([values.transpose(3, 2, 0, 1)] * 2)[:9]}, [[8, 0, 7, 6]])
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5), compressors=[ZstdCodec(), Crc32cCodec()])
+    chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
+    source = opened("zarr", tmp_path, ["data"], path="a.zarr")
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
+    with pytest.raises(SourceError, match=r"data: chunk \(1, 0, 0\): the checksum is"):
+        rows_of(source, [5])
+    assert rows_of(source, [3])["data"].shape == (1, 6, 5)
+
+
+def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, "data", some_array(SHAPE, "f4"), **WRITTEN["v3, shards"])
+    source = opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=0)
+    rows_of(source, [0])
+    shard = tmp_path / "a.zarr" / "data" / "c" / "0" / "0" / "0"
+    copy = shard.with_name("copy")
+    copy.write_bytes(shard.read_bytes())
+    os.replace(copy, shard)  # noqa: PTH105
+    with pytest.raises(SourceError, match="changed since its index was read"):
+        rows_of(source, [0])
+
+
+def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
+    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
+    with pytest.raises(SourceError, match=r"there is no array .*a\.zarr/label"):
+        opened("zarr", tmp_path, path="a.zarr")
+    with pytest.raises(ParameterError, match="dims"):
+        opened("zarr", tmp_path, ["data"], path="a.zarr", dims=["n", "h"])
+    document = tmp_path / "a.zarr" / "data" / "zarr.json"
+    whole = json.loads(document.read_text())
+    nested = {"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 6, 5], "codecs": [], "index_codecs": []}}
+    for codecs in ([{"name": "unheard-of"}], [*whole["codecs"], nested]):
+        document.write_text(json.dumps({**whole, "codecs": codecs}))
+        with pytest.raises(SourceError, match=r"a\.zarr/data"):
+            opened("zarr", tmp_path, ["data"], path="a.zarr")
+    document.write_text("{")
+    with pytest.raises(SourceError, match="cannot be understood"):
+        opened("zarr", tmp_path, ["data"], path="a.zarr")

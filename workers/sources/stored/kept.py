@@ -1,0 +1,70 @@
+"""Indices of files that cost some time to make: kept below the user's cache folder for the next run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+import numpy as np
+
+_VERSION = 1
+_CHECKSUM_BYTES = 16
+
+_Index = TypeVar("_Index")
+_log = logging.getLogger("blobfeed")
+
+
+def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None]) -> _Index | None:
+    """What `make` gives, or what an earlier process kept under the same `made_from`, by its `repr`.
+
+    A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
+    depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
+    """
+    name = hashlib.sha256(repr((_VERSION, kind.__qualname__, made_from)).encode()).hexdigest()
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"
+    try:
+        content = path.read_bytes()
+        if checksum(content[_CHECKSUM_BYTES:]) == content[:_CHECKSUM_BYTES]:
+            return msgspec.msgpack.decode(content[_CHECKSUM_BYTES:], type=kind, dec_hook=as_was)
+        _log.warning("the index %s is damaged and is made again", path)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("the index %s cannot be read and is made again: %s", path, error)
+    index = make()
+    if index is None:
+        return None
+    stored = msgspec.msgpack.encode(index, enc_hook=plain)
+    temporary = path.with_name(f".{name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(checksum(stored) + stored)
+        temporary.replace(path)
+    except OSError as error:
+        _log.warning("the index %s cannot be kept: %s", path, error.strerror)
+    return index
+
+
+def checksum(stored: bytes | memoryview) -> bytes:
+    """Of what is kept: damage on the disk must not become other samples."""
+    return hashlib.blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def plain(value: Any) -> Any:
+    """What msgpack does not know, an array or a type, by what it does know."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return np.dtype(value).str
+
+
+def as_was(kind: type, stored: Any) -> Any:
+    """The array or the type, whichever `kind` says, that `plain` gave as `stored`."""
+    if get_origin(kind) is np.dtype:
+        return np.dtype(stored)
+    dtype, shape, content = stored
+    return np.frombuffer(content, dtype).reshape(shape)

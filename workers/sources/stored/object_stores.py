@@ -1,0 +1,318 @@
+"""Objects in object storage, read by byte ranges: retried with back-off up to a deadline, and never a changed one.
+
+obstore speaks S3's, Google's and Azure's protocols and plain HTTP; whatever else fsspec knows is read through that.
+All retries are made here and none by the libraries, so that one deadline holds for all of them. An error's own text is
+never passed on: a store's answer may quote the key that it refuses, and a URL may carry a signature.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import random
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from ...base.errors import BlobfeedError, SourceError
+from ...base.extras import need
+
+_OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_DEADLINE_S = 60.0
+_ANSWER_S = 20.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_GAVE_UP_FOR_S = 10.0
+"""How long a store that did not answer up to the deadline gets a single attempt: a task's rows are tried one by one."""
+
+_Answer = TypeVar("_Answer")
+
+
+def deadline_s() -> float:
+    """How long one read may take with all its retries."""
+    return float(os.environ.get("BLOBFEED_CLOUD_DEADLINE_S", _DEADLINE_S))
+
+
+class Gone(BlobfeedError):
+    """There is no such object."""
+
+
+class _Refused(BlobfeedError):
+    """The store does not accept the credentials, or wants some."""
+
+
+class _Final(BlobfeedError):
+    """No repetition would help."""
+
+
+class ObjectStore(ABC):
+    """One bucket or one host. `root`: its URL; keys are counted from there."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._gave_up = float("-inf")
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        """Bytes of the object, and what changes whenever it does; raises SourceError."""
+        return self._persist(key, lambda: self._look(key))
+
+    def get(self, key: str, start: int, stop: int, version: str) -> memoryview:
+        """Bytes [start, stop) of the object; raises SourceError, also if it is not of this version any more."""
+        return self._persist(key, lambda: self._get(key, start, stop, version))
+
+    def get_whole(self, key: str) -> memoryview | None:
+        """All bytes of the object, None if there is none; raises SourceError."""
+        with suppress(Gone):
+            return self._persist(key, lambda: self._get_whole(key), may_lack=True)
+        return None
+
+    def get_end(self, key: str, size: int) -> tuple[memoryview, str] | None:
+        """The last `size` bytes of the object and its version, None if there is none; raises SourceError."""
+        with suppress(Gone):
+            return self._persist(key, lambda: self._get_end(key, size), may_lack=True)
+        return None
+
+    def matching(self, pattern: str) -> list[str]:
+        """Keys that match the glob `pattern`; raises SourceError."""
+        prefix = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
+        return fnmatch.filter(self._persist(pattern, lambda: self._list(prefix)), pattern)
+
+    @abstractmethod
+    def _look(self, key: str) -> tuple[int, str]: ...
+
+    @abstractmethod
+    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview: ...
+
+    @abstractmethod
+    def _get_whole(self, key: str) -> memoryview: ...
+
+    @abstractmethod
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]: ...
+
+    @abstractmethod
+    def _list(self, prefix: str) -> list[str]: ...
+
+    @abstractmethod
+    def _named(self, error: Exception) -> Exception:
+        """What a library's exception means: Gone, _Refused, _Final or, if another attempt may help, anything else."""
+
+    @abstractmethod
+    def _renew(self) -> None:
+        """Look for credentials again."""
+
+    def _persist(self, key: str, attempt: Callable[[], _Answer], *, may_lack: bool = False) -> _Answer:
+        begun, attempts, pause, renewed = time.monotonic(), 0, _FIRST_PAUSE_S, False
+        limit = 0.0 if begun - self._gave_up < _GAVE_UP_FOR_S else deadline_s()
+        url = f"{self._root}/{key}"
+        while True:
+            attempts += 1
+            try:
+                return attempt()
+            except SourceError:
+                raise
+            except Exception as error:
+                trouble = self._named(error)
+            if isinstance(trouble, Gone) and may_lack:
+                raise trouble from None
+            if isinstance(trouble, Gone | _Final):
+                raise SourceError(f"{url}: {trouble}") from None
+            if isinstance(trouble, _Refused):
+                if renewed:
+                    raise SourceError(
+                        f"{url}: {trouble}; renew the credentials, where the store's own tools look for them"
+                    ) from None
+                self._renew()
+                renewed = True
+                continue
+            waited = time.monotonic() - begun
+            if waited + pause > limit:
+                self._gave_up = time.monotonic()
+                raise SourceError(
+                    f"{url}: {trouble}; given up after {attempts} attempts in {waited:.1f} s (the deadline is "
+                    f"{deadline_s():g} s, set by BLOBFEED_CLOUD_DEADLINE_S)"
+                ) from None
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+class _Obstore(ObjectStore):
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._renew()
+
+    def _renew(self) -> None:
+        # Of the environment obstore takes only what AWS_ENDPOINT_URL says, and refuses http:// in there.
+        plain = self._root.startswith("http:") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
+        from obstore import store
+
+        timeout = timedelta(seconds=min(_ANSWER_S, deadline_s()))
+        options: dict[str, Any] = {"timeout": timeout, "connect_timeout": timeout}
+        if plain:
+            options["allow_http"] = True
+        further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
+        from_url: Any = store.from_url  # its types tell the vendors apart
+        self._store: Any = from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
+
+    def _aws_profile(self) -> object | None:
+        """The credentials of ~/.aws by way of boto3, if they are not in the environment: obstore does not read them."""
+        if not self._root.startswith("s3") or not {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"}.isdisjoint(os.environ):
+            return None
+        try:
+            import boto3  # type: ignore[import-untyped]
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ImportError:
+            return None
+        session = boto3.Session()
+        return Boto3CredentialProvider(session) if session.get_credentials() else None
+
+    def _look(self, key: str) -> tuple[int, str]:
+        import obstore
+
+        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges.
+        meta = obstore.get(self._store, key, options={"range": (0, 1)}).meta
+        return meta["size"], _version(meta)
+
+    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:
+        import obstore
+
+        options: Any = {"range": (start, stop)}
+        if version.startswith(('"', "W/")):
+            options["if_match"] = version
+        result = obstore.get(self._store, key, options=options)
+        found = _version(result.meta)
+        if found != version:  # not every server knows If-Match
+            raise _changed(f"{self._root}/{key}", version, found)
+        data = memoryview(result.bytes())
+        if len(data) != stop - start:
+            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
+        return data
+
+    def _get_whole(self, key: str) -> memoryview:
+        import obstore
+
+        return memoryview(obstore.get(self._store, key).bytes())
+
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
+        import obstore
+
+        result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        return memoryview(result.bytes()), _version(result.meta)
+
+    def _list(self, prefix: str) -> list[str]:
+        import obstore
+
+        return [meta["path"] for page in obstore.list(self._store, prefix or None) for meta in page]
+
+    def _named(self, error: Exception) -> Exception:
+        from obstore import exceptions
+
+        text = str(error)
+        status = re.search(r"status code: (\d{3})", text)
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        said = f"status {status[1]}" if status else "the connection failed or was too slow"
+        said += f" ({code[1]})" if code else ""
+        if isinstance(error, exceptions.NotFoundError) or (status and status[1] == "404"):
+            return Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
+        if isinstance(error, exceptions.PreconditionError):
+            return _Final("it was changed since it was examined; start the training again, on objects that stay")
+        refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        if refused or (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
+            return _Refused(f"access was refused: {said if status else 'no credentials were found'}")
+        if isinstance(error, exceptions.NotSupportedError) or "Range" in text:
+            return _Final("the server does not answer requests for a range of bytes")
+        if status and status[1].startswith("4") and status[1] not in ("408", "429"):
+            return _Final(said)
+        # An OSError or ConnectionError of our own says nothing secret; a library's text may.
+        return ConnectionError(str(error) if isinstance(error, ConnectionError) else said)
+
+
+class _Fsspec(ObjectStore):
+    """Any other scheme, chained URLs included (zip://…::…). `root` is the scheme with the slashes, keys the rest."""
+
+    def _opened(self, key: str) -> tuple[Any, str]:
+        import fsspec  # type: ignore[import-untyped]
+
+        found: tuple[Any, str] = fsspec.core.url_to_fs(f"{self._root}/{key}")
+        return found
+
+    def _renew(self) -> None:
+        import fsspec
+
+        fsspec.AbstractFileSystem.clear_instance_cache()
+
+    def _look(self, key: str) -> tuple[int, str]:
+        system, path = self._opened(key)
+        info = system.info(path)
+        named = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
+        return int(info["size"]), repr([(name, info[name]) for name in named if name in info])
+
+    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:
+        system, path = self._opened(key)
+        data = memoryview(system.cat_file(path, start, stop))
+        found = self._look(key)[1]
+        if found != version:
+            raise _changed(f"{self._root}/{key}", version, found)
+        if len(data) != stop - start:
+            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
+        return data
+
+    def _get_whole(self, key: str) -> memoryview:
+        system, path = self._opened(key)
+        return memoryview(system.cat_file(path))
+
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
+        system, path = self._opened(key)
+        return memoryview(system.cat_file(path, start=-size)), self._look(key)[1]
+
+    def _list(self, prefix: str) -> list[str]:
+        system, path = self._opened(prefix)
+        names: list[str] = system.find(path)
+        return [f"{prefix}{name.partition(path)[2]}" for name in names]
+
+    def _named(self, error: Exception) -> Exception:
+        if isinstance(error, FileNotFoundError | KeyError):
+            return Gone("there is no such object")
+        if isinstance(error, PermissionError):
+            return _Refused("access was refused")
+        if isinstance(error, ValueError | ImportError | NotImplementedError):
+            return _Final(f"fsspec cannot read it ({type(error).__name__})")
+        return ConnectionError(f"reading it through fsspec failed ({type(error).__name__})")
+
+
+def _version(meta: Any) -> str:
+    return str(meta["e_tag"] or f"modified {meta['last_modified'].isoformat()}, {meta['size']} bytes")
+
+
+def _changed(url: str, version: str, found: str) -> SourceError:
+    return SourceError(
+        f"{url}: it was changed since it was examined (its version was {version} then and is {found} now); start the "
+        "training again, on objects that stay"
+    )
+
+
+def locate(url: str) -> tuple[ObjectStore, str]:
+    """The store of `url` and the key in there; raises SourceError for a URL that cannot be read, ExtraMissing."""
+    parts = urlsplit(url)
+    if parts.scheme not in _OBSTORE_SCHEMES or "::" in url:
+        need("fsspec", f"{parts.scheme}://")
+        return _store(_Fsspec, f"{parts.scheme}:/", os.getpid()), url.partition(":/")[2].removeprefix("/")
+    need("obstore", f"reading {parts.scheme}://{parts.hostname}")
+    secret = parts.username or (parts.query and parts.scheme.startswith("http"))
+    if secret and not parts.scheme.startswith("ab"):  # az and abfs name a container before the @
+        raise SourceError(
+            f"{parts.scheme}://{parts.hostname}{parts.path}: a user name, password or query in a URL is not read: give "
+            "credentials as the store's own tools take them"
+        )
+    key = unquote(parts.path) if parts.scheme.startswith("http") else url.partition("://")[2].partition("/")[2]
+    return _store(_Obstore, f"{parts.scheme}://{parts.netloc}", os.getpid()), key.lstrip("/")
+
+
+@functools.cache
+def _store(kind: type[ObjectStore], root: str, _process: int) -> ObjectStore:
+    """One for each process: a forked copy would wait for threads that only its parent has."""
+    return kind(root)

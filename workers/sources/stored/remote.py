@@ -1,0 +1,323 @@
+"""A file in object storage, with the same methods as one on disk: what is asked of it together is fetched together.
+
+    offsets → ranges not yet under way → merged (a small gap costs less than a request) → threads of this process
+            → each range's bytes are copied to the rows that they belong to
+
+A loader waits for the network and does not compute, so threads are enough: obstore holds no lock of Python's while it
+waits. In the process that examined the file, usually the trainer, no thread is started: there ranges come one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...base.paths import is_url
+from ...base.specs import IndexArray
+from .file import Bytes, FileStamp, RawFile
+from .lru import RecentlyUsed
+from .object_stores import locate
+
+CONNECTIONS = 32
+"""Requests of one loader at a time, and samples in a task: each loader has another such task announced."""
+
+_GAP_BYTES = 1 << 16
+_LARGEST_REQUEST = 8 << 20
+_SMALL_ROW = 4096
+_BLOCK_BYTES = 1 << 15
+_BLOCKS_KEPT_BYTES = 32 << 20
+_ANNOUNCED_BYTES = 64 << 20
+_FORGOTTEN_AFTER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStamp:
+    """An object as it was when it was examined; each answer says which version it is of. `version`: its ETag."""
+
+    path: str
+    size: int
+    version: str
+    home: int = field(default_factory=os.getpid, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, url: str) -> RemoteStamp:
+        store, key = locate(url)
+        return cls(url, *store.size_and_version(key))
+
+    def require_unchanged(self, descriptor: int | None = None) -> None:
+        """Does nothing: every answer was compared already."""
+
+
+Stamp = FileStamp | RemoteStamp
+
+
+def stamp_of(path: str) -> Stamp:
+    """The file or object at `path` as it is now; raises OSError, SourceError."""
+    return RemoteStamp.of(path) if is_url(path) else FileStamp.of(path)
+
+
+def open_raw(stamp: Stamp) -> RawFile | RemoteFile:
+    """The bytes of what was examined; raises SourceError."""
+    return RemoteFile(stamp) if isinstance(stamp, RemoteStamp) else RawFile(stamp)
+
+
+@dataclass(slots=True)
+class _Range:
+    """Bytes from `start` on that are under way or here. `call`: the number of the call of `read` that asked for it."""
+
+    start: int
+    answer: Future[memoryview]
+    call: int
+
+
+class RemoteFile:
+    """An object whose bytes are read at offsets; raises SourceError if it is not what was examined."""
+
+    descriptor = -1
+
+    def __init__(self, stamp: RemoteStamp) -> None:
+        self.stamp = stamp
+        self._store, self._key = locate(stamp.path)
+        self._ranges: dict[tuple[int, int], _Range] = {}
+        self._blocks = _kept_blocks(os.getpid())
+        self._threads = threads(os.getpid()) if os.getpid() != stamp.home else None
+        self._call = 0
+
+    def close(self) -> None:
+        """Let go of what was fetched."""
+        self._ranges.clear()
+
+    def mapped(self) -> memoryview:
+        raise NotImplementedError(f"{self.stamp.path} is in object storage, and was to be mapped")
+
+    def require_intact(self) -> None:
+        """A call of `read` begins: what was announced and never asked for is forgotten."""
+        self._call += 1
+        for wanted in [w for w, found in self._ranges.items() if found.call < self._call - _FORGOTTEN_AFTER]:
+            del self._ranges[wanted]
+
+    def read(self, offset: int, size: int) -> Bytes:
+        """`size` bytes from `offset` on."""
+        return np.frombuffer(self._take([(offset, size)])[0], np.uint8)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on."""
+        buffer[:] = self._take([(offset, len(buffer))])[0]
+
+    copy_into = read_into
+
+    def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
+        """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
+        row_bytes, target = rows.shape[1], rows.data.cast("B")
+        if row_bytes <= _SMALL_ROW:
+            blocks = self._read_blocks(offsets, row_bytes)
+            for offset, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
+                _copy_from_blocks(blocks, offset, target[to : to + row_bytes])
+            return
+        wanted = [(offset, row_bytes) for offset in offsets.tolist()]
+        self.fetch(offsets, row_bytes)
+        for (offset, _), to in zip(wanted, (positions * row_bytes).tolist(), strict=True):
+            target[to : to + row_bytes] = self._bytes_of((offset, row_bytes))
+        self._drop(wanted)
+
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
+        """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
+        if sum(size for _, size in self._ranges) < _ANNOUNCED_BYTES:
+            self.fetch(offsets, sizes)
+        return False
+
+    def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
+        """Start fetching these bytes, as far as they are not under way."""
+        if isinstance(sizes, int) and sizes <= _SMALL_ROW:
+            offsets, sizes = self._missing_blocks(offsets, sizes)
+        pairs = zip(offsets.tolist(), np.broadcast_to(sizes, offsets.shape).tolist(), strict=True)
+        wanted = sorted({pair for pair in pairs if pair[1] and pair not in self._ranges})
+        for group in _merged(wanted):
+            start, stop = group[0][0], max(offset + size for offset, size in group)
+            found = _Range(start, self._ask(start, stop), self._call)
+            self._ranges.update(dict.fromkeys(group, found))
+
+    def _ask(self, start: int, stop: int) -> Future[memoryview]:
+        ask = functools.partial(self._store.get, self._key, start, stop, self.stamp.version)
+        if self._threads is not None:
+            return self._threads.submit(ask)
+        done: Future[memoryview] = Future()
+        try:
+            done.set_result(ask())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _take(self, wanted: list[tuple[int, int]]) -> list[memoryview]:
+        """The bytes of each (offset, size), which are then forgotten here."""
+        self.fetch(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]))
+        taken = [self._bytes_of(pair) for pair in wanted]
+        self._drop(wanted)
+        return taken
+
+    def _bytes_of(self, wanted: tuple[int, int]) -> memoryview:
+        offset, size = wanted
+        if not size:
+            return memoryview(b"")
+        found = self._ranges[wanted]
+        try:
+            # Each attempt and all of them together have their deadlines, so this ends.
+            data = found.answer.result()
+        except Exception:
+            self._ranges.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
+        return data[offset - found.start : offset - found.start + size]
+
+    def _drop(self, wanted: Iterable[tuple[int, int]]) -> None:
+        for pair in wanted:
+            self._ranges.pop(pair, None)
+
+    # ---- small rows, such as labels: whole blocks are kept, since the next ones lie beside them
+
+    def _missing_blocks(self, offsets: IndexArray, row_bytes: int) -> tuple[IndexArray, IndexArray]:
+        ends = offsets + (row_bytes - 1)
+        wanted = np.union1d(offsets // _BLOCK_BYTES, ends // _BLOCK_BYTES).tolist()
+        missing = [number for number in wanted if self._blocks.get((self.stamp, number)) is None]
+        starts = np.array(missing, np.int64) * _BLOCK_BYTES
+        return starts, np.minimum(self.stamp.size - starts, _BLOCK_BYTES)
+
+    def _read_blocks(self, offsets: IndexArray, row_bytes: int) -> dict[int, memoryview]:
+        starts, sizes = self._missing_blocks(offsets, row_bytes)
+        missing = (starts // _BLOCK_BYTES).tolist()
+        blocks = dict(zip(missing, self._take(list(zip(starts.tolist(), sizes.tolist(), strict=True))), strict=True))
+        wanted = np.union1d(offsets // _BLOCK_BYTES, (offsets + row_bytes - 1) // _BLOCK_BYTES).tolist()
+        for number in wanted:
+            # A copy, since it is part of an answer that would be kept as a whole.
+            blocks[number] = self._blocks.get_or_make((self.stamp, number), _copy, blocks.get(number))
+        return blocks
+
+
+def _copy(block: memoryview) -> memoryview:
+    return memoryview(bytes(block))
+
+
+def _copy_from_blocks(blocks: dict[int, memoryview], offset: int, target: memoryview) -> None:
+    filled = 0
+    while filled < len(target):
+        number, within = divmod(offset + filled, _BLOCK_BYTES)
+        part = blocks[number][within : within + len(target) - filled]
+        target[filled : filled + len(part)] = part
+        filled += len(part)
+
+
+def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Sorted (offset, size) in groups that one request each fetches."""
+    group: list[tuple[int, int]] = []
+    end = 0
+    for offset, size in wanted:
+        if group and (offset > end + _GAP_BYTES or max(end, offset + size) - group[0][0] > _LARGEST_REQUEST):
+            yield group
+            group, end = [], 0
+        group.append((offset, size))
+        end = max(end, offset + size)
+    if group:
+        yield group
+
+
+class WholeObjects:
+    """Objects that are read as a whole, such as pictures: those that are wanted together are fetched together.
+
+    `home`: the process that starts no threads.
+    """
+
+    def __init__(self, home: int) -> None:
+        self._threads = threads(os.getpid()) if os.getpid() != home else None
+        self._under_way: dict[str, Future[memoryview | None]] = {}
+
+    def fetch(self, urls: Iterable[str]) -> None:
+        """Start fetching, unless as many as may lie here are under way."""
+        if self._threads is not None and len(self._under_way) < 2 * CONNECTIONS:
+            for url in urls:
+                if url not in self._under_way:
+                    self._under_way[url] = self._threads.submit(_whole, url)
+
+    def take(self, url: str) -> bytes:
+        """All bytes of the object; raises SourceError, FileNotFoundError."""
+        found = self._under_way.pop(url, None)
+        data = _whole(url) if found is None else found.result()
+        if data is None:
+            raise FileNotFoundError("there is no such object")
+        return bytes(data)
+
+
+def _whole(url: str) -> memoryview | None:
+    store, key = locate(url)
+    return store.get_whole(key)
+
+
+@functools.cache
+def _kept_blocks(_process: int) -> RecentlyUsed[tuple[RemoteStamp, int], memoryview]:
+    """Of all objects that this process reads."""
+    return RecentlyUsed(_BLOCKS_KEPT_BYTES, weigh=len)
+
+
+@functools.cache
+def threads(_process: int) -> ThreadPoolExecutor:
+    """Of this process: a forked copy has none of its parent's."""
+    return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="object storage")
+
+
+class RangeStream(io.RawIOBase):
+    """An object as a stream that can seek, for libraries that read its metadata; blocks are kept.
+
+    A block that follows the one before is read with those behind it: metadata often lie in a row. `ahead_bytes`: read
+    at once, if all of it will be looked through.
+    """
+
+    def __init__(self, stamp: RemoteStamp, ahead_bytes: int = 0) -> None:
+        self._least = max(1, ahead_bytes // _BLOCK_BYTES)
+        self._stamp = stamp
+        self._store, self._key = locate(stamp.path)
+        self._position = 0
+        self._last = -1
+        self._ahead = 1
+        self._blocks: RecentlyUsed[int, memoryview] = RecentlyUsed(_BLOCKS_KEPT_BYTES, weigh=len)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._stamp.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        target = memoryview(buffer).cast("B")
+        filled, most = 0, max(0, min(len(target), self._stamp.size - self._position))
+        while filled < most:
+            number, within = divmod(self._position, _BLOCK_BYTES)
+            part = self._block(number)[within : within + most - filled]
+            target[filled : filled + len(part)] = part
+            filled += len(part)
+            self._position += len(part)
+        return filled
+
+    def _block(self, number: int) -> memoryview:
+        kept = self._blocks.get(number)
+        if kept is not None:
+            return kept
+        self._ahead = max(self._least, min(2 * self._ahead, 64) if number == self._last + 1 else 1)
+        self._last = number + self._ahead - 1
+        start = number * _BLOCK_BYTES
+        stop = min(self._stamp.size, start + self._ahead * _BLOCK_BYTES)
+        data = self._store.get(self._key, start, stop, self._stamp.version)
+        for at in range(0, len(data), _BLOCK_BYTES):
+            self._blocks.put(number + at // _BLOCK_BYTES, memoryview(bytes(data[at : at + _BLOCK_BYTES])))
+        return self._blocks.get_or_make(number, lambda: data[:_BLOCK_BYTES])

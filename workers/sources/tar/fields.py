@@ -1,0 +1,82 @@
+"""A member's bytes as a row, by its extension."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ...base.errors import SourceError
+from ...base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+
+if TYPE_CHECKING:
+    from ..images.decode import ImageDecoder
+
+PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
+_NUMBERS = ("cls", "cls2", "index", "inx", "id")
+_TEXTS = ("txt", "text", "transcript", "json")
+
+Decode = Callable[[bytes], AnyArray]
+
+
+def decoder_of(extension: str, key: str) -> Decode | None:
+    """How a member with this extension becomes an array; None for a picture, which is decoded into the row itself.
+
+    `key`: of a JSON object, if only the value under it is wanted.
+    """
+    last = extension.rpartition(".")[2]
+    if key:
+        return lambda data: _value_of(data, key)
+    if last in PICTURES:
+        return None
+    if last in _NUMBERS:
+        return lambda data: np.array(int(data))
+    if last == "npy":
+        return lambda data: cast("AnyArray", np.load(io.BytesIO(data), allow_pickle=False))
+    return np.array if last in _TEXTS else lambda data: np.frombuffer(data, np.uint8)
+
+
+def spec_of(extension: str, key: str, first: AnyArray, longest: int) -> ArraySpec:
+    """What all members like the first one are; `longest`: the bytes of the largest of them."""
+    last = extension.rpartition(".")[2]
+    if not key and last in _TEXTS:
+        return ArraySpec((), np.dtype(f"S{max(1, longest)}"))
+    if not key and last not in (*_NUMBERS, "npy"):
+        return ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True)
+    if first.dtype.kind not in "biufcS":
+        raise SourceError(f"it holds {first.dtype}, which is no array of numbers")
+    return ArraySpec(first.shape, first.dtype.newbyteorder("="))
+
+
+def put_array(value: AnyArray, row: int, rows: Rows) -> None:
+    """Raises ValueError if it is not like the first sample's."""
+    if isinstance(rows, RaggedRows):
+        rows.put(row, value)
+        return
+    whole = rows[row]
+    if value.shape != whole.shape or (rows.dtype.kind != "S" and not np.can_cast(value.dtype, rows.dtype, "safe")):
+        raise ValueError(
+            f"it holds {value.shape} {value.dtype}, and the first sample {whole.shape} {rows.dtype}: all need one "
+            "shape and type; members of other extensions, such as .bin, may differ in length"
+        )
+    rows[row] = value
+
+
+def put_picture(decoder: ImageDecoder, data: bytes, channels: int, row: int, rows: Rows) -> None:
+    """Decode into the row; raises ValueError, SampleTooLargeError."""
+    image, size = decoder.decode(data)
+    target = rows.reserve(row, (channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
+    if size != target.shape[1:]:
+        raise ValueError(f"it is {size[0]}×{size[1]} and the first {target.shape[1]}×{target.shape[2]}: resize them")
+    decoder.put(image, cast("Any", target))
+
+
+def _value_of(data: bytes, key: str) -> AnyArray:
+    held = json.loads(data)
+    if not isinstance(held, dict) or key not in held:
+        raise ValueError(f"its JSON has no key {key!r}: {', '.join(held) if isinstance(held, dict) else 'no object'}")
+    value = np.asarray(held[key])
+    return np.char.encode(value, "utf-8") if value.dtype.kind == "U" else value

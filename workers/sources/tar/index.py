@@ -1,0 +1,100 @@
+"""Where the members of tar files lie, grouped into samples as WebDataset groups them."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import SourceError
+from ..stored.paths import PackedNames
+from ..stored.remote import RangeStream, RemoteStamp, Stamp
+
+_READ_AHEAD_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarIndex:
+    """The samples of one tar file in its order.
+
+    `keys`: a member's path up to the first dot of its last part; neighbours of one key are a sample. `extensions`: the
+    rest of the path without that dot. `offsets`, `sizes`: of each member's bytes, int64 of shape (samples, extensions);
+    the offset is -1 if a sample has no such member.
+    """
+
+    keys: PackedNames
+    extensions: tuple[str, ...]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def column(self, extension: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and sizes of the members with this extension."""
+        if extension not in self.extensions:
+            return np.full(len(self.keys), -1, np.int64), np.zeros(len(self.keys), np.int64)
+        number = self.extensions.index(extension)
+        return self.offsets[:, number], self.sizes[:, number]
+
+
+def make_index(stamp: Stamp) -> TarIndex:
+    """Look through the tar file once; raises SourceError."""
+    keys: list[bytes] = []
+    samples: list[dict[str, tuple[int, int]]] = []
+    try:
+        with _opened(stamp) as tar:
+            # tarfile keeps every member it has seen, 1 kB each.
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]
+                if not member.isreg():
+                    continue
+                key, extension = _split(member.name)
+                if not keys or keys[-1] != key:
+                    keys.append(key)
+                    samples.append({})
+                if extension in samples[-1]:
+                    raise SourceError(f"source tar: {stamp.path}: sample {key!r} has two members {extension!r}")
+                if member.issparse() or member.offset_data + member.size > stamp.size:
+                    raise SourceError(
+                        f"source tar: {stamp.path}: {member.name!r} is sparse or cut short; write it again"
+                    )
+                samples[-1][extension] = member.offset_data, member.size
+            _require_end(tar, stamp)
+    except (tarfile.TarError, OSError) as error:
+        raise SourceError(
+            f"source tar: {stamp.path!r} cannot be read as a tar file: {error}; a compressed one must be unpacked "
+            "first, since its members cannot be read one by one"
+        ) from error
+    return _packed(keys, samples)
+
+
+def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:
+    """Raises SourceError if the tar file goes on: tarfile takes a damaged header for its end."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)
+    if any(tar.fileobj.read(tarfile.BLOCKSIZE)):
+        raise SourceError(f"source tar: {stamp.path}: it is damaged at byte {tar.offset}, where a member should begin")
+
+
+def _opened(stamp: Stamp) -> tarfile.TarFile:
+    if isinstance(stamp, RemoteStamp):
+        return tarfile.open(fileobj=RangeStream(stamp, ahead_bytes=_READ_AHEAD_BYTES), mode="r:")
+    return tarfile.open(stamp.path, mode="r:")
+
+
+def _split(name: str) -> tuple[bytes, str]:
+    path = PurePosixPath(name)
+    base, _, extension = path.name.partition(".")
+    return str(path.with_name(base) if base else path).encode(), extension.lower() if base else ""
+
+
+def _packed(keys: Sequence[bytes], samples: Sequence[dict[str, tuple[int, int]]]) -> TarIndex:
+    extensions = tuple(dict.fromkeys(extension for sample in samples for extension in sample))
+    places = np.full((len(samples), len(extensions), 2), (-1, 0), np.int64)
+    numbers = {extension: number for number, extension in enumerate(extensions)}
+    for row, sample in enumerate(samples):
+        for extension, place in sample.items():
+            places[row, numbers[extension]] = place
+    return TarIndex(PackedNames.of(keys), extensions, places[..., 0].copy(), places[..., 1].copy())

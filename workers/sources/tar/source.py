@@ -1,0 +1,256 @@
+"""WebDataset shards by index: `{tar: {path: shards/train-*.tar, members: {data: jpg, label: cls}, …}}`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.checks import check_options, nearest
+from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.extras import need
+from ...base.parameters import NotNegative, Positive
+from ...base.source import Source
+from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ..stored.kept import kept
+from ..stored.open_files import OpenFiles, Reading
+from ..stored.paths import as_strings, expand_paths
+from ..stored.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..stored.runs import locate_part, require_in_range, split_by_part
+from .fields import Decode, decoder_of, put_array, put_picture, spec_of
+from .index import TarIndex, make_index
+
+if TYPE_CHECKING:
+    from ..images.decode import ImageDecoder
+    from ..images.options import ImageListOptions
+
+_WHAT = "source tar"
+
+
+class TarOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {tar: …}`.
+
+    path: a tar file, a list of them, or a glob; files or URLs.
+    members: for each top the extension of its members, several that may stand for each other as in "jpg;png", or a key
+        of a JSON object, "json:width"; without it each extension of the first sample is a top of that name.
+    limit: only the first so many samples. The others are image_list's, and count for pictures.
+    """
+
+    path: str | tuple[str, ...]
+    members: dict[str, str] = {}
+    limit: Positive | None = None
+    new_height: NotNegative = 0
+    new_width: NotNegative = 0
+    shorter_side: NotNegative = 0
+    max_height: NotNegative = 0
+    max_width: NotNegative = 0
+    equal_sizes: bool = False
+    is_color: bool = True
+    color: Literal["bgr", "rgb"] = "bgr"
+    exif: bool = False
+    interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
+    dct_scaling: bool = True
+    strict: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Field:
+    """One top: `extension` of its members (the first that there is, of several) and `key` into their JSON."""
+
+    extension: str
+    key: str
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @property
+    def decode(self) -> Decode | None:
+        return decoder_of(self.extension, self.key)
+
+
+class TarSource(Source):
+    """The samples of tar files in their order: pictures uint8 (channels, height, width), .cls int64, .npy as they are,
+    .txt and .json as strings, anything else uint8 (bytes,) of varying length.
+
+    Where the members lie is found once, and kept in the user's cache folder as long as the files stay as they are.
+    Raises ParameterError for a bad option, SourceError for a file that cannot be read or lacks a member.
+    """
+
+    kind = "tar"
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        given = {name: as_strings(value) for name, value in options.items()}
+        self._options = checked = check_options(given, TarOptions, _WHAT)
+        self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
+        if not self._stamps:
+            raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
+        indices = [_index_of(stamp) for stamp in self._stamps]
+        self._keys = [index.keys for index in indices]
+        self._starts = np.cumsum([0, *map(len, self._keys)], dtype=np.int64)
+        self._samples = min(checked.limit or int(self._starts[-1]), int(self._starts[-1]))
+        if not self._samples:
+            raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
+        self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
+        self._files = OpenFiles()
+        self._decoder: ImageDecoder | None = None
+        if any(field.decode is None for field in self._fields.values()):
+            need("cv2", f"{_WHAT}, for its pictures,")
+            from ..images.options import check_sizes
+
+            check_sizes(self._picture_options(), _WHAT)
+            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
+        if any(isinstance(stamp, RemoteStamp) for stamp in self._stamps):
+            self.rows_at_once = CONNECTIONS
+        self._specs = {top: self._spec(field) for top, field in self._fields.items()}
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        require_in_range(indices, self._samples)
+        reading = Reading(self._files)
+        for number, _, positions in split_by_part(self._starts, indices):
+            if isinstance(raw := reading.get(self._stamps[number]).raw, RemoteFile):
+                for field in self._fields.values():
+                    raw.fetch(field.offsets[indices[positions]], field.sizes[indices[positions]])
+        for number, _, positions in split_by_part(self._starts, indices):
+            raw = reading.get(self._stamps[number]).raw
+            for position in positions.tolist():
+                index = int(indices[position])
+                for top, field in self._fields.items():
+                    data = raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
+                    with self._naming(index, top):
+                        self._put(field, data, position, out[top])
+        reading.require_unchanged()
+
+    def will_need(self, indices: IndexArray) -> None:
+        require_in_range(indices, self._samples)
+        for number, _, positions in split_by_part(self._starts, indices):
+            raw = self._files.get(self._stamps[number]).raw
+            for field in self._fields.values():
+                raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
+
+    def where(self, index: int) -> str:
+        number, local = locate_part(self._starts, index)
+        return f"{self._stamps[number].path}:{self._keys[number][local].decode(errors='backslashreplace')}"
+
+    def fingerprint(self) -> str:
+        options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)
+        text = repr((self._stamps, [(top, str(spec)) for top, spec in self._specs.items()], options))
+        return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def close(self) -> None:
+        self._files.close()
+        self._decoder = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_decoder": None}
+
+    # ---- setup
+
+    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+        """For each top the extensions, separated by semicolons, and the key."""
+        first = next(index for index in indices if len(index.keys))
+        present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
+        members = self._options.members or {extension: extension for extension in present}
+        for top in tops or ():
+            if top not in members:
+                raise ParameterError(
+                    f"{_WHAT}: no member for the top {top!r}{nearest(top, members)}; there are {', '.join(members)}: "
+                    "name it in 'members', such as {data: jpg, label: cls}"
+                )
+        parted = {top: members[top].partition(":") for top in tops or members}
+        return {top: (extensions.lower(), key) for top, (extensions, _, key) in parted.items()}
+
+    def _field(self, top: str, extensions: str, key: str, indices: Sequence[TarIndex]) -> _Field:
+        offsets = np.full(int(self._starts[-1]), -1, np.int64)
+        sizes = np.zeros_like(offsets)
+        for extension in extensions.split(";"):
+            columns = [index.column(extension.strip().removeprefix(".")) for index in indices]
+            missing = offsets < 0
+            offsets[missing] = np.concatenate([column[0] for column in columns])[missing]
+            sizes[missing] = np.concatenate([column[1] for column in columns])[missing]
+        lacking = np.flatnonzero(offsets[: self._samples] < 0)
+        if len(lacking):
+            held = sorted({extension for index in indices for extension in index.extensions})
+            raise SourceError(
+                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{extensions} for the top {top!r}, "
+                f"such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}"
+            )
+        return _Field(extensions.split(";", maxsplit=1)[0].strip().removeprefix("."), key, offsets, sizes)
+
+    def _spec(self, field: _Field) -> ArraySpec:
+        data = self._bytes_of(0, field)
+        if field.decode is None:
+            options = self._picture_options()
+            channels = 3 if options.is_color else 1
+            fixed = options.equal_sizes or options.new_height > 0
+            size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
+            return ArraySpec((channels, *size), np.dtype(np.uint8), varies=not fixed)
+        with self._naming(0, field.extension):
+            longest = int(field.sizes[: self._samples].max())
+            return spec_of(field.extension, field.key, field.decode(data), longest)
+
+    def _bytes_of(self, index: int, field: _Field) -> bytes:
+        stamp = self._stamps[locate_part(self._starts, index)[0]]
+        return self._files.get(stamp).raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
+
+    # ---- one member
+
+    def _put(self, field: _Field, data: bytes, row: int, rows: Any) -> None:
+        if field.decode is None:
+            put_picture(self._made_decoder(), data, 3 if self._options.is_color else 1, row, rows)
+        else:
+            put_array(field.decode(data), row, rows)
+
+    def _picture_options(self) -> ImageListOptions:
+        from ..images.options import ImageListOptions
+
+        given = msgspec.structs.asdict(self._options)
+        for name in ("members", "limit"):
+            del given[name]
+        return ImageListOptions(**given | {"path": ""})
+
+    def _made_decoder(self) -> ImageDecoder:
+        if self._decoder is None:
+            from ..images.decode import ImageDecoder
+
+            self._decoder = ImageDecoder(self._picture_options())
+        return self._decoder
+
+    @contextmanager
+    def _naming(self, index: int, member: str) -> Iterator[None]:
+        """Errors of decoding a member name it."""
+        try:
+            yield
+        except SampleTooLargeError as error:
+            raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
+        except (ValueError, MemoryError, OSError, SourceError) as error:
+            where = self.where(index)
+            text = f"{_WHAT}: {where}.{member} cannot be decoded: {error}"
+            raise SampleError(text, source=self._stamps[0].path, index=index, path=where) from error
+
+
+def _index_of(stamp: Stamp) -> TarIndex:
+    index = kept(("tar", stamp), TarIndex, lambda: make_index(stamp))
+    assert index is not None
+    return index
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        return stamp_of(path)
+    except OSError as error:
+        raise SourceError(f"{_WHAT}: {path!r} cannot be opened: {error.strerror}; check 'path'") from error

@@ -1,0 +1,1 @@
+"""zarr arrays: their metadata by the zarr library, their chunks by our own reading."""

@@ -1,0 +1,79 @@
+"""zarr: one array for each top, version 2 or 3, with or without shards, on disk or in object storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from ...base.checks import check_options
+from ...base.errors import SourceError
+from ...base.parameters import NotNegative, Positive
+from ..stored.layout import Column, Dims, StoredArray, dims_by_top, from_names
+from ..stored.open_files import OpenFiles
+from ..stored.paths import as_strings, expand_paths
+from ..stored.source import StoredSource
+from .examine import examine_array
+
+_WHAT = "source zarr"
+_DEFAULT_TOPS = ("data", "label")
+
+
+class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {zarr: …}`.
+
+    path: a group that has an array for each top, several of them put end to end, or a glob; or an array by itself,
+        which is the only top.
+    limit: only the first so many samples.
+    dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
+        delivered as N×C×H×W.
+    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top, or none if it is 0.
+    """
+
+    path: str | tuple[str, ...]
+    limit: Positive | None = None
+    dims: Dims = None
+    chunk_cache_bytes: NotNegative = 32 << 20
+
+
+class ZarrSource(StoredSource):
+    """The samples of zarr arrays. A chunk that is not there has the fill value, as zarr says.
+
+    Raises ParameterError for a bad option, SourceError for an array that is missing or is stored in a way that is not
+    read. What a chunk holds may be changed while it is read: only the metadata are watched, and shards.
+    """
+
+    kind = "zarr"
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
+        given = {name: as_strings(value) for name, value in options.items()}
+        checked = check_options(given, ZarrOptions, _WHAT)
+        paths = [path.rstrip("/") for path in expand_paths(checked.path, base_dir, _WHAT)]
+        if not paths:
+            raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
+        wanted = tuple(tops or _DEFAULT_TOPS)
+        dims = dims_by_top(checked.dims, wanted, _WHAT)
+        found = [_arrays(path, wanted, dims) for path in paths]
+        columns = {top: Column([arrays[top] for arrays in found], _WHAT) for top in found[0]}
+        least = sum(max(array.decoded_bytes for array in column.arrays) for column in columns.values())
+        kept = max(checked.chunk_cache_bytes, least) if checked.chunk_cache_bytes else 0
+        super().__init__(columns, OpenFiles(chunk_cache_bytes=kept), limit=checked.limit)
+
+
+def _arrays(path: str, tops: Sequence[str], dims: Mapping[str, Sequence[str]]) -> dict[str, StoredArray]:
+    whole = examine_array(path, tops[0])
+    arrays = {tops[0]: whole} if whole else {top: examine_array(f"{path}/{top}", top) for top in tops}
+    for top, array in arrays.items():
+        if array is None:
+            raise SourceError(
+                f"{_WHAT}: there is no array {path}/{top} (no zarr.json and no .zarray); check 'path' and 'tops'"
+            )
+    known = {top: array for top, array in arrays.items() if array is not None}
+    for top, names in dims.items():
+        known[top] = replace(known[top], arrangement=from_names(names, len(known[top].shape), str(known[top])))
+    return known
