@@ -20,6 +20,7 @@ from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
+from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.plan import Plan, State
 from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
@@ -96,7 +97,7 @@ class MultiProcessInputLayer(CaffeLayer):
         # The solvers of several devices share the training data between them; each test is over the whole test data.
         parameters = with_shard(options.parameters) if train else options.parameters
         base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
-        pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
+        pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
         if parameters.state_file and train:

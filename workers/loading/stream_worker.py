@@ -122,7 +122,7 @@ class StreamWorker(Worker):
         self.status.begin_task(0)
         try:
             batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
-            self.status.begin_task(task.task)
+            self.status.begin_task(task.task, task.group, task.rows)
             for item in batch:
                 self.status.write(Activity.DECODING, item.index)
                 try:
@@ -130,6 +130,8 @@ class StreamWorker(Worker):
                 except Exception as error:
                     bad.append((count, item, error))
                 count += 1
+                if count < wanted.rows:
+                    self.status.write(Activity.READING, item.index + 1)
         except Exception as error:
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)

@@ -36,6 +36,7 @@ from ..plan.sampled_schedule import SampledSchedule
 from ..transport import links
 from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
+    Announce,
     Done,
     Failure,
     FromLoader,
@@ -60,6 +61,8 @@ from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
 from .sampling import Sampling
+from .slot_watch import SlotWatch
+from .upkeep import Upkeep
 
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
@@ -88,6 +91,8 @@ class Assembler:
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
         self._stopping = False
+        self._upkeep = Upkeep(self._board)
+        self._slots = SlotWatch(config, self._board)
         self._open_links()
 
     def _open_links(self) -> None:
@@ -128,6 +133,7 @@ class Assembler:
             self._pool.start_missing(time.monotonic())
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
+                self._slots.assigned(order.task)
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(time.monotonic())
             self._assembly.announce()
@@ -143,6 +149,8 @@ class Assembler:
     def _tell_trainer(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
+            if isinstance(message, Announce):
+                self._slots.announced(message, self._assembly.schedule)
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -163,6 +171,10 @@ class Assembler:
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
         self._board.set_count(Count.TASKS, self._assembly.tasks_done)
         self._board.set_count(Count.REPLACED, self._assembly.replaced)
+        self._board.set_count(Count.SLOTS_FULL, self._assembly.ledger.slots_full)
+        self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
+        if (now := time.monotonic()) >= self._upkeep.next_turn:
+            self._upkeep.turn(now)
 
     def _take_event(self) -> None:
         event = self._nursery.receive()
@@ -245,6 +257,7 @@ class Assembler:
             link.close()
         was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
+            self._slots.died(death)
             self._pool.count(death, was_idle, time.monotonic())
 
     # ---- from the trainer
@@ -254,6 +267,7 @@ class Assembler:
             match self._releases.open(frame):
                 case Release(group, waited_ns):
                     if self._assembly.release(group):
+                        self._slots.released(group)
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
