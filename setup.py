@@ -31,6 +31,7 @@ EXTRAS = {
     "lmdb": ("lmdb>=1.4",),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3"),
     "fast": ("numba>=0.59",),
+    "tensorboard": ("tensorboard>=2.10",),
     "keras": ("keras>=3.3",),
     "tensorflow": ("tensorflow>=2.16",),
 }
@@ -41,6 +42,7 @@ TEST = (
     "build",
     "hypothesis",
     "mypy",
+    "prometheus_client",
     "psutil",
     "pytest>=8.1",
     "pytest-timeout",
@@ -49,6 +51,7 @@ TEST = (
     "scikit-learn",
     "setuptools>=77",
     "tensorflow-cpu>=2.16; platform_machine == 'x86_64' and python_version < '3.14'",
+    "tqdm",
     "types-PyYAML",
     "types-protobuf",
     "wheel",

@@ -71,6 +71,9 @@ class MultiProcessInputLayer(CaffeLayer):
     base_dir: Path | str | None = None
     """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
 
+    trainer_parameters: Mapping[str, object] = {}
+    """Parameters that take the place of those in param_str. A trainer may set them before `setup`."""
+
     extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
 
@@ -91,7 +94,9 @@ class MultiProcessInputLayer(CaffeLayer):
         what = f"layer {type(self).__name__}"
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
-        options = read_param_str(self.param_str, _extra_parameters(type(self)), self._inner_source(), what)
+        options = read_param_str(
+            self.param_str, _extra_parameters(type(self)), self._inner_source(), what, self.trainer_parameters
+        )
         self.extra = options.extra
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.

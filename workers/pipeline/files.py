@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.errors import BlobfeedError
+from ..base.errors import BlobfeedError, ParameterError
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..plan.plan import Plan
@@ -19,14 +19,19 @@ _log = logging.getLogger("blobfeed")
 
 
 def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
-    """`parameters` with the whole paths of `trace` and `metrics`; each rank but the first has files of its own."""
+    """`parameters` with the whole paths of `trace` and `metrics`; each rank but the first has files of its own.
 
-    def whole(path: str) -> str:
+    Raises ParameterError.
+    """
+
+    def whole(name: str, path: str) -> str:
         found = in_folder(base_dir, path)
+        if not found.parent.is_dir():
+            raise ParameterError(f"parameter {name!r} is {path!r}: there is no folder {found.parent}: make it first")
         return str(found.with_name(f"{found.stem}.rank{parameters.rank}{found.suffix}") if parameters.rank else found)
 
     changed = {
-        name: whole(value)
+        name: whole(name, value)
         for name in ("trace", "metrics")
         if isinstance(value := getattr(parameters, name), str) and value
     }

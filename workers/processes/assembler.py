@@ -57,6 +57,7 @@ from .autoscale import AutoScale
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
+from .metrics import MetricsPort
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
@@ -91,7 +92,7 @@ class Assembler:
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
         self._stopping = False
-        self._upkeep = Upkeep(self._board)
+        self._upkeep = Upkeep(self._board, plan.parameters)
         self._slots = SlotWatch(config, self._board)
         self._open_links()
 
@@ -115,6 +116,8 @@ class Assembler:
             self._config.descriptors.trainer,
         ):
             self._poller.register(watched, zmq.POLLIN)
+        port = self._plan.parameters.metrics
+        self._port = MetricsPort(port, self._poller, self._upkeep.metrics) if isinstance(port, int) else None
         # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
         self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
@@ -126,6 +129,7 @@ class Assembler:
             while not self._stopping:
                 self._turn()
         finally:
+            self._upkeep.end()
             self._context.destroy(linger=0)
 
     def _turn(self) -> None:
@@ -166,6 +170,8 @@ class Assembler:
             self._sampling.receive()
         if self._nursery.fileno() in ready:
             self._take_event()
+        if self._port is not None:
+            self._port.handle(ready)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)

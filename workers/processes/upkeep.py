@@ -1,63 +1,72 @@
 """What the assembler does about once a second beside its work: what each loader's process uses, for the status board;
-metrics, for who asked for them."""
+metrics, if they are wanted."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ..transport.status_board import Activity, StatusBoard
+from ..base.parameters import Parameters
+from ..base.usage import Usage, usage_of
+from ..plan.plan import usable_cores
+from ..transport.board_reading import read_board
+from ..transport.status_board import Activity, LoaderStatus, StatusBoard
+from ..watching.openmetrics import openmetrics
+from .metrics import MetricsFile
 
 _EVERY_S = 1.0
 _SHARE = 100
 """It may take one part of so many of the assembler's time."""
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
-
-class _Usage(NamedTuple):
+class _Before(NamedTuple):
     pid: int
     busy_ns: int
-    cpu_ns: int
-    delay_ns: int
+    usage: Usage
 
 
 class Upkeep:
-    """`turn` is called whenever the assembler has done something."""
+    """`turn` is called when the assembler has done something and `next_turn` is over."""
 
-    def __init__(self, board: StatusBoard) -> None:
+    def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
         self.next_turn = 0.0
+        self._board = board
+        self._rank = parameters.rank or 0
+        wanted = parameters.metrics
+        self._file = MetricsFile(Path(wanted)) if isinstance(wanted, str) and wanted else None
         self._lines = [board.line(number) for number in range(board.loaders)]
-        self._before: dict[int, _Usage] = {}
+        self._before: dict[int, _Before] = {}
 
     def turn(self, now: float) -> None:
         for number, status in enumerate(self._lines):
-            state = status.read()
-            if state.activity is Activity.ABSENT or not state.pid:
-                self._before.pop(number, None)
-                continue
-            busy_ns = status.busy_ns(time.monotonic_ns())
-            if (found := _read_usage(state.pid, busy_ns)) is None:
-                continue
-            usage, resident = found
-            before = self._before.get(number)
-            if before is None or before.pid != usage.pid:
-                before = usage  # what it took to start is not measured
-            self._before[number] = usage
-            status.note_usage(
-                usage.busy_ns - before.busy_ns, usage.cpu_ns - before.cpu_ns, usage.delay_ns - before.delay_ns, resident
-            )
+            self._measure(number, status)
+        if self._file is not None:
+            self._file.write(self.metrics())
         self.next_turn = now + max(_EVERY_S, _SHARE * (time.monotonic() - now))
 
+    def end(self) -> None:
+        """The last counts must stay where they are looked for."""
+        if self._file is not None:
+            self._file.write(self.metrics())
 
-def _read_usage(pid: int, busy_ns: int) -> tuple[_Usage, int] | None:
-    """What the kernel says of a process, and its bytes of memory; None if it is gone, or this kernel does not say."""
-    process = Path(f"/proc/{pid}")
-    try:
-        cpu_ns, delay_ns, _ = map(int, (process / "schedstat").read_text().split())
-        resident = int((process / "statm").read_text().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return None
-    return _Usage(pid, busy_ns, cpu_ns, delay_ns), resident
+    def metrics(self) -> str:
+        """As OpenMetrics text."""
+        return openmetrics(read_board(self._board), usable_cores(), self._rank)
+
+    def _measure(self, number: int, status: LoaderStatus) -> None:
+        state = status.read()
+        if state.activity is Activity.ABSENT or (usage := usage_of(state.pid)) is None:
+            self._before.pop(number, None)
+            return
+        now = _Before(state.pid, status.busy_ns(time.monotonic_ns()), usage)
+        before = self._before.get(number, now)
+        if before.pid != now.pid:
+            before = now  # what it took to start is not measured
+        self._before[number] = now
+        status.note_usage(
+            now.busy_ns - before.busy_ns,
+            usage.cpu_ns - before.usage.cpu_ns,
+            usage.delay_ns - before.usage.delay_ns,
+            usage.resident,
+        )

@@ -66,15 +66,17 @@ class Reading:
             return None
         lines = ((number, words[at.HEADER + number * at.LINE :][: at.LINE]) for number in range(words[at.LINES]))
         return cls(
-            now_ns,
-            *(
-                words[word]
-                for word in (at.BEGUN, at.TRAINER, at.ASSEMBLER, at.BATCH_SIZE, at.SLOTS, at.BATCHES_PER_SLOT)
-            ),
-            _text(words[at.SOURCE : at.LAST_DEATH]),
-            tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
-            _text(words[at.LAST_DEATH : at.HEADER]),
-            tuple(_line(number, line, now_ns) for number, line in lines if line[at.BEGAN_ONCE]),
+            now_ns=now_ns,
+            begun_ns=words[at.BEGUN],
+            trainer=words[at.TRAINER],
+            assembler=words[at.ASSEMBLER],
+            batch_size=words[at.BATCH_SIZE],
+            slots=words[at.SLOTS],
+            batches_per_slot=words[at.BATCHES_PER_SLOT],
+            source=_text(words[at.SOURCE : at.LAST_DEATH]),
+            counts=tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
+            last_death=_text(words[at.LAST_DEATH : at.HEADER]),
+            lines=tuple(_line(number, line, now_ns) for number, line in lines if line[at.BEGAN_ONCE]),
         )
 
 
@@ -92,15 +94,26 @@ def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
     if state.activity is not Activity.ABSENT:
         spent[state.activity] += max(0, now_ns - words[at.SINCE])
     return LoaderLine(
-        number,
-        state,
-        tuple(spent),
-        *(words[word] for word in (at.MEASURED, at.CPU, at.DELAY, at.RESIDENT)),
-        *(words[word] for word in (at.SLOWEST, at.SLOWEST_SAMPLE, at.SLOWEST_ROWS, at.SLOWEST_AT)),
-        *(_text(words[area + 1 :][: at.TEXT_WORDS - 1]) if words[area] == sample else "" for area, sample in
-          ((at.WHERE, state.sample), (at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]))),
-        tuple(words[at.TIMES:]),
-    )  # fmt: skip
+        number=number,
+        state=state,
+        spent_ns=tuple(spent),
+        measured_ns=words[at.MEASURED],
+        cpu_ns=words[at.CPU],
+        delay_ns=words[at.DELAY],
+        resident=words[at.RESIDENT],
+        slowest_ns=words[at.SLOWEST],
+        slowest_sample=words[at.SLOWEST_SAMPLE],
+        slowest_rows=words[at.SLOWEST_ROWS],
+        slowest_at=words[at.SLOWEST_AT],
+        where=_place(words, at.WHERE, state.sample),
+        where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
+        times=tuple(words[at.TIMES :]),
+    )
+
+
+def _place(words: memoryview, area: int, sample: int) -> str:
+    """Where `sample` is stored, if that is what the area tells."""
+    return _text(words[area + 1 : area + at.TEXT_WORDS]) if words[area] == sample else ""
 
 
 def bucket_ns(bucket: int) -> tuple[float, float]:

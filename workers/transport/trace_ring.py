@@ -171,8 +171,9 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
     data = path.read_bytes()
     if len(data) < _HEADER_BYTES or _HEADER.unpack_from(data)[0] != _MAGIC:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
-    _, rings, *numbers, source = _HEADER.unpack_from(data)
-    return Run(*numbers, source.rstrip(b"\0").decode(errors="replace")), _spans(data, rings)
+    _, rings, epoch, trainer, batch_size, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
+    text = source.rstrip(b"\0").decode(errors="replace")
+    return Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text), _spans(data, rings)
 
 
 def _spans(data: bytes, rings: int) -> Iterator[Span]:

@@ -105,7 +105,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         cpu_s=_sum(loaders, old, lambda line: line.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.delay_ns),
         median_s=median_s([line.times for line in loaders]),
-        slowest=_slowest(loaders, begun_ns),
+        slowest=_slowest(loaders, 0 if before is None else before.now_ns),
         present=_present(now),
     )
 
@@ -128,8 +128,8 @@ def _sum(lines: Sequence[LoaderLine], old: dict[int, LoaderLine], of: Callable[[
 
 def median_s(times: Sequence[Sequence[int]]) -> float:
     """The median of all that the histograms hold, in seconds, exact to a few per cent; 0 if they hold nothing."""
-    buckets = [sum(counts) for counts in zip(*times, strict=True)]
-    wanted = sum(buckets) / 2
+    buckets: list[int] = [sum(counts) for counts in zip(*times, strict=True)]
+    wanted: float = sum(buckets) / 2
     for bucket, count in enumerate(buckets):
         if count and wanted <= count:
             low, high = bucket_ns(bucket)
@@ -138,9 +138,9 @@ def median_s(times: Sequence[Sequence[int]]) -> float:
     return 0.0
 
 
-def _slowest(lines: Sequence[LoaderLine], begun_ns: int) -> SlowSample | None:
+def _slowest(lines: Sequence[LoaderLine], from_ns: int) -> SlowSample | None:
     line = max(lines, key=lambda line: line.slowest_ns, default=None)
-    if line is None or not line.slowest_ns or line.slowest_at < begun_ns:
+    if line is None or not line.slowest_ns or line.slowest_at < from_ns:
         return None
     activity = Activity.READING if line.slowest_rows > 1 else Activity.DECODING
     return SlowSample(
