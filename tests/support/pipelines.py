@@ -227,11 +227,18 @@ def parameters(**values: Any) -> Parameters:
     return Parameters(**given | values)
 
 
-def trapped_pipeline(trap: Trap = NO_TRAP, *, samples: int = SAMPLES, items: int = LARGE, **values: Any) -> Pipeline:
+def trapped_pipeline(
+    trap: Trap = NO_TRAP,
+    *,
+    samples: int = SAMPLES,
+    items: int = LARGE,
+    kind: Callable[..., Pipeline] = Pipeline,
+    **values: Any,
+) -> Pipeline:
     hooks = Hooks()
     if trap.place is Place.DECODE:
         hooks, values["tops"] = trap.hooks(), ("data", "label", "noise")
-    return Pipeline(parameters(**values), hooks, source=Numbered(samples, items, trap))
+    return kind(parameters(**values), hooks, source=Numbered(samples, items, trap))
 
 
 @dataclass(frozen=True)

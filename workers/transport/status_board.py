@@ -41,6 +41,12 @@ SHORTEST_BITS = 10
 """The first two buckets hold all times of so many bits and fewer; then there are two for each power of two."""
 
 
+_PLACES = 2 * 66
+"""Of a loader's own count: two for each number of bits that a time can have."""
+
+_SUM_NS = 10_000_000
+
+
 class Activity(enum.IntEnum):
     """What a loader is doing."""
 
@@ -101,13 +107,6 @@ class LoaderState:
         seconds = time.monotonic() - self.since
         who = f"loader {self.loader}" if self.loader >= 0 else "sampler"
         return f"{who} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
-
-
-def _bucket_of(nanoseconds: int) -> int:
-    bits = nanoseconds.bit_length()
-    if bits < SHORTEST_BITS:
-        return 0
-    return min(2 * (bits - SHORTEST_BITS) + (nanoseconds >> (bits - 2) & 1), TIME_BUCKETS - 1)
 
 
 def _put_text(words: memoryview, text: str) -> None:
@@ -196,6 +195,11 @@ class LoaderStatus:
         self._rows = 1
         self._read_ns = 0
         """What the last read took for each of its samples."""
+        self._slowest = 0
+        self._spent = [0] * len(Activity)
+        """By activity, what is not on the board yet."""
+        self._times = [0] * _PLACES
+        self._next_sum = 0
 
     def begin(self, loader: int, pid: int) -> None:
         words = self._words
@@ -223,7 +227,7 @@ class LoaderStatus:
         """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
         words, before, now = self._words, self._activity, time.monotonic_ns()
         took = now - self._since
-        words[SPENT + before] += took
+        self._spent[before] += took
         if before == _DECODING:
             self._note_time(took + self._read_ns, 1, now)
         elif before == _READING:
@@ -234,13 +238,29 @@ class LoaderStatus:
         words[ACTIVITY] = activity
         words[SAMPLE] = sample
         words[SINCE] = now
+        if now > self._next_sum:
+            self._sum_up(now)
 
     def _note_time(self, nanoseconds: int, rows: int, now: int) -> None:
+        bits = nanoseconds.bit_length()
+        self._times[2 * bits + (nanoseconds >> bits - 2 & 1) if bits > 2 else 0] += rows
+        if nanoseconds > self._slowest:
+            self._slowest = nanoseconds
+            words = self._words
+            if nanoseconds > words[SLOWEST]:  # of all the loaders that had this line
+                words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
+                words[SLOWEST] = nanoseconds
+
+    def _sum_up(self, now: int) -> None:
+        """Put the times on the board. Each by itself would cost more than the rest of `write`."""
         words = self._words
-        words[TIMES + _bucket_of(nanoseconds)] += rows
-        if nanoseconds > words[SLOWEST]:
-            words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
-            words[SLOWEST] = nanoseconds
+        for activity, spent in enumerate(self._spent):
+            words[SPENT + activity] += spent
+        for place, rows in enumerate(self._times):
+            if rows:
+                words[TIMES + min(max(0, place - 2 * SHORTEST_BITS), TIME_BUCKETS - 1)] += rows
+        self._spent, self._times = [0] * len(Activity), [0] * _PLACES
+        self._next_sum = now + _SUM_NS
 
     def read(self) -> LoaderState:
         pid, loader, activity, task, sample, since = self._words[:6].tolist()
