@@ -30,6 +30,7 @@ _WINDOW = 10
 """Readings that the live view's figures and its sentence are about; one each second."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
+_COLORS = {Blame.TRAINER: "green", Blame.STUCK: "red", Blame.DEATHS: "red"}
 _LONG_S = 2.0
 _WIDTH = 110
 
@@ -181,7 +182,10 @@ def view(shown: list[Watched]) -> RenderableType:
 
 def _panel(watched: Watched) -> Panel:
     now, recent = watched.now, watched.recent
-    found = diagnose(recent, usable_cores())
+    found, whole = diagnose(recent, usable_cores()), diagnose(interval(now), usable_cores())
+    sentences = [Text(found.sentence, f"bold {_COLORS.get(found.blame, 'yellow')}")]
+    if whole.blame is not found.blame:
+        sentences.append(Text(f"since the start: {whole.sentence}", "dim"))
     counts = now.counts
     filling = counts[Count.SLOTS_FILLING]
     empty = max(0, now.slots - recent.slots_full - filling)
@@ -194,9 +198,8 @@ def _panel(watched: Watched) -> Panel:
     )
     faults = f"{counts[Count.LOADER_DEATHS]} deaths, {counts[Count.REPLACED]} bad samples replaced"
     facts.add_row("faults", Text(faults, "red" if counts[Count.LOADER_DEATHS] else ""), "")
-    color = "green" if found.blame is Blame.TRAINER else "yellow"
     title = f"{now.source}, batches of {now.batch_size}, trainer {now.trainer}"
-    return Panel(Group(Text(found.sentence, f"bold {color}"), "", facts, "", _loaders(watched)), title=title)
+    return Panel(Group(*sentences, "", facts, "", _loaders(watched)), title=title)
 
 
 def _loaders(watched: Watched) -> Table:

@@ -56,11 +56,11 @@ class Decode:
 
     def __call__(self, sample: Sample, _: np.random.Generator) -> AnyArray:
         if os.environ.get("BLOBFEED_ROLE") == "loader":
-            self._act(sample.index)
+            self._act(sample.index, sample.epoch)
         number: AnyArray = sample["number"]
         return number
 
-    def _act(self, index: int) -> None:
+    def _act(self, index: int, epoch: int) -> None:
         if self._how == "starved":
             end = time.process_time() + 0.01
             while time.process_time() < end:
@@ -68,7 +68,7 @@ class Decode:
         if self._how == "stuck" and index == STUCK_AT:
             while True:
                 time.sleep(1000)
-        if self._how == "dying" and index % 16 == 9 and first_of_all(self._folder / str(index)):
+        if self._how == "dying" and index % 16 == 9 and first_of_all(self._folder / f"{epoch}.{index}"):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
