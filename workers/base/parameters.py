@@ -82,6 +82,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
+    page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
     replay: NotNegative = 0
     trace: str = ""
@@ -125,6 +126,7 @@ class ReaderParameters(TypedDict, total=False):
     state_file: str
     device: str
     device_prefetch: int
+    page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
     replay: int
     trace: str | PurePath

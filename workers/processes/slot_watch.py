@@ -66,6 +66,6 @@ class SlotWatch:
 def _rows_of(announce: Announce, schedule: Schedule) -> int:
     if announce.drawn:
         return sum(batch.rows for batch in announce.drawn)
-    if announce.stream is not None:
-        return announce.stream.rows
+    if announce.streams:
+        return sum(stream.rows for stream in announce.streams)
     return announce.rows if announce.rows >= 0 else schedule.rows_of(announce.group)

@@ -221,6 +221,11 @@ class LoaderStatus:
         self._words[DROPPED] += 1
 
     def begin_task(self, task: int, group: int = -1, rows: int = 0) -> None:
+        """0: there is none any more."""
+        self.blame(task)
+
+    def blame(self, task: int) -> None:
+        """A loader that dies now has died of that task; 0: of none."""
         self._words[TASK] = task
 
     def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:

@@ -70,7 +70,7 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     assert {event["tid"] for event in filled} == {event["args"]["slot"] for event in filled}
     assert len(spans_of(trace, "start")) == 2
     named = {event["pid"]: event["args"]["name"] for event in spans_of(trace, "process_name")}
-    assert set(named.values()) == {"trainer", "slots of the ring", "loader 1", "loader 2"}
+    assert set(named.values()) == {"trainer", "assembler", "slots of the ring", "loader 1", "loader 2"}
     assert named[os.getpid()] == "trainer"
     assert {named[event["pid"]] for event in tasks.values()} <= {"loader 1", "loader 2"}
 
