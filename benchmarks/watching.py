@@ -43,7 +43,7 @@ _WORKS = (
     Work("3×224×224, a decode hook", (3, 224, 224), 32, True),
 )
 _SAMPLES = 2048
-_WATCHED: Mapping[str, Mapping[str, object]] = {
+_WATCHED: Mapping[str, Mapping[str, Any]] = {
     "trace": {"trace": "trace.json"},
     "metrics": {"metrics": "metrics.prom"},
     "monitor": {},
@@ -97,7 +97,7 @@ def _decode(sample: Any, _: np.random.Generator) -> Any:
     return 255 - sample["image"]
 
 
-def _reader(work: Work, folder: Path, watched: Mapping[str, object]) -> BatchReader:
+def _reader(work: Work, folder: Path, watched: Mapping[str, Any]) -> BatchReader:
     values: dict[str, Any] = {"decode": _decode} if work.decodes else {}
     source = {"npy": {"image": str(folder / f"{work.shape[-1]}.npy")}}
     return BatchReader(
