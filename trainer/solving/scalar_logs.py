@@ -103,8 +103,7 @@ def open_logs(files: Sequence[Path], tensorboard: Path | None, solver: Solver) -
             raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
     logs: list[ScalarLog] = []
     try:
-        for path in files:
-            logs.append(CsvLog(path, _names(solver)) if path.suffix == ".csv" else JsonLinesLog(path))
+        logs.extend(CsvLog(path, _names(solver)) if path.suffix == ".csv" else JsonLinesLog(path) for path in files)
         if tensorboard is not None:
             logs.append(TensorBoardLog(tensorboard))
     except BaseException:
