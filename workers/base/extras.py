@@ -10,6 +10,7 @@ _EXTRA_OF = {
     "cv2": "images",
     "keras": "keras",
     "lmdb": "lmdb",
+    "plyvel": "leveldb",
     "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
     "torch": "torch",
