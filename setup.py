@@ -34,6 +34,7 @@ EXTRAS = {
     "cloud": ("obstore>=0.6", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1", "google-crc32c>=1.5"),
     "fast": ("numba>=0.59",),
+    "tensorboard": ("tensorboard>=2.10",),
     "keras": ("keras>=3.3",),
     "tensorflow": ("tensorflow>=2.16",),
 }
@@ -48,6 +49,7 @@ TEST = (
     "flask-cors",
     "moto[s3]>=5",
     "mypy",
+    "prometheus_client",
     "psutil",
     "pytest>=8.1",
     "pytest-timeout",
@@ -56,6 +58,7 @@ TEST = (
     "scikit-learn",
     "setuptools>=77",
     "tensorflow-cpu>=2.16; platform_machine == 'x86_64' and python_version < '3.14'",
+    "tqdm",
     "types-PyYAML",
     "types-protobuf",
     "wheel",

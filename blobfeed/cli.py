@@ -125,13 +125,28 @@ def train(
     sighup_effect: Annotated[
         Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
     ] = Effect.SNAPSHOT,
-    iterations: Annotated[int | None, typer.Option(help="As in Caffe, for test and time only.", hidden=True)] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what every process does into this file, for Perfetto.", metavar="FILE")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write loss, rate, speed and stall for TensorBoard.", metavar="FOLDER")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the same into a .csv or .jsonl file; may be given twice.", metavar="FILE"),
+    ] = None,
+    ideal: Annotated[
+        bool, typer.Option("--ideal", help="Print what loaders that take no time would give, and train nothing.")
+    ] = False,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Of each run of --ideal; by default 100.")] = None,
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     from .trainer.solving import training
+    from .trainer.solving.ideal import compare
     from .trainer.solving.progress import make_reporter
-    from .trainer.solving.solver import Solver
+    from .trainer.solving.scalar_logs import open_logs
+    from .trainer.solving.solver import Solver, traced_to
     from .trainer.solving.solver_file import read_solver
 
     if snapshot is not None and weights is not None:
@@ -141,13 +156,17 @@ def train(
     if common.level:
         rules.level = common.level
     rules.stage.extend(common.stages)
-    with Solver(document, common.where) as made:
+    if ideal:
+        compare(document, common.where, iterations or 100, typer.echo)
+        return
+    with Solver(document, common.where, traced_to(trace)) as made:
         if snapshot is not None:
             made.restore(snapshot)
         for name in weights.split(",") if weights else ():
             made.load_weights(name)
         effects = training.Effect(sigint_effect), training.Effect(sighup_effect)
-        with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made)) as reporter:
+        logs = open_logs(log or (), tensorboard, made)
+        with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)
@@ -253,10 +272,67 @@ def convert_file(
         typer.echo(convert(source, target))
 
 
+@app.command("monitor")
+def monitor(
+    pid: Annotated[
+        int | None, typer.Argument(help="A process of the pipeline; without it, all pipelines.", metavar="[PID]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print what is seen in some seconds, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
+    svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
+    debug: _Debug = False,
+) -> None:
+    """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
+    with _one_message(debug):
+        from .monitor import watch
+
+        watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
+
+
+@app.command("trace")
+def trace_file(
+    given: Annotated[Path, typer.Argument(help="FILE.ring that a crash has left, or a trace.", metavar="FILE")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")] = None,
+    merge: Annotated[
+        Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
+    ] = None,
+    debug: _Debug = False,
+) -> None:
+    """Make a trace from what a run has left, or merge two traces."""
+    with _one_message(debug):
+        from .workers.watching.trace_events import convert
+
+        typer.echo(convert(given, output, merge))
+
+
+@app.command("doctor")
+def doctor() -> None:
+    """Print what this machine and this Python have that matters here, for a bug report."""
+    from .doctor import report
+
+    typer.echo(report())
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(f"blobfeed {__version__}")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train Caffe-style nets on data that other processes make ready."""
 
 
 @contextlib.contextmanager

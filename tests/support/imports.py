@@ -33,6 +33,7 @@ ROOMS = (
     "workers.sources.hdf5",
     "workers.sources.stored",
     "workers.order",
+    "workers.watching",
     "workers.transport",
     "workers.base",
 )

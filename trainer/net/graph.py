@@ -10,7 +10,15 @@ from torch import Tensor
 from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob, Shape
-from ..layer_types.layer import LAYER_TYPES, Generators, Layer, LayerContext, Tensors
+from ..layer_types.layer import (
+    LAYER_TYPES,
+    DataParameters,
+    Generators,
+    Layer,
+    LayerContext,
+    Tensors,
+    no_data_parameters,
+)
 from ..layer_types.python import PythonLayer
 from ..prototxt.errors import SnapshotError
 from ..prototxt.phases import State, included_layers
@@ -49,13 +57,18 @@ class Net:
     """
 
     def __init__(
-        self, document: Document[NetParameter], state: State, device: torch.device, generators: Generators
+        self,
+        document: Document[NetParameter],
+        state: State,
+        device: torch.device,
+        generators: Generators,
+        data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         positions = included_layers(document, state)
         if not positions:
             raise document.error(f"no layer is included in phase {state.phase.name}")
         contexts = [
-            LayerContext(document, position, _phase(document, position, state), device, generators)
+            LayerContext(document, position, _phase(document, position, state), device, generators, data_parameters)
             for position in positions
         ]
         check_wiring(contexts)

@@ -13,6 +13,7 @@ _EXTRA_OF = {
     "lmdb": "lmdb",
     "obstore": "cloud",
     "plyvel": "leveldb",
+    "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
     "torch": "torch",
     "zarr": "zarr",

@@ -15,6 +15,7 @@ from .source import Source
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
@@ -83,6 +84,9 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device_prefetch: Positive = 2
     page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
+    replay: NotNegative = 0
+    trace: str = ""
+    metrics: str | Port = ""
 
 
 # The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
@@ -124,6 +128,9 @@ class ReaderParameters(TypedDict, total=False):
     device_prefetch: int
     page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
+    replay: int
+    trace: str | PurePath
+    metrics: str | PurePath | int
 
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:

@@ -37,7 +37,8 @@ from ..processes.sampler import Drawer
 from ..transport.memory import available_memory
 from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
 from ..transport.shared_file import SharedFile
-from ..transport.status_board import LoaderState, LoaderStatus
+from ..transport.status_board import LoaderState, Unwatched
+from ..watching.diagnosis import in_process
 from .failures import end_of_data, explain, too_many_held
 
 _ITSELF = 1
@@ -85,9 +86,8 @@ class LocalFeed:
             self._weights = SharedFile.create("blobfeed-weights")
             self._drawer = Drawer(plan, drawn, self._weights, self._keep_error)
             schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
-        status = LoaderStatus(memoryview(bytearray(64)).cast("q"))  # nobody asks what it is doing
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
-        self._worker = plan.worker(self.views, status, self._keep_error, descriptor)
+        self._worker = plan.worker(self.views, Unwatched(), self._keep_error, descriptor)
         self._globals = None if reads_only(plan) else OwnGlobals()
 
     # ---- groups
@@ -275,6 +275,7 @@ class LocalFeed:
             replaced=self._assembly.replaced,
             dropped_messages=0,
             tasks=self._assembly.tasks_done,
+            diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, self.waited_ns / 1e9),
         )
 
     def states(self) -> list[LoaderState]:

@@ -28,6 +28,7 @@ from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
 from .auto_feed import AutoFeed, may_be_local
 from .feed import Feed
+from .files import with_files
 from .local_feed import LocalFeed
 
 AnyFeed = Feed | LocalFeed | AutoFeed
@@ -44,7 +45,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class _At(NamedTuple):
+class At(NamedTuple):
     """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
 
     progress: Progress
@@ -70,11 +71,12 @@ class Pipeline(Closing):
         source: Source | StreamSource | None = None,
     ) -> None:
         self.parameters = parameters
+        parameters = with_files(parameters, base_dir or Path.cwd())
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = _process
         self._feed: AnyFeed | None = None
         self._open: dict[int, set[Batch]] = {}
-        self._at = _At(self._plan.begin())
+        self._at = At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
         self._into_host = False
@@ -132,7 +134,8 @@ class Pipeline(Closing):
         plan, loaders = self._plan, self.parameters.num_loaders
         if loaders == 0:
             return LocalFeed(plan, promises=self._promises)
-        if loaders == "auto" and self._into_host and may_be_local(plan):
+        watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
+        if loaders == "auto" and self._into_host and not watched and may_be_local(plan):
             return AutoFeed(plan, promises=self._promises)
         return Feed(plan)
 
@@ -143,7 +146,7 @@ class Pipeline(Closing):
         """
         self._check_usable()
         if not self._at.ready:
-            self._at = _At(self._at.progress, self._next_batches())
+            self._at = At(self._at.progress, self._next_batches())
         return self._at.ready[0]
 
     def take(self) -> Batch:
@@ -152,7 +155,7 @@ class Pipeline(Closing):
         if self._feed is not None:
             self._feed.accept(batch.group)
         progress, ready = self._at
-        self._at = _At(progress.after(batch), ready[1:])
+        self._at = At(progress.after(batch), ready[1:])
         return batch
 
     def release(self, batch: Batch) -> None:
@@ -187,7 +190,7 @@ class Pipeline(Closing):
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
-            self._at = _At(self._at.progress, self._open_group(self._feed, announce))
+            self._at = At(self._at.progress, self._open_group(self._feed, announce))
 
     def is_promised(self, batch: Batch) -> bool:
         """Whether `batch`, which was peeked at, is still to be made, by `make_in`."""
@@ -261,7 +264,7 @@ class Pipeline(Closing):
         if self._feed is not None:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
         self._plan = self._plan.resumed(state)
-        self._at = _At(self._plan.begin())
+        self._at = At(self._plan.begin())
 
     def set_weights(self, weights: object, *, at_once: bool = False, received: Progress | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
@@ -282,7 +285,7 @@ class Pipeline(Closing):
             return  # a fork of the trainer: what it inherited is the trainer's to close
         self._finished = self.statistics()
         self._closed = True
-        self._at = _At(self._at.progress)
+        self._at = At(self._at.progress)
         self._open.clear()
         feed, self._feed = self._feed, None
         close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
