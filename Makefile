@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINED := --constraint constraints.txt --no-warn-script-location
-FOLDERS := blobfeed layers readers trainer workers
+FOLDERS := blobfeed layers readers tools trainer workers
 # The directories are among them since a deleted file leaves no other trace.
 SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-FOLDERS = ("trainer", "layers", "readers", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. What the tests run with is pinned in constraints.txt.
@@ -32,6 +32,7 @@ EXTRAS = {
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3"),
     "fast": ("numba>=0.59",),
     "keras": ("keras>=3.3",),
+    "report": ("plotly>=6.0", "textual-image>=0.8"),
     "tensorflow": ("tensorflow>=2.16",),
 }
 

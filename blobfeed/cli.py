@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from . import __version__
-from .workers.base.errors import BlobfeedError
+from . import __version__, data_commands
+from .one_message import Debug, one_message
 from .workers.base.extras import need
-
-_FAILED = 1
-_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 app = typer.Typer(
     help="Train Caffe-style nets on data that other processes make ready.",
@@ -23,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_commands.add_to(app)
 
 
 class Device(StrEnum):
@@ -36,7 +33,6 @@ _Threads = Annotated[
 ]
 _Level = Annotated[int, typer.Option(help="The level that include and exclude rules of layers are checked against.")]
 _Stage = Annotated[str, typer.Option(help="Stages for these rules, such as deploy,fast.", metavar="STAGES")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
 class Effect(StrEnum):
@@ -70,10 +66,10 @@ def train(
     ] = Effect.SNAPSHOT,
     device: _Device = None,
     threads: _Threads = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "training")
         from . import caffe  # noqa: F401  Python layers may import it
         from .trainer.solving import training
@@ -108,10 +104,10 @@ def score(
     stage: _Stage = "",
     device: _Device = None,
     threads: _Threads = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Print the means of a net's outputs over some batches."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "testing a net")
         from . import caffe  # noqa: F401
         from .trainer.solving.progress import scores_text
@@ -130,10 +126,10 @@ def time_net(
     stage: _Stage = "",
     device: _Device = None,
     threads: _Threads = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "this command")
         from . import caffe  # noqa: F401
         from .trainer.prototxt import schema
@@ -149,7 +145,7 @@ def time_net(
 @app.command("device_query")
 def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
-    with _one_message(False):
+    with one_message(False):
         need("torch", "this command")
         import torch
 
@@ -167,10 +163,10 @@ def device_query() -> None:
 @app.command("upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net prototxt, in any format that Caffe had.", metavar="FILE")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Print a net prototxt in today's format."""
-    with _one_message(debug):
+    with one_message(debug):
         from google.protobuf import text_format
 
         from .trainer.prototxt.prototxt import read_prototxt
@@ -184,10 +180,10 @@ def upgrade(
 def convert_file(
     source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.", metavar="TARGET")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "converting weights")
         from .trainer.solving.convert import convert
 
@@ -202,37 +198,6 @@ def version() -> None:
 
 def _stages(text: str) -> frozenset[str]:
     return frozenset(stage.strip() for stage in text.split(",") if stage.strip())
-
-
-@contextlib.contextmanager
-def _one_message(debug: bool) -> Iterator[None]:
-    """Turn an error that the user can do something about into its message, and Ctrl-C into silence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("blobfeed: interrupted", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
-    except Exception as error:
-        # An exception with a note was raised by somebody's layer, and the note says by which.
-        if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
-            raise
-        typer.echo(f"blobfeed: error: {_message(error)}", err=True)
-        raise typer.Exit(_FAILED) from None
-
-
-def _message(error: Exception) -> str:
-    ours = isinstance(error, BlobfeedError)
-    lines = [str(error) if ours else _named(error), *getattr(error, "__notes__", [])]
-    because = error.__cause__
-    if because is not None and str(because) not in str(error):
-        lines.append(f"because of {_named(because)}")
-    if not ours or because is not None:
-        lines[-1] += " (--debug shows where)"
-    return "\n  ".join(lines)
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

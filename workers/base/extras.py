@@ -6,7 +6,16 @@ from importlib.util import find_spec
 
 from .errors import ExtraMissing
 
-_EXTRA_OF = {"cv2": "images", "keras": "keras", "lmdb": "lmdb", "tensorflow": "tensorflow", "torch": "torch"}
+_EXTRA_OF = {
+    "cv2": "images",
+    "hdf5plugin": "compression",
+    "keras": "keras",
+    "lmdb": "lmdb",
+    "plotly": "report",
+    "tensorflow": "tensorflow",
+    "textual_image": "report",
+    "torch": "torch",
+}
 
 
 def is_installed(library: str) -> bool:

@@ -19,6 +19,7 @@ _CLASSES = {
     "image_list": "images.source:ImageListSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
+    "idx": "arrays:IdxSource",
     "concat": "mixed:open_concat",
 }
 

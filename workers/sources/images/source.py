@@ -79,6 +79,15 @@ class ImageListSource(Source):
             for row, index in enumerate(indices.tolist()):
                 self._read_image(index, row, rows)
 
+    def content(self, index: int) -> bytes:
+        """The file of image `index` as it is; raises OSError."""
+        return read_file(self._image_path(index))
+
+    @property
+    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
+        """Of all images, shape (images,) if each has one label, else (images, labels)."""
+        return self._labels
+
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {os.fsdecode(self._image_path(index))}"
 
@@ -115,7 +124,7 @@ class ImageListSource(Source):
 
     def _size_of_first(self) -> tuple[int, int]:
         with self._naming(0):
-            return self._made_decoder().decode(read_file(self._image_path(0)))[1]
+            return self._made_decoder().decode(self.content(0))[1]
 
     def _check_files(self) -> NDArray[np.int64]:
         """Each image's size and modification time, shape (images, 2); raises SourceError for the first bad file."""
@@ -147,7 +156,7 @@ class ImageListSource(Source):
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
         decoder = self._made_decoder()
         with self._naming(index):
-            image, size = decoder.decode(read_file(self._image_path(index)))
+            image, size = decoder.decode(self.content(index))
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
             if size != target.shape[1:]:
                 raise ValueError(
