@@ -191,7 +191,6 @@ def _hdf5_samples(
     first = min(names, key=natural_key)
     group, _, leaf = first.rpartition("/")
     remarks: tuple[str, ...] = ()
-    is_bgr: bool = False
     if not re.search(r"\d", leaf):
         own = [name.removeprefix(f"{group}/") for name in attributes if name.startswith(f"{group}/")]
         options["datasets"] = [each for each in own if alike[re.sub(r"\d+", "#", f"{group}/{each}")] == len(names)]
