@@ -36,6 +36,9 @@ EXTRAS = {
     "tensorflow": ("tensorflow>=2.16",),
 }
 
+# What `make docs` needs, beside what is installed for the tests.
+DOCS = ("mkdocs-material>=9.5",)
+
 # What `make test` needs: every extra (TensorFlow's smaller edition, for the CPU alone, if there is one) and the tools.
 TEST = (
     *(requirement for extra, needed in EXTRAS.items() if extra != "tensorflow" for requirement in needed),
@@ -47,6 +50,7 @@ TEST = (
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
+    "scikit-image",
     "scikit-learn",
     "setuptools>=77",
     "tensorflow-cpu>=2.16; platform_machine == 'x86_64' and python_version < '3.14'",
@@ -94,6 +98,7 @@ setup(
     extras_require={
         **{extra: list(needed) for extra, needed in EXTRAS.items()},
         "all": [requirement for needed in EXTRAS.values() for requirement in needed],
+        "docs": list(DOCS),
         "test": list(TEST),
     },
     entry_points={"console_scripts": ["blobfeed = blobfeed.cli:main"]},

@@ -148,7 +148,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ReaderParameters(TypedDict, total=False):
-    """What a reader takes beside its source; docs/layer.md says what each does."""
+    """What a reader takes beside its source; docs/parameters.md says what each does."""
 
     mix: Sequence[Mapping[str, Any] | Source]
     fields: str | Sequence[str] | None

@@ -98,7 +98,10 @@ class ArraysSource(StoredSource):
 
 
 class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The options of `source: {npz: …}`. path: the file that np.savez or np.savez_compressed wrote."""
+    """The options of `source: {npz: …}`.
+
+    path: the file that np.savez or np.savez_compressed wrote.
+    """
 
     path: str
 
