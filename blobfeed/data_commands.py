@@ -1,4 +1,4 @@
-"""The commands over data: inspect, pack, bench, params."""
+"""The commands over data and over what a run left: inspect, pack, bench, params, report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compression(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Have `app` know these commands."""
-    for command in (inspect, pack, bench, params):
+    for command in (inspect, pack, bench, params, report):
         app.command()(command)
 
 
@@ -161,6 +161,23 @@ def params(
         from .tools.parameters import as_text
 
         typer.echo(as_text(name))
+
+
+def report(
+    files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
+    out: Annotated[Path, typer.Option(help="The page to write.", metavar="FILE")] = Path("report.html"),
+    source: Annotated[
+        str | None, typer.Option(help="The data, for pictures of the slowest samples.", metavar="SOURCE")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
+    with one_message(debug):
+        from .tools.recognise import source_of
+        from .tools.report import write_report
+
+        write_report(files, out, source_of([source]) if source else None)
+        typer.echo(f"{out}: open it in a browser; it needs no network")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -159,7 +159,7 @@ def drawn(seen: Seen) -> Pixels:
     """The sheet, shape (height, width, 3), BGR. Values other than uint8 are stretched, all pictures alike."""
     import cv2
 
-    tiles = [[_tile(picture, seen.is_bgr) for picture in row] for row in _stretched(seen.pictures)]
+    tiles = [[_tile(picture, seen.is_bgr, _TILE) for picture in row] for row in _stretched(seen.pictures)]
     width, height = max(t.shape[1] for row in tiles for t in row), max(t.shape[0] for row in tiles for t in row)
     step_x, step_y = max(width, 72) + _GAP, height + _TEXT + _GAP
     sheet = np.full((_TEXT + step_y * len(seen.captions), _GAP + step_x * len(tiles), 3), _PAPER, np.uint8)
@@ -186,16 +186,24 @@ def _stretched(pictures: list[list[AnyArray]]) -> Iterator[list[Pixels]]:
         yield [np.nan_to_num((picture.astype(np.float64) - low) * factor).astype(np.uint8) for picture in row]
 
 
-def _tile(picture: Pixels, is_bgr: bool) -> Pixels:
+def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:
+    """`picture`, shape (channels, height, width), as a small PNG."""
+    import cv2
+
+    ((pixels,),) = _stretched([[picture]])
+    return bytes(cv2.imencode(".png", _tile(pixels, is_bgr, side))[1])
+
+
+def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
     import cv2
 
     planes = picture if picture.ndim == 3 else picture[np.newaxis]
     image = np.ascontiguousarray(np.repeat(planes, 3, axis=0)[:3] if len(planes) == 1 else planes)
     image = image.transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
     side = max(image.shape[:2])
-    factor = _TILE // side if side <= _TILE else _TILE / side
+    factor = longest // side if side <= longest else longest / side
     size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))
-    how = cv2.INTER_NEAREST if side <= _TILE else cv2.INTER_AREA
+    how = cv2.INTER_NEAREST if side <= longest else cv2.INTER_AREA
     return cast(Pixels, cv2.resize(np.ascontiguousarray(image), size, interpolation=how))
 
 
