@@ -23,7 +23,7 @@ help:
 	@echo 'make test-long  every check, with the tests that take minutes'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
-	@echo 'make docs       the site of the documents, into build/site'
+	@echo 'make docs       the site of the documents, into site/'
 	@echo 'make format     let ruff rewrite what it can'
 	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'
 
@@ -48,7 +48,7 @@ bench: $(VENV)/package $(VENV)/test-dependencies
 
 docs: $(VENV)/package $(VENV)/docs-dependencies
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo 'open build/site/index.html'
+	@echo 'open site/index.html'
 
 lint: $(VENV)/test-dependencies
 	$(BIN)/ruff format --check .
@@ -111,7 +111,7 @@ $(VENV)/package: $(VENV)/train-dependencies $(SOURCES)
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build site dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -exec rm -rf {} +
 
 distclean: clean

@@ -167,6 +167,7 @@ def test_the_site_is_built_without_a_warning_and_its_pages_without_an_error(tmp_
     assert run.returncode == 0, run.stdout + run.stderr
     for size in WIDTHS.values():
         for page in ("index.html", "architecture.html", "parameters.html"):
+            assert (tmp_path / "site" / page).exists()
             assert console_of(tmp_path / "site" / page, tmp_path, size) == ""
     architecture = (tmp_path / "site" / "architecture.html").read_text()
     assert '<div class="diagram"><svg' in architecture

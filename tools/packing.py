@@ -202,7 +202,7 @@ class _Packing:
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
-    return [xxhash.xxh3_64_hexdigest(np.ascontiguousarray(batch[top]).view(np.uint8)) for top in tops]
+    return [xxhash.xxh3_64_hexdigest(np.ascontiguousarray(batch[top]).view(np.uint8).data) for top in tops]
 
 
 # ---- the file

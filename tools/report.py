@@ -38,7 +38,8 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; } td, th { text-align: left; padding: .25rem .5rem;
   border-bottom: 1px solid var(--line); white-space: nowrap; }
 td:last-child { white-space: normal; overflow-wrap: anywhere; } img { display: block; max-width: 4rem; }
-.js-plotly-plot text { fill: var(--ink) !important; } .js-plotly-plot .gridlayer path { stroke: var(--line) !important; }
+.js-plotly-plot text { fill: var(--ink) !important; }
+.js-plotly-plot .gridlayer path { stroke: var(--line) !important; }
 """
 
 
@@ -53,7 +54,7 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         if (trace := _as_trace(path)) is not None:
             traces[path.name] = run_facts(trace)
         else:
-            losses[str(path)] = read_losses(path)
+            losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
     parts = [_about_trace(name, facts, found) for name, facts in traces.items()]
     if losses:
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
@@ -152,7 +153,7 @@ def _time_chart(facts: RunFacts) -> str:
         [stall, {**speed, "yaxis": "y2", "line": {"color": _COLORS[0]}}],
         xaxis={"title": "seconds"},
         yaxis=percent,
-        yaxis2={"overlaying": "y", "side": "left", "rangemode": "tozero"},
+        yaxis2={"overlaying": "y", "side": "left", "rangemode": "tozero", "tickmode": "auto"},
         shapes=marks,
     )
 
@@ -164,9 +165,9 @@ def _batch_chart(facts: RunFacts) -> str:
         for name, ms in times.items()
         if ms
     ]
-    return _chart(
-        bars, barmode="stack", xaxis={"title": "ms of one batch"}, margin={"l": 70, "r": 10, "t": 10, "b": 40}
-    )
+    below = {"orientation": "h", "y": -0.3, "yanchor": "top", "traceorder": "normal"}
+    room = {"l": 70, "r": 10, "t": 10, "b": 120}
+    return _chart(bars, barmode="stack", xaxis={"title": "ms of one batch"}, margin=room, legend=below)
 
 
 def _loader_chart(facts: RunFacts) -> str:

@@ -21,7 +21,7 @@ Series = NDArray[np.float64]
 _BINS = 120
 _BATCHES_IN_A_BIN = 4
 _LOADER_WORK = ("read", "decode", "postprocess")
-_CAFFE_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?[^,:]*?[:,] *loss *=? *([-+\d.eE]+|nan|inf)")
+_LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+\d.eE]+|nan|inf)")
 """Lines of `blobfeed train` ("iteration 10/30: loss 0.5, …") and of Caffe ("Iteration 10 (…), loss = 0.5")."""
 
 
@@ -96,13 +96,13 @@ def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
     """The share of each part between two `edges` that lies within one of `spans`, which do not overlap."""
     begins, ends = np.array([(span["ts"], span["ts"] + span["dur"]) for span in spans]).reshape(-1, 2).T
 
-    def until(times: Series) -> Series:
-        """How much of the spans lies before each edge, if they begin (or end) at `times`."""
+    def passed(times: Series) -> Series:
+        """The time that has passed at each edge since each of `times` before it, summed."""
         ordered = np.sort(times)
         before = np.searchsorted(ordered, edges)
-        return edges * before - np.concatenate([[0.0], np.cumsum(ordered)])[before]
+        return np.asarray(edges * before - np.concatenate([[0.0], np.cumsum(ordered)])[before])
 
-    return np.clip(np.diff(until(begins) - until(ends)) / np.diff(edges), 0, 1)
+    return np.clip(np.diff(passed(begins) - passed(ends)) / np.diff(edges), 0, 1)
 
 
 def _batch_ms(spans: Sequence[Mapping[str, Any]], batches: int) -> dict[str, dict[str, float]]:
@@ -144,26 +144,25 @@ def _death(event: Mapping[str, Any], begin: float) -> Death:
 # ---- logs
 
 
-def read_losses(path: Path) -> tuple[Series, Series]:
-    """Iterations and losses of a run's log: JSON lines, CSV, or the lines of `blobfeed train` or Caffe.
+def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
+    """Iterations and losses of a run's log, by net ("train", "test 0"): JSON lines, CSV, or the lines of a training.
 
     Raises ParameterError if it holds none.
     """
     text = path.read_text(errors="replace")
-    found: list[tuple[float, float]] = []
+    rows: Iterable[Mapping[str, Any]] = ()
     if text.lstrip().startswith("{"):
-        found = _losses(json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}"))
-    elif "loss" in (header := text.partition("\n")[0].lower().replace(" ", "").split(",")):
-        found = _losses(csv.DictReader(text.splitlines()[1:], header))
+        rows = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    elif "loss" in text.partition("\n")[0].split(","):
+        rows = csv.DictReader(text.splitlines())
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.get("iteration") not in (None, "") and row.get("loss") not in (None, ""):
+            found[row.get("net") or "train"].append((float(row["iteration"]), float(row["loss"])))
     if not found:
-        found = [(float(number), float(loss)) for number, loss in _CAFFE_LINE.findall(text)]
-    if not found:
+        found["train"] = [(float(number), float(loss)) for number, loss in _LOG_LINE.findall(text)]
+    if not any(found.values()):
         raise ParameterError(
             f"{path} holds no losses: expected JSON lines or CSV with 'iteration' and 'loss', or a log"
         )
-    iterations, losses = np.array(found).T
-    return iterations, losses
-
-
-def _losses(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    return [(float(row["iteration"]), float(row["loss"])) for row in rows if row.get("iteration") and row.get("loss")]
+    return {net: (np.array(curve)[:, 0], np.array(curve)[:, 1]) for net, curve in found.items()}

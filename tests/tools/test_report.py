@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_covered_is_what_counting_moments_gives(steps: list[tuple[float, float]]
         at += gap + duration
     edges = np.linspace(0, max(at, 1), parts)
     got = covered(spans, edges)
-    for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (begin, end) in enumerate(pairwise(edges)):
         inside = sum(max(0.0, min(end, s["ts"] + s["dur"]) - max(begin, s["ts"])) for s in spans)
         assert got[number] == pytest.approx(inside / (end - begin), abs=1e-6)
 
@@ -119,15 +120,23 @@ def test_a_trace_without_batches_says_so() -> None:
     [
         "iteration 10/30: loss 0.5, rate 0.01, 900 samples/s\niteration 20/30: loss 2.5e-1, rate 0.01\n",
         "I0101 solver.cpp:228] Iteration 10 (5 iter/s, 2s/10 iters), loss = 0.5\nIteration 20, loss = 0.25\n",
-        '{"iteration": 10, "loss": 0.5}\n{"test": 1}\n{"iteration": 20, "loss": 0.25, "rate": 1}\n{"iteration": 30, "lo',
+        '{"iteration": 10, "loss": 0.5}\n{"iteration": 20, "net": "train", "loss": 0.25}\n{"iteration": 30, "lo',
         "iteration,loss,rate\n10,0.5,1\n20,0.25,1\n",
     ],
     ids=["ours", "caffe", "json lines", "csv"],
 )
 def test_losses_are_read_from_each_kind_of_log(text: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text)
-    iterations, losses = read_losses(tmp_path / "log")
+    iterations, losses = read_losses(tmp_path / "log")["train"]
     assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
+
+
+def test_test_nets_have_curves_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "iteration,seconds,net,loss,accuracy\n10,1,train,0.5,\n10,2,test 0,0.7,0.9\n10,2,test 1,,1\n"
+    )
+    curves = read_losses(tmp_path / "log.csv")
+    assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.5], "test 0": [0.7]}
 
 
 def test_a_log_without_losses_says_so(tmp_path: Path) -> None:
