@@ -18,6 +18,7 @@ import typer
 import yaml
 from blobfeed.tools import parameters
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import Parameters
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -105,7 +106,7 @@ def test_the_page_of_parameters_is_made_from_the_definitions() -> None:
 
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {
-    "": parameters.Parameters,
+    "": Parameters,
     **parameters._PARTS,
     **{kind: parameters.source_options(kind) for kind in parameters._SOURCES},
 }

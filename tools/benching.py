@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,7 +52,7 @@ def bench(
             ways["blobfeed, shuffle: chunk"] = partial(_blobfeed, source, "chunk", batch_size, loaders)
         fits_torch = all(not spec.varies and spec.dtype.kind in "biuf" for spec in source.specs.values())
         if is_installed("torch") and fits_torch:
-            ways["torch DataLoader, sample by sample"] = partial(_torch, found, source, batch_size, loaders)
+            ways["torch DataLoader, sample by sample"] = partial(_torch, source, batch_size, loaders)
         timed = {name: Timed() for name in ways}
         for number in range(_ROUNDS):
             for name, way in ways.items():
@@ -102,16 +101,19 @@ def _plain(source: Source, batch_size: int) -> Iterator[Batches]:
 
 
 @contextmanager
-def _torch(found: Found, source: Source, batch_size: int, loaders: int) -> Iterator[Batches]:
-    """As most users write it: a Dataset with a __getitem__, in as many workers."""
+def _torch(source: Source, batch_size: int, loaders: int) -> Iterator[Batches]:
+    """A Dataset with a __getitem__, as most users write it, in as many workers.
+
+    It reads through blobfeed's source, which is faster than h5py: what remains is torch's own way of making batches.
+    """
     from torch.utils.data import DataLoader
 
-    dataset: Any = _HDF5Rows(found, source) if found.kind == "hdf5" and _is_one_file(found) else _Rows(source)
+    dataset: Any = _Rows(source)
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=loaders, persistent_workers=True)
-    with ExitStack() as stack:
-        batches = itertools.chain.from_iterable(loader for _ in itertools.count())
-        stack.callback(_end_workers, loader)
-        yield (len(next(iter(batch.values()))) for batch in batches)
+    try:
+        yield (len(next(iter(batch.values()))) for _ in itertools.count() for batch in loader)
+    finally:
+        _end_workers(loader)
 
 
 def _end_workers(loader: Any) -> None:
@@ -119,13 +121,8 @@ def _end_workers(loader: Any) -> None:
         loader._iterator._shutdown_workers()
 
 
-def _is_one_file(found: Found) -> bool:
-    path = found.declared["hdf5"].get("path")
-    return isinstance(path, str) and os.path.isfile(path) and set(found.declared["hdf5"]) == {"path"}  # noqa: PTH113
-
-
 class _Rows:
-    """Any source, one sample at a time."""
+    """A source, one sample at a time."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -137,23 +134,3 @@ class _Rows:
         rows = allocate_rows(self._source.specs, 1)
         self._source.read(np.array([index]), rows)
         return {top: np.asarray(array)[0] for top, array in rows.items()}
-
-
-class _HDF5Rows:
-    """An HDF5 file by h5py, opened in each worker at its first sample."""
-
-    def __init__(self, found: Found, source: Source) -> None:
-        self._path = found.declared["hdf5"]["path"]
-        self._tops = tuple(source.specs)
-        self._samples = len(source)
-        self._file: Any = None
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        if self._file is None:
-            import h5py  # type: ignore[import-untyped]
-
-            self._file = h5py.File(self._path, "r")
-        return {top: self._file[top][index] for top in self._tops}

@@ -113,7 +113,7 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     if kind == "npz":
         return Found({"npz": {"path": str(path)}})
     if kind == "tar":
-        raise SourceError(_what_is_in_tar(path))
+        raise SourceError(f"{path} is a tar file: unpack it into a folder, and inspect that")
     return _text(path)
 
 
@@ -308,16 +308,3 @@ def _sizes_of(source: Source) -> Any:
     if not sizes:
         raise error
     return np.array(sizes)
-
-
-def _what_is_in_tar(path: Path) -> str:
-    import tarfile
-
-    with tarfile.open(path) as archive:
-        names = [member.name for _, member in zip(range(1000), archive, strict=False) if member.isfile()]
-    suffixes = Counter(Path(name).suffix for name in names)
-    said = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in suffixes.most_common(5))
-    return (
-        f"{path} is a tar file ({said} among its first {len(names)} members, such as {names[0] if names else 'none'}): "
-        "unpack it into a folder, and inspect that"
-    )

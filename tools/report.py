@@ -16,7 +16,7 @@ from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
 from ..workers.base.specs import RaggedRows, allocate_rows
 from .recognise import Found
-from .run_facts import RunFacts, read_losses, run_facts
+from .run_facts import RunFacts, Series, read_losses, run_facts
 
 _COLORS = ("#0d9488", "#e4572e", "#5b6ee1", "#c79a00", "#9b59b6", "#5f7d8c")
 _THUMBNAIL = 96
@@ -49,7 +49,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
     Raises ParameterError for what is neither a trace nor a log of losses, or if nothing is there to show.
     """
     need("plotly", "a report")
-    traces, losses = {}, {}
+    traces: dict[str, RunFacts] = {}
+    losses: dict[str, tuple[Series, Series]] = {}
     for path in paths:
         if (trace := _as_trace(path)) is not None:
             traces[path.name] = run_facts(trace)
@@ -77,7 +78,7 @@ def _as_trace(path: Path) -> Mapping[str, Any] | None:
 
 
 def _page(parts: Sequence[str]) -> str:
-    from plotly.offline import get_plotlyjs
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>blobfeed: report</title>'

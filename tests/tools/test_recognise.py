@@ -178,7 +178,7 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
         (["none.h5"], "there is no 'none.h5'"),
         (["x.npy", "a.bin"], "'a.bin' is none of HDF5, npy"),
         (["x.npy", "x.npz"], "are of different kinds"),
-        (["a.tar"], "a.tar is a tar file .1 .npy among its first 1 members, such as x.npy.: unpack it"),
+        (["a.tar"], "a.tar is a tar file: unpack it into a folder"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
         (["words.txt"], "its first line, 'no such.jpg 3', names no file"),
