@@ -165,7 +165,7 @@ class PillowCrops(JpegCrops):
     """The same by Pillow, as torchvision's users have it."""
 
     def decode(self, index: int) -> Array:
-        from PIL import Image  # type: ignore[import-not-found]
+        from PIL import Image
 
         with Image.open(self._folder / f"{index}.jpg") as picture:
             return np.asarray(picture.convert("RGB"))

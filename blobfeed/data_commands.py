@@ -13,6 +13,7 @@ import typer
 
 from .one_message import Debug, one_message
 from .workers.base.errors import ParameterError
+from .workers.base.extras import need
 
 _Paths = Annotated[
     list[str],
@@ -65,6 +66,9 @@ def inspect(
         if sheet is not None:
             from .tools.sheet import draw_sheet
 
+            if any(path.endswith(".prototxt") for path in source):
+                need("torch", "a net definition")
+                from . import caffe  # noqa: F401  Python layers may import it
             draw_sheet(source, _names(tops), parameters, sheet, image_list, console)
             return
         look(source_of(source, _names(tops), image_list), console, seconds=seconds, shown=samples)

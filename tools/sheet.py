@@ -99,7 +99,6 @@ class _PlanOfNet:
 
     def __init__(self, model: Path) -> None:
         need("torch", f"{model}")
-        from .. import caffe  # noqa: F401  Python layers may import it
         from ..layers.multi_process_input_layer import MultiProcessInputLayer
         from ..trainer.prototxt import schema
         from ..trainer.prototxt.phases import State
