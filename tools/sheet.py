@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -78,7 +79,7 @@ def draw_sheet(
     if not cv2.imwrite(str(target), sheet):
         raise ParameterError(f"{target} cannot be written: expected the name of a .png file in a folder that exists")
     console.print(f"{target}: {len(seen.captions)} samples (rows) in {len(seen.pictures)} epochs (columns)")
-    if console.is_terminal and sys.stdout.isatty():
+    if sys.stdin.isatty() and sys.stdout.isatty():
         _show(target, console)
 
 
@@ -208,6 +209,8 @@ def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
 
 def _show(path: Path, console: Console) -> None:
     """In the terminal: as a picture if it has a protocol for that (kitty, sixel), else in half cells."""
+    if not os.get_terminal_size().columns:
+        return  # it does not say how large it is, and the library divides by that
     if not is_installed("textual_image"):
         console.print("pip install 'blobfeed[report]' shows it here, in the terminal")
         return
