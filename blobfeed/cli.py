@@ -64,6 +64,20 @@ def train(
     sighup_effect: Annotated[
         Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
     ] = Effect.SNAPSHOT,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what every process does into this file, for Perfetto.", metavar="FILE")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write loss, rate, speed and stall for TensorBoard.", metavar="FOLDER")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the same into a .csv or .jsonl file; may be given twice.", metavar="FILE"),
+    ] = None,
+    ideal: Annotated[
+        bool, typer.Option("--ideal", help="Print what loaders that take no time would give, and train nothing.")
+    ] = False,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations of each run of --ideal.")] = 100,
     device: _Device = None,
     threads: _Threads = None,
     debug: Debug = False,
@@ -73,8 +87,10 @@ def train(
         need("torch", "training")
         from . import caffe  # noqa: F401  Python layers may import it
         from .trainer.solving import training
+        from .trainer.solving.ideal import compare
         from .trainer.solving.progress import make_reporter
-        from .trainer.solving.solver import Solver
+        from .trainer.solving.scalar_logs import open_logs
+        from .trainer.solving.solver import Solver, traced_to
         from .trainer.solving.solver_file import read_solver
 
         training.fix_threads(threads)
@@ -83,7 +99,10 @@ def train(
         if level:
             rules.level = level
         rules.stage.extend(_stages(stage))
-        with Solver(document, device) as made:
+        if ideal:
+            compare(document, device, iterations, typer.echo)
+            return
+        with Solver(document, device, traced_to(trace)) as made:
             if snapshot is not None and weights is not None:
                 raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
             if snapshot is not None:
@@ -91,7 +110,8 @@ def train(
             for name in weights.split(",") if weights else ():
                 made.load_weights(name)
             effects = training.Effect(sigint_effect), training.Effect(sighup_effect)
-            with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made)) as reporter:
+            logs = open_logs(log or (), tensorboard, made)
+            with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
                 training.train(made, reporter, stop)
 
 
@@ -190,10 +210,67 @@ def convert_file(
         typer.echo(convert(source, target))
 
 
+@app.command("monitor")
+def monitor(
+    pid: Annotated[
+        int | None, typer.Argument(help="A process of the pipeline; without it, all pipelines.", metavar="[PID]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print what is seen in some seconds, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
+    svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
+    with one_message(debug):
+        from .monitor import watch
+
+        watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
+
+
+@app.command("trace")
+def trace_file(
+    given: Annotated[Path, typer.Argument(help="FILE.ring that a crash has left, or a trace.", metavar="FILE")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")] = None,
+    merge: Annotated[
+        Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Make a trace from what a run has left, or merge two traces."""
+    with one_message(debug):
+        from .workers.watching.trace_events import convert
+
+        typer.echo(convert(given, output, merge))
+
+
+@app.command("doctor")
+def doctor() -> None:
+    """Print what this machine and this Python have that matters here, for a bug report."""
+    from .doctor import report
+
+    typer.echo(report())
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(f"blobfeed {__version__}")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train Caffe-style nets on data that other processes make ready."""
 
 
 def _stages(text: str) -> frozenset[str]:

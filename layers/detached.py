@@ -16,7 +16,7 @@ from ..workers.base.specs import AnyArray
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 
-_STAYS_BEHIND = frozenset({"_input", "blobs", "type"})
+_STAYS_BEHIND = frozenset({"_input", "blobs", "type", "trainer_parameters"})
 """Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
 
 

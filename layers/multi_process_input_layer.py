@@ -20,6 +20,7 @@ from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
+from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.plan import Plan, State
 from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
@@ -70,6 +71,9 @@ class MultiProcessInputLayer(CaffeLayer):
     base_dir: Path | str | None = None
     """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
 
+    trainer_parameters: Mapping[str, object] = {}
+    """Parameters that take the place of those in param_str. A trainer may set them before `setup`."""
+
     extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
 
@@ -90,13 +94,15 @@ class MultiProcessInputLayer(CaffeLayer):
         what = f"layer {type(self).__name__}"
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
-        options = read_param_str(self.param_str, _extra_parameters(type(self)), self._inner_source(), what)
+        options = read_param_str(
+            self.param_str, _extra_parameters(type(self)), self._inner_source(), what, self.trainer_parameters
+        )
         self.extra = options.extra
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
         parameters = with_shard(options.parameters) if train else options.parameters
         base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
-        pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
+        pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
         if parameters.state_file and train:

@@ -38,10 +38,15 @@ class LayerOptions:
 
 
 def read_param_str(
-    text: str | Mapping[str, object], extra: Mapping[str, object], source: InnerSource | None, what: str
+    text: str | Mapping[str, object],
+    extra: Mapping[str, object],
+    source: InnerSource | None,
+    what: str,
+    trainers: Mapping[str, object] | None = None,
 ) -> LayerOptions:
-    """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. Raises ParameterError."""
-    values = parse_param_str(text)
+    """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. `trainers`: take the place
+    of what is in `text`. Raises ParameterError."""
+    values = {**parse_param_str(text), **(trainers or {})}
     if source is not None and "path" in source.options and isinstance(values.get("source"), str):
         values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
     known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]

@@ -224,6 +224,13 @@ class _Loop(Iterator[NamedBatch]):
         self._span = span
         self._is_over = False
 
+    def __len__(self) -> int:
+        """Batches that are left of the loop; raises TypeError as the reader's `len` does. Progress bars ask for it."""
+        span = self._span
+        if span.batches is None or span.end is None:
+            return len(self._reader)
+        return max(0, span.end - span.batches.count)
+
     def __next__(self) -> NamedBatch:
         if self._is_over:
             raise StopIteration

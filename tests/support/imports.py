@@ -34,6 +34,7 @@ ROOMS = (
     "workers.sources.hdf5",
     "workers.sources.stored",
     "workers.order",
+    "workers.watching",
     "workers.transport",
     "workers.base",
 )

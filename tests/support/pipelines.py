@@ -151,7 +151,7 @@ class Trap:
             return False
         if place is not Place.START and index not in self.samples:
             return False
-        return self.marker is None or _first(self.marker)
+        return self.marker is None or first_of_all(self.marker)
 
     def meet(self, place: Place, index: int = -1) -> None:
         if self.fault in _STRIKE and self.springs(place, index):
@@ -170,7 +170,8 @@ class Trap:
         return data, sample["label"], rng.integers(1 << 60, size=2)
 
 
-def _first(marker: Path) -> bool:
+def first_of_all(marker: Path) -> bool:
+    """Whether this is the first call for `marker`, in all processes."""
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:
@@ -226,11 +227,18 @@ def parameters(**values: Any) -> Parameters:
     return Parameters(**given | values)
 
 
-def trapped_pipeline(trap: Trap = NO_TRAP, *, samples: int = SAMPLES, items: int = LARGE, **values: Any) -> Pipeline:
+def trapped_pipeline(
+    trap: Trap = NO_TRAP,
+    *,
+    samples: int = SAMPLES,
+    items: int = LARGE,
+    kind: Callable[..., Pipeline] = Pipeline,
+    **values: Any,
+) -> Pipeline:
     hooks = Hooks()
     if trap.place is Place.DECODE:
         hooks, values["tops"] = trap.hooks(), ("data", "label", "noise")
-    return Pipeline(parameters(**values), hooks, source=Numbered(samples, items, trap))
+    return kind(parameters(**values), hooks, source=Numbered(samples, items, trap))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.hooks import Sample
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
@@ -106,6 +109,27 @@ def test_covered_is_what_counting_moments_gives(steps: list[tuple[float, float]]
     for number, (begin, end) in enumerate(pairwise(edges)):
         inside = sum(max(0.0, min(end, s["ts"] + s["dur"]) - max(begin, s["ts"])) for s in spans)
         assert got[number] == pytest.approx(inside / (end - begin), abs=1e-6)
+
+
+def test_the_trace_of_a_real_run_gives_its_batches_and_its_slow_sample(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((64, 4), np.float32))
+
+    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+        time.sleep(0.2 if sample.index == 17 else 0.002)  # what takes long is what is tested
+        return dict(sample)
+
+    source = {"npy": {"data": tmp_path / "x.npy"}}
+    with BatchReader(
+        source, batch_size=8, epochs=1, num_loaders=2, decode=decode, trace=tmp_path / "run.json"
+    ) as reader:
+        assert len(list(reader)) == 8
+    facts = run_facts(json.loads((tmp_path / "run.json").read_bytes()))
+    assert (facts.batches, facts.batch_size) == (8, 8)
+    assert facts.slowest[0][0] == 17
+    assert facts.slowest[0][1] > 190
+    assert facts.batch_ms["loaders"]["decode"] * 8 > 300
+    assert set(facts.loaders) <= {1, 2}
+    assert facts.deaths == []
 
 
 def test_a_trace_without_batches_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +23,14 @@ ANY = range(1, 1_000_000)
 
 Tensors = tuple[Tensor, ...]
 
+DataParameters = Callable[[str], Mapping[str, object]]
+"""By the name of a layer that is fed by loaders: parameters that take the place of those in its param_str."""
+
+
+def no_data_parameters(_name: str) -> Mapping[str, object]:
+    return {}
+
+
 _MOST_UNCHECKED = 8
 """Checks of values on the device that may be open; further behind the host it seldom is."""
 
@@ -41,6 +49,7 @@ class LayerContext:
     """Draws during forward, on the device."""
     data_seed: int
     """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+    data_parameters: DataParameters = no_data_parameters
 
     @property
     def param(self) -> LayerParameter:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from .array_blob import ArrayBlob
 from .blobs import Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
@@ -99,6 +100,8 @@ class PythonLayer(Layer):
         user_layer.phase = int(self.context.phase)
         # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
         beyond = {"base_dir": self.context.folder, "device": str(self.context.device)}
+        if isinstance(user_layer, MultiProcessInputLayer):
+            user_layer.trainer_parameters = self.context.data_parameters(self.param.name)
         for name, value in {"blobs": self._weights, **beyond}.items():
             with contextlib.suppress(AttributeError):
                 setattr(user_layer, name, value)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob, Shape
-from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
+from ..layer_types.layer import LAYER_TYPES, DataParameters, Layer, LayerContext, Tensors, no_data_parameters
 from ..layer_types.python import HasClose, HasState, PythonLayer
 from ..prototxt.errors import SnapshotError
 from ..prototxt.phases import State, included_layers
@@ -65,7 +65,12 @@ class Net:
     """
 
     def __init__(
-        self, document: Document[NetParameter], state: State, device: torch.device, generators: Generators
+        self,
+        document: Document[NetParameter],
+        state: State,
+        device: torch.device,
+        generators: Generators,
+        data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         positions = included_layers(document, state)
         if not positions:
@@ -79,6 +84,7 @@ class Net:
                 generators.weights,
                 generators.dropout,
                 generators.data_seed,
+                data_parameters,
             )
             for position in positions
         ]

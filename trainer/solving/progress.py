@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ...workers.base.closing import close_all
+from .scalar_logs import EVERY, ScalarLog
 from .solver import Scores, Solver
 
 _REFRESH_S = 0.2
@@ -33,14 +36,34 @@ class Meter:
 class LineReporter:
     """A line every `display` iterations."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Sequence[ScalarLog] = ()) -> None:
         self._samples = 0
-        self._meter = Meter(time.monotonic())
+        self._begun = time.monotonic()
+        self._meter = Meter(self._begun)
+        self._logs = logs
+        self._log_meter = Meter(self._begun)
 
     def stepped(self, solver: Solver) -> None:
         """An iteration is done."""
         self._samples += solver.samples_per_step
+        if self._logs and solver.iteration % (solver.param.display or EVERY) == 0:
+            self._log_training(solver)
         self._show(solver)
+
+    def tested(self, solver: Solver, number: int, scores: Scores) -> None:
+        """Test net `number` has been scored."""
+        self.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
+        self._log(solver, f"test {number}", scores)
+
+    def _log_training(self, solver: Solver) -> None:
+        speed, share = self._log_meter.read(time.monotonic(), self._samples, solver.stall_s())
+        outputs = {name: float(value) for name, value in solver.train_net.outputs().items() if value.numel() == 1}
+        own = {"loss": solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
+        self._log(solver, "train", {**outputs, **own})
+
+    def _log(self, solver: Solver, net: str, scalars: Scores) -> None:
+        for log in self._logs:
+            log.write(solver.iteration, time.monotonic() - self._begun, net, scalars)
 
     def _show(self, solver: Solver) -> None:
         display = solver.param.display
@@ -57,14 +80,15 @@ class LineReporter:
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing to do: lines are complete when they are written."""
+        """Nothing more is told."""
+        close_all(*(log.close for log in self._logs))
 
 
 class BarReporter(LineReporter):
     """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
 
-    def __init__(self, solver: Solver) -> None:
-        super().__init__()
+    def __init__(self, solver: Solver, logs: Sequence[ScalarLog] = ()) -> None:
+        super().__init__(logs)
         self._shares_screen = sys.stdout.isatty()
         self._progress = Progress(
             TextColumn("training"),
@@ -102,11 +126,12 @@ class BarReporter(LineReporter):
 
     def close(self) -> None:
         self._progress.stop()
+        super().close()
 
 
-def make_reporter(solver: Solver) -> LineReporter:
-    """A bar if stderr is a terminal, else lines on stdout."""
-    return BarReporter(solver) if sys.stderr.isatty() else LineReporter()
+def make_reporter(solver: Solver, logs: Sequence[ScalarLog] = ()) -> LineReporter:
+    """A bar if stderr is a terminal, else lines on stdout; `logs` are closed with it."""
+    return BarReporter(solver, logs) if sys.stderr.isatty() else LineReporter(logs)
 
 
 def scores_text(scores: Scores) -> str:

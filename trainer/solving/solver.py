@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
-from ..layer_types.python import HasStatistics
+from ..layer_types.layer import DataParameters, no_data_parameters
+from ..layer_types.python import HasStatistics, StallStatistics
 from ..net.graph import Generators, Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
@@ -33,10 +34,16 @@ class Solver:
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
     The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
-    `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide.
+    `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide. `data_parameters`: for the layers of the
+    train net that are fed by loaders.
     """
 
-    def __init__(self, document: Document[SolverParameter], device: str | None = None) -> None:
+    def __init__(
+        self,
+        document: Document[SolverParameter],
+        device: str | None = None,
+        data_parameters: DataParameters = no_data_parameters,
+    ) -> None:
         self.param = document.message
         self.prefix = snapshot_prefix(document)
         self.device = choose_device(device, self.param)
@@ -48,7 +55,7 @@ class Solver:
         self._generators = Generators.seeded(seed, self.device, data_seed)
         source = read_train_net(document)
         self.test_nets: list[Net] = []
-        self.train_net = Net(source.document, source.state, self.device, self._generators)
+        self.train_net = Net(source.document, source.state, self.device, self._generators, data_parameters)
         try:
             for test in read_test_nets(document):
                 net = Net(test.document, test.state, self.device, Generators.seeded(seed, self.device, data_seed))
@@ -105,8 +112,12 @@ class Solver:
 
     def stall_s(self) -> float:
         """Seconds that training has waited for data, summed over the layers that count them."""
-        layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
-        return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
+        return sum(statistics.stall_s for statistics in self.data_statistics().values())
+
+    def data_statistics(self) -> dict[str, StallStatistics]:
+        """What the layers of the train net have counted that are fed by loaders, by the layer's name."""
+        layers = {name: layer.user_layer for name, layer in self.train_net.python_layers().items()}
+        return {name: layer.statistics() for name, layer in layers.items() if isinstance(layer, HasStatistics)}
 
     @property
     def test_is_due(self) -> bool:
@@ -231,6 +242,20 @@ class Solver:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def traced_to(trace: Path | None) -> DataParameters:
+    """Each layer that is fed by loaders writes a trace: the first into that file, others with their name in it."""
+    if trace is None:
+        return no_data_parameters
+    names: list[str] = []
+
+    def parameters(layer: str) -> Mapping[str, object]:
+        names.append(layer)
+        path = trace if len(names) == 1 else trace.with_name(f"{trace.stem}.{layer.replace('/', '-')}{trace.suffix}")
+        return {"trace": str(path.absolute())}
+
+    return parameters
 
 
 @torch.no_grad()

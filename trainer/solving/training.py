@@ -20,7 +20,7 @@ from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from .caffe_files import read_weights
-from .progress import LineReporter, scores_text
+from .progress import LineReporter
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
 
@@ -111,12 +111,15 @@ def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         _save(solver, reporter)
     if not stop():
         _test_if_due(solver, reporter, stop)
+    for name, counted in solver.data_statistics().items():
+        if sentence := getattr(counted, "diagnosis", ""):
+            reporter.say(f"data of layer {name!r}: {sentence}")
 
 
 def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     if solver.test_is_due:
         for number, scores in enumerate(solver.test(stop)):
-            reporter.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
+            reporter.tested(solver, number, scores)
 
 
 def _save(solver: Solver, reporter: LineReporter) -> None:

@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "keras": "keras",
     "lmdb": "lmdb",
     "plotly": "report",
+    "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
     "textual_image": "report",
     "torch": "torch",

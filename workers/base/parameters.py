@@ -15,6 +15,7 @@ from .source import Source
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
@@ -105,8 +106,13 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     state_file: where a layer notes its position at each of Caffe's snapshots; see caffe.md.
     device: where a reader's tensors are: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
     device_prefetch: batches on a CUDA device or on the way there.
-    delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch; see
-        delivery.md.
+    page_lock: what is page-locked for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
+        see delivery.md.
+    delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
+        see delivery.md.
+    trace: a file for what every process did and when; see trace.md.
+    metrics: a file, or a port of this machine, for Prometheus; see monitor.md.
+    replay: deliver the first so many batches again and again, to see what faster data would give; see monitor.md.
     """
 
     source: dict[str, Any] | None = None
@@ -141,7 +147,11 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
+    page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
+    replay: NotNegative = 0
+    trace: str = ""
+    metrics: str | Port = ""
 
 
 # The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
@@ -181,7 +191,11 @@ class ReaderParameters(TypedDict, total=False):
     state_file: str
     device: str
     device_prefetch: int
+    page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
+    replay: int
+    trace: str | PurePath
+    metrics: str | PurePath | int
 
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:

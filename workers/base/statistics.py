@@ -24,8 +24,11 @@ class Statistics:
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int
+    diagnosis: str = ""
+    """What limits the speed, and why, in a sentence"""
 
     def __repr__(self) -> str:
         """What is not zero, seconds to the millisecond."""
-        counts = {name: round(count, 3) for name, count in asdict(self).items() if count}
-        return f"Statistics({', '.join(f'{name}={count}' for name, count in counts.items())})"
+        told = {name: value for name, value in asdict(self).items() if value}
+        counts = {name: value if isinstance(value, str) else round(value, 3) for name, value in told.items()}
+        return f"Statistics({', '.join(f'{name}={count!r}' for name, count in counts.items())})"

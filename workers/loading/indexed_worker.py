@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import socket
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +42,12 @@ _MOST_REPLACEMENTS = 100
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
+class Begins(Protocol):
+    """Is told what a loader begins to do: LoaderStatus.write."""
+
+    def __call__(self, activity: Activity, sample: int, rows: int = 1, /) -> object: ...
+
+
 class DecodedSource:
     """`source` seen through the hooks, its samples as `rows` makes them. Run on trial in setup, and by each loader."""
 
@@ -54,30 +60,32 @@ class DecodedSource:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 
-    def make(self, indices: IndexArray, epochs: IndexArray, out: NamedRows, progress: Callable[[int], None]) -> None:
-        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises.
-
-        `progress` is told the index of the sample that decode gets next.
-        """
+    def make(self, indices: IndexArray, epochs: IndexArray, out: NamedRows, begins: Begins) -> None:
+        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises."""
         if self.rows.changes_nothing:
+            begins(Activity.READING, int(indices[0]), len(indices))
             self.source.read(indices, out)
             return
-        for row, arrays in enumerate(self._raw_samples(indices)):
+        for row, arrays in enumerate(self._raw_samples(indices, begins)):
             sample = Sample(arrays, int(indices[row]), int(epochs[row]))
-            progress(sample.index)
+            begins(Activity.DECODING, sample.index)
             self.rows.put(sample, out, row)
 
-    def _raw_samples(self, indices: IndexArray) -> Iterator[Mapping[str, AnyArray]]:
+    def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
         """The raw samples in turn, each valid until the next one."""
         # A decode hook may write to what it gets, so it gets a copy in any case.
-        if self.rows.hooks.decode is None and (lent := self.source.lend(indices)) is not None:
-            yield from lent
-            return
+        if may_lend := self.rows.hooks.decode is None:
+            begins(Activity.READING, int(indices[0]), len(indices))
+            if (lent := self.source.lend(indices)) is not None:
+                yield from lent
+                return
         scratch = self._raw_rows()
         block = len(next(iter(scratch.values())))
         for first in range(0, len(indices), block):
             some = indices[first : first + block]
             raw = {name: rows[: len(some)] for name, rows in scratch.items()}
+            if first or not may_lend:
+                begins(Activity.READING, int(some[0]), len(some))
             self.source.read(some, raw)
             yield from (_row_of(raw, row) for row in range(len(some)))
 
@@ -165,11 +173,7 @@ class IndexedWorker(Worker):
                     return
 
     def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
-        self.status.write(Activity.READING, int(indices[0]))
-        self._decoded.make(indices, epochs, out, self._decoding)
-
-    def _decoding(self, index: int) -> None:
-        self.status.write(Activity.DECODING, index)
+        self._decoded.make(indices, epochs, out, self.status.write)
 
     # ---- bad samples
 

@@ -168,10 +168,10 @@ class StreamWorker(Worker):
         count = 0
         self.status.write(Activity.READING, wanted.sequence * self.parameters.batch_size)
         # A loader that dies while it runs a shard again, up to this batch, has not died of this batch.
-        self.status.begin_task(0)
+        self.status.blame(0)
         try:
             batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
-            self.status.begin_task(task)
+            self.status.blame(task)
             for item in batch:
                 self.status.write(Activity.DECODING, item.index)
                 try:
@@ -179,6 +179,8 @@ class StreamWorker(Worker):
                 except Exception as error:
                     bad.append((count, item, error))
                 count += 1
+                if count < wanted.rows:
+                    self.status.write(Activity.READING, item.index + 1)
         except Exception as error:
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)

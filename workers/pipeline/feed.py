@@ -34,12 +34,16 @@ from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
-from ..transport.status_board import Count
+from ..transport.status_board import WHERE, WHERE_SLOWEST, Count
+from .files import finish_trace, open_trace
 from .reception import Reception
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
 """How often what the children log is looked at while the trainer never waits."""
+
+_LOOK_S = 1.0
+"""How often it is noted where the samples are stored that a trainer waits for."""
 
 _END_S = 5.0
 """What the assembler may take to end before it is killed."""
@@ -70,8 +74,14 @@ class Feed:
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
         self.shared = Shared(
-            plan.layout, plan.slots, plan.status_lines, sampler=plan.needs_sampler, source=plan.source.descriptors
+            plan.layout,
+            plan.slots,
+            plan.status_lines,
+            sampler=plan.needs_sampler,
+            source=plan.source.descriptors,
+            trace=open_trace(plan),
         )
+        self.shared.board.describe(plan.source.kind, plan.parameters.batch_size, plan.slots, plan.batches_per_slot)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)
@@ -92,6 +102,7 @@ class Feed:
             self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
         )
         self._assembler = AssemblerProcess(config)
+        shared.board.note_assembler(self._assembler.pid)
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
@@ -201,22 +212,31 @@ class Feed:
                 f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
                 "release them, or raise prefetch_batches"
             )
-        begun = time.monotonic_ns()
+        begun, board = time.monotonic_ns(), self.shared.board
         self.stalls += 1
+        board.set_count(Count.STALLS, self.stalls)
+        board.set_count(Count.WAITING_SINCE, begun)
         try:
-            return self._watch(assembler, begun / 1e9)
+            announce = self._watch(assembler, begun / 1e9)
+            if not board.count(Count.FIRST_BATCH_NS):
+                now = time.monotonic_ns()
+                board.set_count(Count.START_NS, self.waited_ns + now - begun)
+                board.set_count(Count.FIRST_BATCH_NS, now)
+            return announce
         finally:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
             self.start_ns = self.start_ns or now - self._begun
+            board.set_count(Count.WAITED_NS, self.waited_ns)
+            board.set_count(Count.WAITING_SINCE, 0)
 
     def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
-        deadline, next_log = begun + timeout_s, begun + _STALL_LOG_S
+        deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
         while True:
             now = time.monotonic()
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log) - now) * 1000) + 1))
+            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log, next_look) - now) * 1000) + 1))
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
@@ -226,9 +246,22 @@ class Feed:
             now = time.monotonic()
             if now >= deadline:
                 raise self._stalled(timeout_s)
+            if now >= next_look:
+                next_look = now + _LOOK_S
+                self.note_places()
             if now >= next_log:
                 next_log = now + _STALL_LOG_S
                 _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
+
+    def note_places(self) -> None:
+        """Write on the board where the samples are stored that loaders are at, and the slowest ones: only the source
+        knows, and whoever reads the board from outside has none."""
+        board = self.shared.board
+        for status in map(board.line, range(board.loaders)):
+            now_at = status.read().sample
+            for sample, area in ((now_at, WHERE), (status.slowest_sample, WHERE_SLOWEST)):
+                if status.wants_place(sample, area):
+                    status.note_place(sample, location_of(self._plan.source, sample), area)
 
     def activities(self) -> str:
         """What each loader is doing, in words."""
@@ -292,7 +325,9 @@ class Feed:
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
             end = () if assembler is None else (partial(self._end, assembler, link),)
-            close_all(*end, partial(self._context.destroy, linger=0), self.shared.close)
+            close_all(
+                *end, partial(self._context.destroy, linger=0), self.shared.close, partial(finish_trace, self._plan)
+            )
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
         """Ask the assembler to end, and see that it does even if it cannot be asked."""

@@ -21,11 +21,15 @@ from ..base.statistics import Statistics
 from ..order.batches import Batches
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
-from ..plan.plan import Plan, Progress, State
+from ..plan.plan import Plan, Progress, State, usable_cores
 from ..sources.stream import StreamSource
+from ..transport.board_reading import read_board
 from ..transport.messages import Announce
 from ..transport.status_board import Count, LoaderState
+from ..watching.diagnosis import diagnose
+from ..watching.interval import interval
 from .feed import Feed
+from .files import with_files
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -39,7 +43,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class _At(NamedTuple):
+class At(NamedTuple):
     """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
 
     progress: Progress
@@ -65,11 +69,12 @@ class Pipeline(Closing):
         source: Source | StreamSource | None = None,
     ) -> None:
         self.parameters = parameters
+        parameters = with_files(parameters, base_dir or Path.cwd())
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = _process
         self._feed: Feed | None = None
         self._open: dict[int, set[Batch]] = {}
-        self._at = _At(self._plan.begin())
+        self._at = At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
 
@@ -128,7 +133,7 @@ class Pipeline(Closing):
         """
         self._check_usable()
         if not self._at.ready:
-            self._at = _At(self._at.progress, self._next_batches())
+            self._at = At(self._at.progress, self._next_batches())
         return self._at.ready[0]
 
     def take(self) -> Batch:
@@ -137,7 +142,7 @@ class Pipeline(Closing):
         if self._feed is not None:
             self._feed.accept(batch.group)
         progress, ready = self._at
-        self._at = _At(progress.after(batch), ready[1:])
+        self._at = At(progress.after(batch), ready[1:])
         return batch
 
     def release(self, batch: Batch) -> None:
@@ -172,7 +177,13 @@ class Pipeline(Closing):
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
-            self._at = _At(self._at.progress, self._open_group(self._feed, announce))
+            self._at = At(self._at.progress, self._open_group(self._feed, announce))
+
+    def use_huge_pages(self) -> None:
+        """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
+        if self._feed is not None:
+            for _ in self._feed.shared.ring.use_huge_pages():
+                pass
 
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
@@ -195,6 +206,7 @@ class Pipeline(Closing):
         feed = self._feed
         if feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        feed.note_places()
         count = feed.shared.board.count
         return Statistics(
             batches=self._at.progress.taken,
@@ -206,6 +218,7 @@ class Pipeline(Closing):
             replaced=count(Count.REPLACED),
             dropped_messages=feed.dropped,
             tasks=count(Count.TASKS),
+            diagnosis=diagnose(interval(read_board(feed.shared.board)), usable_cores()).sentence,
         )
 
     def activities(self) -> list[LoaderState]:
@@ -231,7 +244,7 @@ class Pipeline(Closing):
         if self._feed is not None:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
         self._plan = self._plan.resumed(state)
-        self._at = _At(self._plan.begin())
+        self._at = At(self._plan.begin())
 
     def set_weights(self, weights: object, *, at_once: bool = False, received: Progress | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
@@ -252,7 +265,7 @@ class Pipeline(Closing):
             return  # a fork of the trainer: what it inherited is the trainer's to close
         self._finished = self.statistics()
         self._closed = True
-        self._at = _At(self._at.progress)
+        self._at = At(self._at.progress)
         self._open.clear()
         feed, self._feed = self._feed, None
         close_all(*([] if feed is None else [feed.close]), self._plan.source.close)

@@ -208,7 +208,7 @@ def _made(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -
     indices = np.repeat(order.indices(position, 1), rows)
     epochs = np.full(rows, position // order.samples, np.int64)
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    decoded.make(indices, epochs, out, lambda _: None)
+    decoded.make(indices, epochs, out, lambda *_: None)
     return out
 
 

@@ -207,10 +207,10 @@ class Plan(ABC):
     @property
     def slots(self) -> int:
         """Slots in the ring: for the batches made ahead, at most a number given, and one that is lent by view."""
-        ahead = self.parameters.prefetch_batches
+        ahead, kept = self.parameters.prefetch_batches, -(-self.parameters.replay // self.batches_per_slot)
         if ahead == "auto":
-            return max(_FEWEST_SLOTS, -(-_AHEAD // self.batches_per_slot) + 1)
-        return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
+            return max(_FEWEST_SLOTS, -(-_AHEAD // self.batches_per_slot) + 1, kept)
+        return max(ahead // self.batches_per_slot + (self.parameters.delivery == "view"), kept)
 
 
 def usable_cores() -> int:

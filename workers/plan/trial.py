@@ -82,7 +82,7 @@ def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: N
         for index in indices:
             if not 0 <= index < samples:
                 raise IndexError(f"sample {index} of a source of {samples} samples")
-        decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda _: None)
+        decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda *_: None)
         return
     for row, index in enumerate(indices):
         items = shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed)

@@ -36,6 +36,7 @@ from ..plan.sampled_schedule import SampledSchedule
 from ..transport import links
 from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
+    Announce,
     Done,
     Failure,
     FromLoader,
@@ -56,10 +57,13 @@ from .autoscale import AutoScale
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
+from .metrics import MetricsPort
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
 from .sampling import Sampling
+from .slot_watch import SlotWatch
+from .upkeep import Upkeep
 
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
@@ -88,6 +92,8 @@ class Assembler:
         self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
         self._stopping = False
+        self._upkeep = Upkeep(self._board, plan.parameters)
+        self._slots = SlotWatch(config, self._board)
         self._open_links()
 
     def _open_links(self) -> None:
@@ -110,6 +116,8 @@ class Assembler:
             self._config.descriptors.trainer,
         ):
             self._poller.register(watched, zmq.POLLIN)
+        port = self._plan.parameters.metrics
+        self._port = MetricsPort(port, self._poller, self._upkeep.metrics) if isinstance(port, int) else None
         # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
         self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
@@ -121,6 +129,7 @@ class Assembler:
             while not self._stopping:
                 self._turn()
         finally:
+            self._upkeep.end()
             self._context.destroy(linger=0)
 
     def _turn(self) -> None:
@@ -128,6 +137,7 @@ class Assembler:
             self._pool.start_missing(time.monotonic())
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
+                self._slots.assigned(order.task)
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(time.monotonic())
             self._assembly.announce()
@@ -143,6 +153,8 @@ class Assembler:
     def _tell_trainer(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
+            if isinstance(message, Announce):
+                self._slots.announced(message, self._assembly.schedule)
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -158,11 +170,17 @@ class Assembler:
             self._sampling.receive()
         if self._nursery.fileno() in ready:
             self._take_event()
+        if self._port is not None:
+            self._port.handle(ready)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
         self._board.set_count(Count.TASKS, self._assembly.tasks_done)
         self._board.set_count(Count.REPLACED, self._assembly.replaced)
+        self._board.set_count(Count.SLOTS_FULL, self._assembly.ledger.slots_full)
+        self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
+        if (now := time.monotonic()) >= self._upkeep.next_turn:
+            self._upkeep.turn(now)
 
     def _take_event(self) -> None:
         event = self._nursery.receive()
@@ -245,6 +263,7 @@ class Assembler:
             link.close()
         was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
+            self._slots.died(death)
             self._pool.count(death, was_idle, time.monotonic())
 
     # ---- from the trainer
@@ -254,6 +273,7 @@ class Assembler:
             match self._releases.open(frame):
                 case Release(group, waited_ns):
                     if self._assembly.release(group):
+                        self._slots.released(group)
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1

@@ -17,6 +17,8 @@ import msgspec
 
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels
+from ..transport.status_board import LoaderStatus, StatusBoard
+from ..transport.trace_ring import TracedStatus, TraceRing
 
 _ALIGNMENT = 64
 """Of arrays in memory: a cache line, and as much as any instruction wants."""
@@ -37,10 +39,12 @@ class Descriptors:
     """What the user has set, for the sampler"""
     source: tuple[int, ...] = ()
     """What the source needs"""
+    trace: int = -1
+    """The file that all write their spans into"""
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
-        every = (self.ring, self.board, self.errors, self.drawn, self.weights, *self.source)
+        every = (self.ring, self.board, self.errors, self.drawn, self.weights, self.trace, *self.source)
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 
     def all(self) -> tuple[int, ...]:
@@ -57,6 +61,13 @@ class Config:
     key: bytes
     sys_path: tuple[str, ...]
     log_levels: Levels
+
+    def status(self, line: int) -> LoaderStatus:
+        """That line of the status board, for the process that writes it."""
+        board = StatusBoard(self.descriptors.board, self.plan.status_lines)
+        if self.descriptors.trace < 0:
+            return board.line(line)
+        return TracedStatus(board.words_of(line), TraceRing(self.descriptors.trace).line(line))
 
     def write(self) -> int:
         """A descriptor to pass to the child; raises what pickling the user's code raises."""

@@ -193,6 +193,15 @@ class Ledger:
 
     # ---- loaders and tasks
 
+    @property
+    def slots_filling(self) -> int:
+        return len(self._working)
+
+    @property
+    def slots_full(self) -> int:
+        """Announced, and not released."""
+        return len(self._announced)
+
     def add_loader(self, loader: int) -> None:
         self._loaders[loader] = _Loader()
 

@@ -24,7 +24,7 @@ from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.messages import Done, Fill, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
 from ..transport.ring import Ring
-from ..transport.status_board import Activity, LoaderStatus, StatusBoard
+from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
 from .malloc import keep_freed_memory
 
@@ -37,7 +37,7 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
     _settle()
-    status = StatusBoard(config.descriptors.board, config.plan.status_lines).line(line)
+    status = config.status(line)
     status.begin(loader, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -75,7 +75,8 @@ def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) ->
 
 def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[ToLoader], report: Report) -> None:
     for message in messages:
-        status.begin_task(message.task)
+        rows = message.rows if isinstance(message, Fill) else sum(message.batches)
+        status.begin_task(message.task, message.group, rows)
         begun = time.monotonic_ns()
         done = worker.work(message)
         report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))

@@ -167,6 +167,7 @@ class LoaderPool:
         against them.
         """
         self._board.add(Count.LOADER_DEATHS)
+        self._board.note_death(str(death))
         _log.warning("a loader died: %s", death)
         if not was_idle:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))

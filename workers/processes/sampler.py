@@ -20,7 +20,7 @@ from ..plan.sampled_plan import SampledPlan
 from ..transport.error_channel import describe, send_exception, sendable, summary_of
 from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler, Opener, Sealer
 from ..transport.shared_file import SharedFile
-from ..transport.status_board import Activity, StatusBoard
+from ..transport.status_board import Activity
 from .config import Config
 
 FRAME_BYTES = 1 << 18
@@ -34,7 +34,7 @@ def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> 
     os.environ["BLOBFEED_ROLE"] = "sampler"
     if not isinstance(config.plan, SampledPlan):
         raise TypeError(f"a {type(config.plan).__name__} has no sampler to run")
-    status = StatusBoard(config.descriptors.board, config.plan.status_lines).line(line)
+    status = config.status(line)
     status.begin(number, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
     drawer = _Drawer(config.plan, SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights))

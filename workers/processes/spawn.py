@@ -19,6 +19,7 @@ from ..transport import links
 from ..transport.ring import Ring, SlotLayout
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
+from ..transport.trace_ring import TraceRing
 from .config import Config, Descriptors
 from .interpreter import child_environment, find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
@@ -30,14 +31,24 @@ class Shared:
     """What trainer and children have in common; made by the trainer, closed by `close`.
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
-    `source`: descriptors that the source needs.
+    `source`: descriptors that the source needs. `trace`: closed with the rest.
     Raises RingAllocationError, SocketPathError.
     """
 
     def __init__(
-        self, layout: SlotLayout, slots: int, status_lines: int, *, sampler: bool, source: tuple[int, ...] = ()
+        self,
+        layout: SlotLayout,
+        slots: int,
+        status_lines: int,
+        *,
+        sampler: bool,
+        source: tuple[int, ...] = (),
+        trace: TraceRing | None = None,
     ) -> None:
         with ExitStack() as stack:
+            self.trace = trace
+            if trace is not None:
+                stack.callback(trace.close)
             self.ring = Ring.create(layout, slots)
             stack.callback(self.ring.close)
             self.board = StatusBoard.create(status_lines)
@@ -54,7 +65,10 @@ class Shared:
             self.weights = files[1] if files else None
             ring, board = self.ring.descriptor, self.board.descriptor
             of_sampler = dict(zip(("drawn", "weights"), [file.descriptor for file in files], strict=False))
-            self.descriptors = Descriptors(trainer, ring, board, theirs.fileno(), **of_sampler, source=source)
+            traced = -1 if trace is None else trace.descriptor
+            self.descriptors = Descriptors(
+                trainer, ring, board, theirs.fileno(), **of_sampler, source=source, trace=traced
+            )
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = secrets.token_bytes(32)

@@ -1,8 +1,12 @@
-"""The status board: shared memory where each loader writes what it is doing, and the assembler its counts.
+"""The status board: shared memory where each process of a pipeline writes what it is doing, and what it counts.
 
 It has to be memory and not messages: what a loader was doing must be known after it was killed, and what all of them
 are doing must be known when the assembler itself does not answer. Each number has one writer; a reader may see a state
-a moment old, never one that was not written.
+a moment old, never one that was not written. `blobfeed monitor` finds the file under /proc and reads it: so the layout
+begins with a number that changes with it.
+
+    header       what the pipeline is, the counts, and how the last loader died
+    a line each  of every loader: what it does, the time that went into it, how long samples took
 """
 
 from __future__ import annotations
@@ -12,9 +16,35 @@ import mmap
 import os
 import time
 from dataclasses import dataclass
+from typing import Final
 
-_WORDS_PER_LOADER = 8
-_COUNTERS = 8
+NAME: Final = "blobfeed-board"
+"""Of the memory file, as /proc shows it."""
+
+MAGIC: Final = 0x626C_6F62_0002
+
+# The header, in words of 8 bytes.
+LINES, TRAINER, ASSEMBLER, BEGUN, BATCH_SIZE, SLOTS, BATCHES_PER_SLOT = range(1, 8)
+COUNTS, SOURCE, LAST_DEATH, HEADER = 8, 24, 32, 64
+
+# A loader's line.
+PID, LOADER, ACTIVITY, TASK, SAMPLE, SINCE, DROPPED = range(7)
+SPENT = 7
+CPU, DELAY, RESIDENT = 14, 15, 16
+SLOWEST, SLOWEST_SAMPLE, SLOWEST_ROWS, SLOWEST_AT = range(17, 21)
+BEGAN_ONCE, MEASURED = 21, 22
+WHERE, WHERE_SLOWEST, TIMES, LINE = 24, 48, 72, 136
+TEXT_WORDS = 24
+
+TIME_BUCKETS = LINE - TIMES
+SHORTEST_BITS = 10
+"""The first two buckets hold all times of so many bits and fewer; then there are two for each power of two."""
+
+
+_PLACES = 2 * 66
+"""Of a loader's own count: two for each number of bits that a time can have."""
+
+_SUM_NS = 10_000_000
 
 
 class Activity(enum.IntEnum):
@@ -29,14 +59,34 @@ class Activity(enum.IntEnum):
     SAMPLING = 6
 
 
+BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
+"""A loader has a task."""
+
+_READING, _DECODING = int(Activity.READING), int(Activity.DECODING)
+
+
 class Count(enum.IntEnum):
-    """What the assembler counts."""
+    """What is counted: by the assembler, and from STALLS on by the trainer."""
 
     LOADERS = 0
     LOADER_DEATHS = 1
     REPLACED = 2
     DROPPED_MESSAGES = 3
     TASKS = 4
+    BATCHES = 5
+    """Released by the trainer."""
+    SAMPLES = 6
+    SLOTS_FULL = 7
+    """Announced, and not released."""
+    SLOTS_FILLING = 8
+    STALLS = 9
+    WAITED_NS = 10
+    START_NS = 11
+    """Of these for the first batch."""
+    FIRST_BATCH_NS = 12
+    """time.monotonic_ns() at which that came; 0: it has not."""
+    WAITING_SINCE = 13
+    """time.monotonic_ns() at which the trainer began to wait; 0: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +109,13 @@ class LoaderState:
         return f"{who} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
+def _put_text(words: memoryview, text: str) -> None:
+    """The end of a path says more than its beginning."""
+    data = text.encode("utf-8", "replace")
+    room = words.nbytes
+    words.cast("B")[:] = (data if len(data) <= room else "…".encode() + data[-(room - 3) :]).ljust(room, b"\0")
+
+
 class StatusBoard:
     """One line for each of `loaders` loaders, on an inherited memory file; a loader that ends leaves it to the next."""
 
@@ -70,13 +127,28 @@ class StatusBoard:
 
     @staticmethod
     def _bytes(loaders: int) -> int:
-        return 8 * (_COUNTERS + loaders * _WORDS_PER_LOADER)
+        return 8 * (HEADER + loaders * LINE)
 
     @classmethod
     def create(cls, loaders: int) -> StatusBoard:
-        descriptor = os.memfd_create("blobfeed-board", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC)
         os.ftruncate(descriptor, cls._bytes(loaders))
-        return cls(descriptor, loaders)
+        board = cls(descriptor, loaders)
+        board._words[LINES], board._words[TRAINER], board._words[BEGUN] = loaders, os.getpid(), time.monotonic_ns()
+        board._words[0] = MAGIC
+        return board
+
+    def describe(self, source: str, batch_size: int, slots: int, batches_per_slot: int) -> None:
+        """Say what the pipeline is, for whoever reads the board from outside."""
+        words = self._words
+        words[BATCH_SIZE], words[SLOTS], words[BATCHES_PER_SLOT] = batch_size, slots, batches_per_slot
+        _put_text(words[SOURCE:LAST_DEATH], source)
+
+    def note_assembler(self, pid: int) -> None:
+        self._words[ASSEMBLER] = pid
+
+    def note_death(self, text: str) -> None:
+        _put_text(self._words[LAST_DEATH:HEADER], text)
 
     def close(self) -> None:
         self._words.release()
@@ -84,16 +156,20 @@ class StatusBoard:
         os.close(self.descriptor)
 
     def count(self, what: Count) -> int:
-        return self._words[what]
+        return self._words[COUNTS + what]
 
     def set_count(self, what: Count, value: int) -> None:
-        self._words[what] = value
+        self._words[COUNTS + what] = value
 
     def add(self, what: Count, value: int = 1) -> None:
-        self._words[what] += value
+        self._words[COUNTS + what] += value
 
     def line(self, number: int) -> LoaderStatus:
-        return LoaderStatus(self._words[_COUNTERS + number * _WORDS_PER_LOADER :][:_WORDS_PER_LOADER])
+        return LoaderStatus(self.words_of(number))
+
+    def words_of(self, number: int) -> memoryview:
+        """The memory of a line."""
+        return self._words[HEADER + number * LINE :][:LINE]
 
     def dropped(self) -> int:
         """Frames that loaders have dropped, those that have ended among them."""
@@ -104,40 +180,122 @@ class StatusBoard:
         states = [self.line(number).read() for number in range(self.loaders)]
         return [state for state in states if state.activity is not Activity.ABSENT]
 
+    def copy(self) -> bytes:
+        """All that it says now, for board_reading.py."""
+        return bytes(self._map)
+
 
 class LoaderStatus:
-    """One line: pid, loader, activity, task, sample, since in nanoseconds.
-
-    And how many frames all the loaders that ever had this line have dropped.
-    """
+    """One line, as its loader writes it. Times are added up here: a message for each would cost more than it says."""
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
+        self._activity = 0
+        self._since = 0
+        self._rows = 1
+        self._read_ns = 0
+        """What the last read took for each of its samples."""
+        self._slowest = 0
+        self._spent = [0] * len(Activity)
+        """By activity, what is not on the board yet."""
+        self._times = [0] * _PLACES
+        self._next_sum = 0
 
     def begin(self, loader: int, pid: int) -> None:
         words = self._words
-        words[0], words[1], words[3] = pid, loader, 0
+        words[PID], words[LOADER], words[TASK], words[BEGAN_ONCE] = pid, loader, 0, 1
+        self._activity, self._since = Activity.STARTING, time.monotonic_ns()
         self.write(Activity.STARTING)
 
     def end(self) -> None:
-        self._words[2] = Activity.ABSENT
+        """Its loader is gone; the time of what it did last counts too."""
+        words = self._words
+        words[SPENT + words[ACTIVITY]] += max(0, time.monotonic_ns() - words[SINCE])
+        words[ACTIVITY] = Activity.ABSENT
 
     @property
     def dropped(self) -> int:
-        return self._words[6]
+        return self._words[DROPPED]
 
     def note_dropped(self) -> None:
-        self._words[6] += 1
+        self._words[DROPPED] += 1
 
-    def begin_task(self, task: int) -> None:
-        self._words[3] = task
+    def begin_task(self, task: int, group: int = -1, rows: int = 0) -> None:
+        """0: there is none any more."""
+        self.blame(task)
 
-    def write(self, activity: int, sample: int = -1) -> None:
+    def blame(self, task: int) -> None:
+        """A loader that dies now has died of that task; 0: of none."""
+        self._words[TASK] = task
+
+    def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
+        """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
+        words, before, now = self._words, self._activity, time.monotonic_ns()
+        took = now - self._since
+        self._spent[before] += took
+        if before == _DECODING:
+            self._note_time(took + self._read_ns, 1, now)
+        elif before == _READING:
+            self._read_ns = took // self._rows
+            if activity != _DECODING:
+                self._note_time(self._read_ns, self._rows, now)
+        self._activity, self._since, self._rows = activity, now, rows
+        words[ACTIVITY] = activity
+        words[SAMPLE] = sample
+        words[SINCE] = now
+        if now > self._next_sum:
+            self._sum_up(now)
+
+    def _note_time(self, nanoseconds: int, rows: int, now: int) -> None:
+        bits = nanoseconds.bit_length()
+        self._times[2 * bits + (nanoseconds >> bits - 2 & 1) if bits > 2 else 0] += rows
+        if nanoseconds > self._slowest:
+            self._slowest = nanoseconds
+            words = self._words
+            if nanoseconds > words[SLOWEST]:  # of all the loaders that had this line
+                words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
+                words[SLOWEST] = nanoseconds
+
+    def _sum_up(self, now: int) -> None:
+        """Put the times on the board. Each by itself would cost more than the rest of `write`."""
         words = self._words
-        words[2] = activity
-        words[4] = sample
-        words[5] = time.monotonic_ns()
+        for activity, spent in enumerate(self._spent):
+            words[SPENT + activity] += spent
+        for place, rows in enumerate(self._times):
+            if rows:
+                words[TIMES + min(max(0, place - 2 * SHORTEST_BITS), TIME_BUCKETS - 1)] += rows
+        self._spent, self._times = [0] * len(Activity), [0] * _PLACES
+        self._next_sum = now + _SUM_NS
 
     def read(self) -> LoaderState:
         pid, loader, activity, task, sample, since = self._words[:6].tolist()
         return LoaderState(pid, loader, Activity(activity), task, sample, since / 1e9)
+
+    # ---- what the assembler writes of it
+
+    def busy_ns(self, now_ns: int) -> int:
+        """That its loaders have spent on tasks."""
+        words = self._words
+        begun = max(0, now_ns - words[SINCE]) if words[ACTIVITY] in BUSY else 0
+        return begun + sum(words[SPENT + activity] for activity in BUSY)
+
+    def note_usage(self, measured_ns: int, cpu_ns: int, delay_ns: int, resident: int) -> None:
+        """In so much more busy time it had a core for `cpu_ns` and wanted one for `delay_ns`; `resident`: bytes now."""
+        words = self._words
+        words[MEASURED] += measured_ns
+        words[CPU] += cpu_ns
+        words[DELAY] += delay_ns
+        words[RESIDENT] = resident
+
+    @property
+    def slowest_sample(self) -> int:
+        return self._words[SLOWEST_SAMPLE] if self._words[SLOWEST] else -1
+
+    def wants_place(self, sample: int, area: int) -> bool:
+        """Whether the board does not yet say where `sample` is stored; `area`: WHERE or WHERE_SLOWEST."""
+        return sample >= 0 and (self._words[area] != sample or not self._words[area + 1])
+
+    def note_place(self, sample: int, where: str, area: int) -> None:
+        self._words[area] = -1
+        _put_text(self._words[area + 1 : area + TEXT_WORDS], where)
+        self._words[area] = sample

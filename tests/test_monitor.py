@@ -1,0 +1,142 @@
+"""`blobfeed monitor` against real runs: one that is starved, one that starves, one that waits for its source, one with
+a stuck loader, one whose loaders die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from blobfeed.cli import app
+from blobfeed.monitor import Monitor, as_mapping, sparkline, view
+
+from .support.waiting import wait_until
+from .support.watched_trainer import STUCK_AT
+
+ROOT = str(Path(__file__).resolve().parent.parent)
+Trainer = subprocess.Popen[str]
+
+
+@contextmanager
+def trainer(how: str, folder: Path, *more: str) -> Iterator[Trainer]:
+    """It has got some batches."""
+    program = f"import sys; sys.path.append({ROOT!r}); from tests.support.watched_trainer import main; main()"
+    command = [sys.executable, "-P", "-c", program, how, str(folder), *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def watched(process: Trainer, condition: Callable[[dict[str, Any]], bool], what: str) -> tuple[dict[str, Any], str]:
+    """What the monitor tells of the trainer when `condition` holds, and its table."""
+    monitor = Monitor(process.pid)
+    told: list[dict[str, Any]] = []
+
+    def holds() -> bool:
+        monitor.look()
+        told[:] = [as_mapping(each) for each in monitor.shown]
+        return bool(told) and condition(told[0])
+
+    try:
+        wait_until(holds, what)
+        console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        with console.file:
+            console.print(view(monitor.shown))
+        return told[0], console.export_text()
+    finally:
+        monitor.close()
+
+
+def blames(*which: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda told: told["diagnosis_since_start"]["blame"] in which and told["batches"] > 8
+
+
+def test_a_starved_trainer_is_told_that_decode_takes_the_time(tmp_path: Path) -> None:
+    with trainer("starved", tmp_path) as process:
+        # On a machine whose cores are busy the loaders may rightly be said to lack one.
+        told, table = watched(process, blames("loaders", "cores"), "loaders are to blame")
+    assert "decode" in told["diagnosis_since_start"]["sentence"]
+    assert told["stall_share_since_start"] > 0.05
+    assert "decoding" in table
+    assert f"trainer {process.pid}" in table
+
+
+def test_a_trainer_that_takes_its_time_is_the_bottleneck(tmp_path: Path) -> None:
+    with trainer("starving", tmp_path) as process:
+        told, table = watched(process, blames("trainer"), "the trainer is to blame")
+    assert told["diagnosis_since_start"]["sentence"].startswith("the trainer is the bottleneck")
+    assert told["trainer"] == process.pid
+    assert len(told["loader_states"]) == 2
+    assert "■" in table
+
+
+def test_a_source_that_waits_is_told_as_storage(tmp_path: Path) -> None:
+    with trainer("waiting", tmp_path) as process:
+        told, _ = watched(process, blames("storage"), "storage is to blame")
+    assert "of read is waiting" in told["diagnosis_since_start"]["sentence"]
+
+
+def test_a_stuck_loader_is_named_with_its_sample_and_where_it_is_stored(tmp_path: Path) -> None:
+    def places(told: dict[str, Any]) -> bool:
+        return told["diagnosis"]["blame"] == "stuck" and "numbers/" in told["diagnosis"]["sentence"]
+
+    with trainer("stuck", tmp_path) as process:
+        told, table = watched(process, places, "a stuck loader is seen, and where its sample is stored")
+    assert f"index {STUCK_AT}, numbers/{STUCK_AT}.txt" in told["diagnosis"]["sentence"]
+    assert "is stuck: it has been in decode for" in told["diagnosis"]["sentence"]
+    assert f"numbers/{STUCK_AT}.txt" in table
+
+
+def test_dying_loaders_are_counted_and_the_last_death_is_told(tmp_path: Path) -> None:
+    with trainer("dying", tmp_path) as process:
+        told, table = watched(
+            process, lambda told: told["diagnosis_since_start"]["blame"] == "deaths", "deaths are seen"
+        )
+    assert told["loader_deaths"] >= 2
+    assert "killed by SIGKILL" in told["diagnosis_since_start"]["sentence"]
+    assert "deaths" in table
+
+
+def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "monitor.svg"
+    with trainer("starving", tmp_path) as process:
+        as_json = CliRunner().invoke(app, ["monitor", str(process.pid), "--json", "--seconds", "0.5"])
+        drawn = CliRunner().invoke(
+            app, ["monitor", str(process.pid), "--once", "--seconds", "0.5", "--svg", str(picture)]
+        )
+    (told,) = json.loads(as_json.stdout)
+    assert (told["trainer"], told["batch_size"]) == (process.pid, 8)
+    assert drawn.exit_code == 0
+    assert picture.read_text().startswith("<svg")
+
+
+def test_without_a_pipeline_there_is_a_message() -> None:
+    result = CliRunner().invoke(app, ["monitor", "1", "--once"])
+    assert result.exit_code == 1
+    assert "no pipeline with process 1 runs here" in result.output
+
+
+@pytest.mark.pure
+@given(st.lists(st.floats(-1, 2), max_size=30))
+def test_a_sparkline_has_a_character_for_each_share(shares: list[float]) -> None:
+    line = sparkline(shares)
+    assert len(line) == len(shares)
+    assert [mark == "█" for mark in line] == [
+        share >= 1 - 1 / 16 or round(min(1, max(0, share)) * 8) == 8 for share in shares
+    ]

@@ -1,0 +1,141 @@
+"""What the command says of a run beside training it: logs, the ideal, a trace, the doctor; and progress bars."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tqdm
+from rich.console import Console
+from rich.progress import track
+from typer.testing import CliRunner, Result
+
+import blobfeed
+from blobfeed import BatchReader
+from blobfeed.cli import app
+
+from .support.trainer_nets import SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
+from .test_cli import OURS, message_of
+
+__all__ = ["importing_leaves_no_trace", "one_thread"]
+
+SOLVER = SMALL_SOLVER + "display: 10 test_iter: 5 test_interval: 30 "
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def rows_of(table: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(table.read_text().splitlines()))
+
+
+def scalars_of(board: Path) -> dict[str, list[list[float]]]:
+    """By tag, steps and values, as TensorBoard reads them: in a process of its own, for it imports TensorFlow."""
+    program = (
+        "import json, sys; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator; "
+        "read = EventAccumulator(sys.argv[1]).Reload(); print(json.dumps({tag: [(each.step, each.value) "
+        "for each in read.Scalars(tag)] for tag in read.Tags()['scalars']}))"
+    )
+    ended = subprocess.run([sys.executable, "-P", "-c", program, str(board)], capture_output=True, check=True)
+    scalars: dict[str, list[list[float]]] = json.loads(ended.stdout)
+    return scalars
+
+
+def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_path: Path) -> None:
+    path = write_project(tmp_path, net=OURS, solver=SOLVER)
+    table, lines, board = tmp_path / "log.csv", tmp_path / "log.jsonl", tmp_path / "board"
+    threads = threading.active_count()
+    result = run("train", "--solver", path, "--log", table, "--log", lines, "--tensorboard", board)
+    assert result.exit_code == 0, result.output
+    assert threading.active_count() == threads
+    assert result.stdout.splitlines()[-1].startswith("data of layer 'data': ")
+    rows = rows_of(table)
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(row["iteration"], row["net"]) for row in rows] == [
+        ("0", "test 0"), ("10", "train"), ("20", "train"), ("30", "train"), ("30", "test 0")
+    ]  # fmt: skip
+    assert [int(row["iteration"]) for row in rows] == [each["iteration"] for each in told]
+    assert [float(row["loss"]) for row in rows] == [each["loss"] for each in told]
+    assert 0 <= told[1]["stall_share"] <= 1
+    assert told[1]["samples_per_s"] > 0
+    scalars = scalars_of(board)
+    assert scalars["train/loss"] == [
+        [each["iteration"], pytest.approx(each["loss"])] for each in told if each["net"] == "train"
+    ]
+    assert len(scalars["test 0/accuracy"]) == 2
+    again = run("train", "--solver", path, "--log", table)
+    assert again.exit_code == 0
+    assert len(rows_of(table)) == 10
+    table.write_text("a,b\n")
+    assert "has the columns ['a', 'b'], expected" in message_of(run("train", "--solver", path, "--log", table))
+    assert "expected a name that ends in .csv or .jsonl" in message_of(run("train", "--solver", path, "--log", "x.txt"))
+
+
+def test_training_writes_a_trace(tmp_path: Path) -> None:
+    path = write_project(tmp_path, net=OURS)
+    trace = tmp_path / "run.json"
+    assert run("train", "--solver", path, "--trace", trace).exit_code == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [event["args"]["batch"] for event in events if event["name"] == "copy"] == list(range(30))
+    assert {"task", "read", "step", "fill"} <= {event["name"] for event in events}
+
+
+def test_the_ideal_is_told_beside_the_real_and_nothing_is_left(tmp_path: Path) -> None:
+    path = write_project(tmp_path, net=OURS)
+    before = sorted(each.name for each in tmp_path.iterdir())
+    result = run("train", "--solver", path, "--ideal", "--iterations", 20)
+    assert result.exit_code == 0, result.output
+    real, ideal, saved, sentence = result.stdout.splitlines()
+    assert real.startswith("real:  20 iterations in ")
+    assert ideal.startswith("ideal: 20 iterations in ")
+    assert saved.startswith("an input that takes no time would save ")
+    assert sentence.startswith("data of layer 'data': ")
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+def test_the_ideal_needs_a_layer_that_is_fed_by_loaders(tmp_path: Path) -> None:
+    assert "is fed by loaders" in message_of(run("train", "--solver", write_project(tmp_path), "--ideal"))
+
+
+def test_the_doctor_tells_what_a_bug_report_needs() -> None:
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    for part in (
+        f"blobfeed {blobfeed.__version__}",
+        f"numpy {np.__version__}",
+        "Linux ",
+        "cores",
+        "locked memory",
+        "torch ",
+    ):
+        assert part in result.stdout
+    assert run("--version").stdout == run("version").stdout == f"blobfeed {blobfeed.__version__}\n"
+
+
+def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blobfeed.doctor.is_installed", lambda library: library != "lmdb")
+    assert "lmdb, for Caffe's LMDB: pip install 'blobfeed[lmdb]'" in run("doctor").stdout
+
+
+def test_progress_bars_know_how_long_a_loop_is() -> None:
+    source = {"arrays": {"x": np.arange(40, dtype=np.float32)}}
+    with BatchReader(source, batch_size=4, epochs=1, num_loaders=1) as reader:
+        loop = iter(reader)
+        lengths = [len(loop) for _ in loop]
+        assert lengths == list(range(9, -1, -1))
+        shown = io.StringIO()
+        assert len(list(tqdm.tqdm(reader, file=shown))) == 10
+        assert "10/10" in shown.getvalue()
+        assert tqdm.tqdm(iter(reader), file=shown).total == 10
+        assert len(list(track(reader, console=Console(file=shown)))) == 10
+        assert "100%" in shown.getvalue()
+    with BatchReader(source, batch_size=4, num_loaders=1) as endless:
+        assert tqdm.tqdm(iter(endless), file=shown).total is None

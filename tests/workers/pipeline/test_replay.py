@@ -1,0 +1,53 @@
+"""`replay`: the first batches again and again, without loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import EndOfData
+from blobfeed.workers.pipeline.variants import make_pipeline
+
+from blobfeed import BatchReader
+from tests.support.pipelines import Delivered, Numbered, deliver, parameters
+
+
+@pytest.mark.parametrize("values", [{}, {"items": 4}, {"trace": "run.json"}, {"prefetch_batches": 2}])
+def test_the_first_batches_come_again_and_again(tmp_path: Path, values: dict[str, Any]) -> None:
+    """`items`: of tiny samples several batches share a slot."""
+    values = dict(values)
+    source = Numbered(items=values.pop("items", 70_000))
+    with make_pipeline(parameters(), source=source) as pipeline:
+        plain = list(deliver(pipeline))
+    with make_pipeline(parameters(replay=3, **values), source=source, base_dir=tmp_path) as pipeline:
+        replayed = list(deliver(pipeline))
+        assert pipeline.statistics().tasks < 80
+        with pytest.raises(EndOfData):
+            pipeline.take()
+    assert [batch.number for batch in replayed] == list(range(20))
+    assert [batch.tops for batch in replayed] == [plain[number % 3].tops for number in range(20)]
+    assert [batch.indices for batch in replayed] == [plain[number % 3].indices for number in range(20)]
+
+
+def test_a_batch_is_released_once(tmp_path: Path) -> None:
+    with make_pipeline(parameters(replay=1), source=Numbered()) as pipeline:
+        first = pipeline.take()
+        pipeline.release(first)
+        again = pipeline.take()
+        assert Delivered.copy_of(again).tops == Delivered.copy_of(first).tops
+        pipeline.release(again)
+        with pytest.raises(ValueError, match="batch 1 is not held"):
+            pipeline.release(again)
+
+
+def test_a_readers_arrays_are_its_own_also_when_batches_are_replayed() -> None:
+    with BatchReader(Numbered(), batch_size=4, epochs=1, replay=2, num_loaders=1) as reader:
+        labels = []
+        for batch in reader:
+            labels.append(batch["label"].tolist())
+            batch["label"][:] = -1
+    assert labels == [[0, 1, 2, 3], [4, 5, 6, 7]] * 5
+    with BatchReader(Numbered(), batch_size=4, epochs=1, replay=2, num_loaders=1, copy=False) as reader:
+        assert [int(np.sum(batch["label"])) for batch in reader] == [6, 22] * 5

@@ -1,0 +1,85 @@
+"""Metrics of a running pipeline, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import os
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.watching.openmetrics import MEDIA_TYPE
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.support.pipelines import Numbered, deliver, parameters
+from tests.support.waiting import wait_until
+
+
+def values_of(text: str) -> dict[str, float]:
+    """By name, with the label that tells samples of one name apart."""
+    told = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels["source"] == "numbered"
+            assert sample.labels["trainer"] == str(os.getpid())
+            which = sample.labels.get("activity") or sample.labels.get("state") or ""
+            told[f"{sample.name}{which}"] = sample.value
+    return told
+
+
+def check(values: dict[str, float]) -> None:
+    assert values["blobfeed_batches_total"] == 20
+    assert values["blobfeed_samples_total"] == 80
+    assert values["blobfeed_batch_size"] == 4
+    assert values["blobfeed_diagnosis_info"] == 1
+    assert values["blobfeed_loader_seconds_totalreading"] > 0
+    assert values["blobfeed_slotsempty"] >= 0
+    assert values["blobfeed_stalls_total"] >= 1
+
+
+def wait_for_all(read: Callable[[], str]) -> None:
+    """The last release reaches the assembler a moment later."""
+    wait_until(lambda: values_of(read())["blobfeed_batches_total"] == 20, "all batches are counted")
+    check(values_of(read()))
+
+
+def test_a_file_has_the_counts_while_the_pipeline_runs_and_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "blobfeed.prom"
+    with Pipeline(parameters(metrics="blobfeed.prom"), source=Numbered(), base_dir=tmp_path) as pipeline:
+        list(deliver(pipeline))
+        wait_until(path.exists, "the file is there")
+        wait_for_all(path.read_text)
+    check(values_of(path.read_text()))
+    assert [each.name for each in tmp_path.iterdir()] == ["blobfeed.prom"]
+
+
+def test_a_port_of_this_machine_answers_and_clients_that_say_nothing_do_no_harm() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert answer.headers["Content-Type"] == MEDIA_TYPE
+            return str(answer.read().decode())
+
+    with Pipeline(parameters(metrics=port), source=Numbered()) as pipeline:
+        pipeline.start()
+        pipeline.peek()
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(12)]
+        list(deliver(pipeline))
+        wait_for_all(read)
+        for each in silent:
+            each.close()
+        wait_for_all(read)
+
+
+@pytest.mark.parametrize("wrong", [0, 70_000, "/nowhere/x.prom"])
+def test_an_impossible_place_is_an_error_at_once(wrong: object) -> None:
+    from blobfeed import BatchReader
+
+    with pytest.raises(ParameterError, match="metrics"):
+        BatchReader(Numbered(), batch_size=4, metrics=wrong)  # type: ignore[arg-type]

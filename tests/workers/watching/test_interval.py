@@ -1,0 +1,125 @@
+"""What loaders write of their time, and what is read from it."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from blobfeed.workers.transport.board_reading import Reading, bucket_ns, read_board
+from blobfeed.workers.transport.status_board import (
+    LINE,
+    TIMES,
+    WHERE_SLOWEST,
+    Activity,
+    Count,
+    LoaderStatus,
+    StatusBoard,
+)
+from blobfeed.workers.watching.interval import interval, median_s
+from hypothesis import given
+from hypothesis import strategies as st
+
+MS = 1_000_000
+UNIT = 11 * MS
+"""Longer than a loader waits until it writes its sums."""
+
+
+def counted(times: list[int], clock: pytest.MonkeyPatch) -> list[int]:
+    """The histogram that a loader writes whose samples take these times, in nanoseconds."""
+    now = [0]
+    clock.setattr("time.monotonic_ns", lambda: now[0])
+    words = memoryview(bytearray(8 * LINE)).cast("q")
+    status = LoaderStatus(words)
+    status.begin(1, 77)
+    for number, nanoseconds in enumerate(times):
+        status.write(Activity.DECODING, number)
+        now[0] += nanoseconds
+        status.write(Activity.WAITING)
+    now[0] += 1000 * MS  # long enough for the sums to be written
+    status.write(Activity.WAITING)
+    return words[TIMES:].tolist()
+
+
+@given(st.integers(0, 10**13))
+def test_a_time_falls_into_its_bucket(nanoseconds: int) -> None:
+    with pytest.MonkeyPatch.context() as clock:
+        counts = counted([nanoseconds], clock)
+    assert sum(counts) == 1
+    low, high = bucket_ns(counts.index(1))
+    assert low <= nanoseconds
+    assert nanoseconds < high or high > 2**40
+
+
+@given(st.lists(st.integers(1024, 10**12), min_size=1, max_size=50))
+def test_the_median_is_near_the_true_one(times: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as clock:
+        counts = counted(times, clock)
+    assert sum(counts) == len(times)
+    low, high = statistics.median_low(times) / 1e9, statistics.median_high(times) / 1e9
+    assert low / 1.5 <= median_s([counts]) <= high * 1.5
+
+
+def test_without_a_time_there_is_no_median() -> None:
+    assert median_s([]) == median_s([[0] * 64]) == 0.0
+
+
+def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
+    board = StatusBoard.create(2)
+    board.describe("numbers", 4, 3, 1)
+    status = board.line(0)
+
+    def goes_on(units: int) -> None:
+        now[0] += units * UNIT
+
+    status.begin(1, 77)
+    goes_on(5)
+    status.write(Activity.WAITING)
+    goes_on(10)
+    before = read_board(board)
+    for first, decodes in ((0, (1, 1, 50, 1)), (4, (1, 1, 1, 1))):
+        status.write(Activity.READING, first, 4)
+        goes_on(8)
+        for row, took in enumerate(decodes):
+            status.write(Activity.DECODING, first + row)
+            goes_on(took)
+    status.write(Activity.POSTPROCESSING)
+    goes_on(7)
+    status.note_place(2, "numbers/2", WHERE_SLOWEST)
+    seen = interval(read_board(board), before)
+    assert [round(1e9 * spent) // UNIT for spent in seen.spent_s] == [0, 0, 0, 16, 57, 7, 0]
+    assert seen.slowest is not None
+    assert (seen.slowest.index, seen.slowest.where) == (2, "numbers/2")
+    assert seen.slowest.seconds == pytest.approx(52 * UNIT / 1e9)
+    assert seen.present is not None
+    assert (seen.present.activity, seen.present.seconds) == (Activity.POSTPROCESSING, pytest.approx(7 * UNIT / 1e9))
+    assert 2 * UNIT < 1e9 * seen.median_s < 4 * UNIT
+    later = read_board(board)
+    goes_on(1)
+    assert interval(read_board(board), later).slowest is None
+    status.end()
+    assert read_board(board).running == []
+    assert interval(read_board(board)).spent_s[Activity.POSTPROCESSING] == pytest.approx(8 * UNIT / 1e9)
+    del status
+    board.close()
+
+
+def test_the_wait_for_the_first_batch_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
+    board = StatusBoard.create(1)
+    board.set_count(Count.WAITED_NS, 3000 * MS)
+    board.set_count(Count.START_NS, 2000 * MS)
+    board.set_count(Count.FIRST_BATCH_NS, 2000 * MS)
+    now[0] = 12_000 * MS
+    assert (interval(read_board(board)).stall_s, interval(read_board(board)).seconds) == (1.0, 10.0)
+    board.set_count(Count.WAITING_SINCE, 11_000 * MS)
+    seen = interval(read_board(board))
+    assert (seen.stall_s, seen.stall_share, seen.waiting_s) == (2.0, 0.2, 1.0)
+    board.close()
+
+
+@given(st.binary(max_size=3000))
+def test_what_is_no_board_is_none(memory: bytes) -> None:
+    assert Reading.of(memory, 0) is None

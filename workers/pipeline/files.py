@@ -1,0 +1,68 @@
+"""The files that a pipeline writes about itself: where they are, and the beginning and the end of a trace."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from ..base.errors import BlobfeedError, ParameterError
+from ..base.parameters import Parameters
+from ..base.paths import in_folder
+from ..plan.plan import Plan
+from ..transport.trace_ring import Run, TraceRing, epoch_ns, ring_of
+from ..watching.trace_events import finish
+
+_log = logging.getLogger("blobfeed")
+
+
+def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
+    """`parameters` with the whole paths of `trace` and `metrics`; each rank but the first has files of its own.
+
+    Raises ParameterError.
+    """
+
+    def whole(name: str, path: str) -> str:
+        found = in_folder(base_dir, path)
+        if not found.parent.is_dir():
+            raise ParameterError(f"parameter {name!r} is {path!r}: there is no folder {found.parent}: make it first")
+        return str(found.with_name(f"{found.stem}.rank{parameters.rank}{found.suffix}") if parameters.rank else found)
+
+    changed = {
+        name: whole(name, value)
+        for name in ("trace", "metrics")
+        if isinstance(value := getattr(parameters, name), str) and value
+    }
+    return msgspec.structs.replace(parameters, **changed) if changed else parameters
+
+
+def open_trace(plan: Plan) -> TraceRing | None:
+    """The file that the spans go into, if a trace is wanted; raises ParameterError."""
+    given = plan.parameters
+    if not given.trace:
+        return None
+    run = Run(
+        epoch_ns(),
+        os.getpid(),
+        given.batch_size,
+        plan.slots,
+        plan.batches_per_slot,
+        plan.first_number,
+        plan.source.kind,
+    )
+    return TraceRing.create(Path(given.trace), run, plan.status_lines)
+
+
+def finish_trace(plan: Plan) -> None:
+    """Make the trace from what lies in the file; what is wrong there must not hide how the training ended."""
+    if not plan.parameters.trace:
+        return
+    trace = Path(plan.parameters.trace)
+    try:
+        finish(trace)
+    except (OSError, BlobfeedError) as error:
+        _log.warning(
+            "the trace %s could not be written: %s; make it with: blobfeed trace %s", trace, error, ring_of(trace)
+        )

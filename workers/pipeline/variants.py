@@ -1,0 +1,140 @@
+"""Pipelines that do more: one that writes the trainer's spans, and one that gives its first batches again and again.
+
+They are classes of their own, so that a plain pipeline asks nobody at each batch whether it is one of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+
+from ..base.errors import EndOfData
+from ..base.hooks import Hooks
+from ..base.parameters import Parameters
+from ..base.source import Source
+from ..plan.batch import Batch
+from ..sources.stream import StreamSource
+from ..transport.trace_ring import Kind, TraceWriter
+from .pipeline import At, Pipeline
+
+_NO_WAIT_NS = 20_000
+"""What looking at a batch that is there takes at most: a shorter wait is none."""
+
+
+class TracedPipeline(Pipeline):
+    """Writes when the trainer waits for a batch, when it copies it, and when it does its own work.
+
+    take ─ step ─► peek ─ wait ─► (batch) ─ copy ─► take
+    """
+
+    _writer: TraceWriter | None = None
+    _there_ns = 0
+    """Since when the next batch has been looked at; 0: it has not."""
+    _taken_ns = 0
+    """Since when the trainer does its own work; 0: it is after data."""
+    _number = -1
+
+    def peek(self) -> Batch:
+        begun = time.monotonic_ns()
+        if self._taken_ns:
+            self._write(Kind.STEP, self._taken_ns, begun)
+            self._taken_ns = 0
+        batch = super().peek()
+        if not self._there_ns:
+            self._number, self._there_ns = batch.number, time.monotonic_ns()
+            if self._there_ns - begun > _NO_WAIT_NS:
+                self._write(Kind.WAIT, begun, self._there_ns)
+        return batch
+
+    def take(self) -> Batch:
+        batch = super().take()
+        self._taken_ns = time.monotonic_ns()
+        self._write(Kind.COPY, self._there_ns, self._taken_ns)
+        self._there_ns = 0
+        return batch
+
+    def _write(self, kind: Kind, begun_ns: int, ended_ns: int) -> None:
+        if self._writer is None and self._feed is not None and self._feed.shared.trace is not None:
+            self._writer = self._feed.shared.trace.trainer()
+        if self._writer is not None:
+            self._writer.write(kind, begun_ns, ended_ns, group=self._number)
+
+    def close(self) -> None:
+        self._writer = None
+        super().close()
+
+
+class ReplayedPipeline(Pipeline):
+    """Gives its first `replay` batches again and again, from slots that are never released: what a loader would be that
+    takes no time. The rest stays as it is: each batch is delivered, and counted, as always."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+        *,
+        base_dir: Path | None = None,
+        train: bool = True,
+        source: Source | StreamSource | None = None,
+    ) -> None:
+        super().__init__(parameters, hooks, base_dir=base_dir, train=train, source=source)
+        self._kept: list[Batch] = []
+
+    def peek(self) -> Batch:
+        if self._at.ready or len(self._kept) < self.parameters.replay:
+            return super().peek()
+        self._check_usable()
+        taken, total = self._at.progress.taken, self.total_batches
+        if total is not None and taken >= total:
+            raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
+        batch = copy.copy(self._kept[taken % len(self._kept)])
+        batch.number = self._plan.first_number + taken
+        self._open[batch.group].add(batch)
+        self._at = At(self._at.progress, (batch,))
+        return batch
+
+    def take(self) -> Batch:
+        batch = super().take()
+        if len(self._kept) < self.parameters.replay:
+            self._kept.append(batch)
+            if len(self._kept) == self.parameters.replay:
+                self._at = At(self._at.progress)  # others of the same slot
+        return batch
+
+    def look_ahead(self) -> None:
+        if len(self._kept) < self.parameters.replay:
+            super().look_ahead()
+
+    def release(self, batch: Batch) -> None:
+        self._check_usable()
+        if not self.holds(batch):
+            raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
+        self._open[batch.group].discard(batch)
+
+    def close(self) -> None:
+        self._kept.clear()
+        super().close()
+
+
+class _TracedReplay(TracedPipeline, ReplayedPipeline):
+    """Both."""
+
+
+def make_pipeline(
+    parameters: Parameters,
+    hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+    *,
+    base_dir: Path | None = None,
+    train: bool = True,
+    source: Source | StreamSource | None = None,
+) -> Pipeline:
+    """The pipeline that `parameters` ask for; see there."""
+    kinds: dict[tuple[bool, bool], type[Pipeline]] = {
+        (False, False): Pipeline,
+        (True, False): TracedPipeline,
+        (False, True): ReplayedPipeline,
+        (True, True): _TracedReplay,
+    }
+    kind = kinds[bool(parameters.trace), bool(parameters.replay)]
+    return kind(parameters, hooks, base_dir=base_dir, train=train, source=source)

@@ -1,0 +1,72 @@
+"""What the assembler does about once a second beside its work: what each loader's process uses, for the status board;
+metrics, if they are wanted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from ..base.parameters import Parameters
+from ..base.usage import Usage, usage_of
+from ..plan.plan import usable_cores
+from ..transport.board_reading import read_board
+from ..transport.status_board import Activity, LoaderStatus, StatusBoard
+from ..watching.openmetrics import openmetrics
+from .metrics import MetricsFile
+
+_EVERY_S = 1.0
+_SHARE = 100
+"""It may take one part of so many of the assembler's time."""
+
+
+class _Before(NamedTuple):
+    pid: int
+    busy_ns: int
+    usage: Usage
+
+
+class Upkeep:
+    """`turn` is called when the assembler has done something and `next_turn` is over."""
+
+    def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
+        self.next_turn = 0.0
+        self._board = board
+        self._rank = parameters.rank or 0
+        wanted = parameters.metrics
+        self._file = MetricsFile(Path(wanted)) if isinstance(wanted, str) and wanted else None
+        self._lines = [board.line(number) for number in range(board.loaders)]
+        self._before: dict[int, _Before] = {}
+
+    def turn(self, now: float) -> None:
+        for number, status in enumerate(self._lines):
+            self._measure(number, status)
+        if self._file is not None:
+            self._file.write(self.metrics())
+        self.next_turn = now + max(_EVERY_S, _SHARE * (time.monotonic() - now))
+
+    def end(self) -> None:
+        """The last counts must stay where they are looked for."""
+        if self._file is not None:
+            self._file.write(self.metrics())
+
+    def metrics(self) -> str:
+        """As OpenMetrics text."""
+        return openmetrics(read_board(self._board), usable_cores(), self._rank)
+
+    def _measure(self, number: int, status: LoaderStatus) -> None:
+        state = status.read()
+        if state.activity is Activity.ABSENT or (usage := usage_of(state.pid)) is None:
+            self._before.pop(number, None)
+            return
+        now = _Before(state.pid, status.busy_ns(time.monotonic_ns()), usage)
+        before = self._before.get(number, now)
+        if before.pid != now.pid:
+            before = now  # what it took to start is not measured
+        self._before[number] = now
+        status.note_usage(
+            now.busy_ns - before.busy_ns,
+            usage.cpu_ns - before.usage.cpu_ns,
+            usage.delay_ns - before.usage.delay_ns,
+            usage.resident,
+        )

@@ -1,0 +1,129 @@
+"""What a status board says: read from a copy of its memory, by whoever has it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from . import status_board as at
+from .status_board import Activity, Count, LoaderState, LoaderStatus
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderLine:
+    """All that one line says; times in nanoseconds, since the pipeline began, of all loaders that had the line."""
+
+    number: int
+    state: LoaderState
+    spent_ns: tuple[int, ...]
+    """By Activity, up to the moment of reading."""
+    measured_ns: int
+    """For so much of its busy time the next two are known."""
+    cpu_ns: int
+    delay_ns: int
+    """It could have run, and had no core."""
+    resident: int
+    """Bytes of memory."""
+    slowest_ns: int
+    """Of one sample: its part of the read, and its decode."""
+    slowest_sample: int
+    slowest_rows: int
+    """Samples that were read together: then the slowest is any of them."""
+    slowest_at: int
+    where: str
+    """Where the sample is stored that the loader is at, if it has been there for long."""
+    where_slowest: str
+    times: tuple[int, ...]
+    """Samples by the time that each took: see `bucket_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The whole board at one moment, `now_ns` by time.monotonic_ns()."""
+
+    now_ns: int
+    begun_ns: int
+    trainer: int
+    assembler: int
+    batch_size: int
+    slots: int
+    batches_per_slot: int
+    source: str
+    counts: tuple[int, ...]
+    last_death: str
+    lines: tuple[LoaderLine, ...]
+
+    @property
+    def running(self) -> list[LoaderLine]:
+        """Loaders that there are now; the sampler is not one of them."""
+        return [line for line in self.lines if line.state.activity is not Activity.ABSENT and line.state.loader >= 0]
+
+    @classmethod
+    def of(cls, memory: bytes, now_ns: int) -> Reading | None:
+        """What a copy of the board's memory says; None if it is no board of this version."""
+        words = memoryview(memory[: len(memory) // 8 * 8]).cast("q")
+        if len(words) < at.HEADER or words[0] != at.MAGIC or len(words) < at.HEADER + words[at.LINES] * at.LINE:
+            return None
+        lines = ((number, words[at.HEADER + number * at.LINE :][: at.LINE]) for number in range(words[at.LINES]))
+        return cls(
+            now_ns=now_ns,
+            begun_ns=words[at.BEGUN],
+            trainer=words[at.TRAINER],
+            assembler=words[at.ASSEMBLER],
+            batch_size=words[at.BATCH_SIZE],
+            slots=words[at.SLOTS],
+            batches_per_slot=words[at.BATCHES_PER_SLOT],
+            source=_text(words[at.SOURCE : at.LAST_DEATH]),
+            counts=tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
+            last_death=_text(words[at.LAST_DEATH : at.HEADER]),
+            lines=tuple(_line(number, line, now_ns) for number, line in lines if line[at.BEGAN_ONCE]),
+        )
+
+
+def read_board(board: at.StatusBoard) -> Reading:
+    """What this process's own board says now."""
+    reading = Reading.of(board.copy(), time.monotonic_ns())
+    if reading is None:
+        raise TypeError("a status board that this process has made itself is not as it should be")
+    return reading
+
+
+def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
+    state = LoaderStatus(words).read()
+    spent = words[at.SPENT : at.SPENT + len(Activity)].tolist()
+    if state.activity is not Activity.ABSENT:
+        spent[state.activity] += max(0, now_ns - words[at.SINCE])
+    return LoaderLine(
+        number=number,
+        state=state,
+        spent_ns=tuple(spent),
+        measured_ns=words[at.MEASURED],
+        cpu_ns=words[at.CPU],
+        delay_ns=words[at.DELAY],
+        resident=words[at.RESIDENT],
+        slowest_ns=words[at.SLOWEST],
+        slowest_sample=words[at.SLOWEST_SAMPLE],
+        slowest_rows=words[at.SLOWEST_ROWS],
+        slowest_at=words[at.SLOWEST_AT],
+        where=_place(words, at.WHERE, state.sample),
+        where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
+        times=tuple(words[at.TIMES :]),
+    )
+
+
+def _place(words: memoryview, area: int, sample: int) -> str:
+    """Where `sample` is stored, if that is what the area tells."""
+    return _text(words[area + 1 : area + at.TEXT_WORDS]) if words[area] == sample else ""
+
+
+def bucket_ns(bucket: int) -> tuple[float, float]:
+    """Which times a bucket of `LoaderLine.times` holds: from, and up to."""
+
+    def lower(number: int) -> float:
+        return (2 + number % 2) * 2.0 ** (at.SHORTEST_BITS - 2 + number // 2)
+
+    return lower(bucket) if bucket else 0.0, lower(bucket + 1)
+
+
+def _text(words: memoryview) -> str:
+    return bytes(words).rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,163 @@
+"""Who is to blame if the trainer waits: one sentence with its reason. Pure."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from ..transport.status_board import BUSY, Activity
+from .interval import Interval, SlowSample
+
+STALL_SHARE = 0.05
+"""Of the time: if the trainer waits for less, it is the trainer that limits the speed."""
+
+MANY_TIMES = 40
+"""So many times the median: then one sample is told of."""
+
+_STUCK_S = 2.0
+_DEATHS_S = 60.0
+"""Loaders die often if one does in so many seconds."""
+
+_MOST = 0.5
+_NO_CORE = 0.3
+_MORE_LOADERS = 64
+
+_VERB = {Activity.READING: "read", Activity.DECODING: "decode", Activity.POSTPROCESSING: "postprocess"}
+
+
+class Blame(enum.StrEnum):
+    """What limits the speed."""
+
+    STARTING = "starting"
+    DEATHS = "deaths"
+    STUCK = "stuck"
+    TRAINER = "trainer"
+    SAMPLE = "sample"
+    SAMPLER = "sampler"
+    PREFETCH = "prefetch"
+    CORES = "cores"
+    STORAGE = "storage"
+    LOADERS = "loaders"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    blame: Blame
+    sentence: str
+
+
+def diagnose(seen: Interval, cores: int) -> Diagnosis:
+    """`cores`: that the pipeline's processes may use."""
+    if seen.deaths > 1 and seen.seconds < seen.deaths * _DEATHS_S:
+        return Diagnosis(
+            Blame.DEATHS,
+            f"loaders die: {seen.deaths} in {seen.seconds:,.0f} s, the last one: {seen.last_death}",
+        )
+    if (present := _stuck(seen)) is not None:
+        return Diagnosis(Blame.STUCK, _stuck_text(present, seen))
+    if not seen.begun:
+        return Diagnosis(Blame.STARTING, f"starting: there is no batch yet, and {_count(seen.loaders, 'loader')}")
+    if seen.stall_share < STALL_SHARE:
+        return Diagnosis(
+            Blame.TRAINER,
+            f"the trainer is the bottleneck: it waits for data {_percent(seen.stall_share)} of the time, and "
+            f"{seen.slots_full} of {seen.slots} slots are full",
+        )
+    return _of_a_stall(seen, cores)
+
+
+def _of_a_stall(seen: Interval, cores: int) -> Diagnosis:
+    """The trainer waits."""
+    waits = f"the trainer waits {_percent(seen.stall_share)} of the time"
+    slow = seen.slowest
+    if slow is not None and seen.median_s and slow.seconds >= max(MANY_TIMES * seen.median_s, 0.1 * seen.stall_s):
+        return Diagnosis(
+            Blame.SAMPLE,
+            f"one sample takes {slow.seconds / seen.median_s:,.0f} times the median, {slow.seconds:.3g} s: "
+            f"{_named(slow)}; {waits}",
+        )
+    idle = seen.share(Activity.WAITING)
+    if idle > _MOST and seen.sampling_s > _MOST * seen.seconds:
+        return Diagnosis(
+            Blame.SAMPLER,
+            f"the sampler is the bottleneck: it takes {_percent(seen.sampling_s / seen.seconds)} of the time to draw "
+            f"epochs, and {waits}: make it faster, or draw longer epochs",
+        )
+    if idle > _MOST:
+        return Diagnosis(
+            Blame.PREFETCH,
+            f"too little is prefetched: loaders have no task {_percent(idle)} of their time, and still {waits}: raise "
+            "prefetch_batches",
+        )
+    return _of_busy_loaders(seen, cores, waits)
+
+
+def _of_busy_loaders(seen: Interval, cores: int, waits: str) -> Diagnosis:
+    main = max(BUSY, key=lambda activity: seen.spent_s[activity])
+    what, measured = _VERB[main], seen.measured_s
+    delay = min(1.0, seen.delay_s / measured) if measured else 0.0
+    waiting = max(0.0, 1.0 - (seen.cpu_s + seen.delay_s) / measured) if measured else 0.0
+    if delay > max(_NO_CORE, waiting):
+        return Diagnosis(
+            Blame.CORES,
+            f"the cores are the bottleneck: loaders could work and get no core {_percent(delay)} of their time, with "
+            f"{_count(seen.loaders, 'loader')} on {_count(cores, 'core')}; {waits}: fewer threads beside them, more "
+            f"cores, or less work in {what}",
+        )
+    if waiting > _MOST:
+        whose = "storage is the bottleneck" if main is Activity.READING else f"{what} waits for something else"
+        return Diagnosis(
+            Blame.STORAGE,
+            f"{whose}: {_percent(waiting)} of {what} is waiting and not computing; {waits}: "
+            f"{_more(seen, _MORE_LOADERS)} to wait at the same time, or data that lie nearer",
+        )
+    return Diagnosis(
+        Blame.LOADERS,
+        f"loaders are the bottleneck: {what} takes {_percent(seen.share(main))} of their time, and {waits}: "
+        f"{_advice(seen, cores, what)}",
+    )
+
+
+def _advice(seen: Interval, cores: int, what: str) -> str:
+    free = cores - seen.loaders - 1
+    if free <= 0:
+        return f"no core is free of {cores}, so less work in {what}: smaller pictures, or a cache of what it makes"
+    return f"{_more(seen, free)}, or less work in {what}"
+
+
+def _more(seen: Interval, most: int) -> str:
+    """How many loaders would do what these do, in the time in which the trainer does not wait."""
+    working = max(seen.seconds - seen.stall_s, seen.seconds / _MORE_LOADERS)
+    wanted = math.ceil(max(1, seen.loaders) * seen.stall_s / working)
+    return f"{_count(max(1, min(wanted, most)), 'more loader')}"
+
+
+def _stuck(seen: Interval) -> SlowSample | None:
+    present = seen.present
+    if present is None or not seen.waiting_s:
+        return None
+    return present if present.seconds > max(_STUCK_S, MANY_TIMES * seen.median_s) else None
+
+
+def _stuck_text(present: SlowSample, seen: Interval) -> str:
+    times = f", {present.seconds / seen.median_s:,.0f} times the median" if seen.median_s else ""
+    return (
+        f"loader {present.loader} is stuck: it has been in {_VERB[present.activity]} for {present.seconds:.1f} s"
+        f"{times}: {_named(present)}; the trainer waits"
+    )
+
+
+def _named(slow: SlowSample) -> str:
+    if slow.index < 0:
+        return "a whole batch"
+    among = f"one of {slow.rows} from index {slow.index} on" if slow.rows > 1 else f"index {slow.index}"
+    return f"{among}, {slow.where}" if slow.where else among
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.1f} %"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

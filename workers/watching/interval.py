@@ -1,0 +1,157 @@
+"""What a pipeline did between two readings of its status board. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ..transport.board_reading import LoaderLine, Reading, bucket_ns
+from ..transport.status_board import BUSY, Activity, Count
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSample:
+    """A sample that took, or takes, `seconds`; one of `rows` that were read together, the first of which it names."""
+
+    seconds: float
+    index: int
+    rows: int
+    where: str
+    loader: int
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Times in seconds; those of loaders are sums over all loaders."""
+
+    seconds: float
+    """Since the first batch at the earliest."""
+    batches: int
+    samples: int
+    stall_s: float
+    """The trainer waited, the wait for the first batch left out."""
+    waiting_s: float
+    """Of its present wait, 0 if it does not wait."""
+    begun: bool
+    """Whether there has been a first batch."""
+    loaders: int
+    slots: int
+    slots_full: int
+    deaths: int
+    last_death: str
+    replaced: int
+    spent_s: tuple[float, ...]
+    """Of loaders, by Activity."""
+    sampling_s: float
+    measured_s: float
+    """For so much of the loaders' busy time it is known that they had a core for `cpu_s`, and wanted one for
+    `delay_s`; in the rest they waited for something else."""
+    cpu_s: float
+    delay_s: float
+    median_s: float
+    """Of the time that a sample takes, since the start; 0 if none is known."""
+    slowest: SlowSample | None
+    """The slowest sample ever, if it fell into this interval."""
+    present: SlowSample | None
+    """What a loader has been at for longest."""
+
+    @property
+    def stall_share(self) -> float:
+        return min(1.0, self.stall_s / self.seconds) if self.seconds > 0 else 0.0
+
+    @property
+    def busy_s(self) -> float:
+        return sum(self.spent_s[activity] for activity in BUSY)
+
+    def share(self, activity: Activity) -> float:
+        """Of all the loaders' time."""
+        whole = sum(self.spent_s)
+        return self.spent_s[activity] / whole if whole else 0.0
+
+
+def interval(now: Reading, before: Reading | None = None) -> Interval:
+    """From `before` to `now`, two readings of the same board; without `before`, from the start."""
+    first_batch = now.counts[Count.FIRST_BATCH_NS]
+    begun_ns = first_batch or now.begun_ns
+    if before is not None:
+        begun_ns = max(begun_ns, before.now_ns)
+
+    def grown(count: Count) -> int:
+        return now.counts[count] - (0 if before is None else before.counts[count])
+
+    stall_ns = _stall_ns(now) - (0 if before is None else _stall_ns(before))
+    waiting_since = now.counts[Count.WAITING_SINCE]
+    loaders = [line for line in now.lines if line.state.loader >= 0]
+    old = {} if before is None else {line.number: line for line in before.lines}
+    sampler = [line for line in now.lines if line.state.loader < 0]
+    return Interval(
+        seconds=max(0, now.now_ns - begun_ns) / 1e9,
+        batches=grown(Count.BATCHES),
+        samples=grown(Count.SAMPLES),
+        stall_s=max(0, stall_ns) / 1e9,
+        waiting_s=(now.now_ns - waiting_since) / 1e9 if waiting_since else 0.0,
+        begun=bool(first_batch or now.counts[Count.BATCHES]),
+        loaders=len(now.running),
+        slots=now.slots,
+        slots_full=now.counts[Count.SLOTS_FULL],
+        deaths=grown(Count.LOADER_DEATHS),
+        last_death=now.last_death,
+        replaced=grown(Count.REPLACED),
+        spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
+        sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
+        measured_s=_sum(loaders, old, lambda line: line.measured_ns),
+        cpu_s=_sum(loaders, old, lambda line: line.cpu_ns),
+        delay_s=_sum(loaders, old, lambda line: line.delay_ns),
+        median_s=median_s([line.times for line in loaders]),
+        slowest=_slowest(loaders, 0 if before is None else before.now_ns),
+        present=_present(now),
+    )
+
+
+def _stall_ns(reading: Reading) -> int:
+    counts = reading.counts
+    since = counts[Count.WAITING_SINCE]
+    now_waiting = reading.now_ns - since if since and counts[Count.FIRST_BATCH_NS] else 0
+    return counts[Count.WAITED_NS] - counts[Count.START_NS] + now_waiting
+
+
+def _spent(activity: Activity, line: LoaderLine) -> int:
+    return line.spent_ns[activity]
+
+
+def _sum(lines: Sequence[LoaderLine], old: dict[int, LoaderLine], of: Callable[[LoaderLine], int]) -> float:
+    total = sum(of(line) - (of(old[line.number]) if line.number in old else 0) for line in lines)
+    return max(0, total) / 1e9
+
+
+def median_s(times: Sequence[Sequence[int]]) -> float:
+    """The median of all that the histograms hold, in seconds, exact to a few per cent; 0 if they hold nothing."""
+    buckets: list[int] = [sum(counts) for counts in zip(*times, strict=True)]
+    wanted: float = sum(buckets) / 2
+    for bucket, count in enumerate(buckets):
+        if count and wanted <= count:
+            low, high = bucket_ns(bucket)
+            return (low + (high - low) * wanted / count) / 1e9
+        wanted -= count
+    return 0.0
+
+
+def _slowest(lines: Sequence[LoaderLine], from_ns: int) -> SlowSample | None:
+    line = max(lines, key=lambda line: line.slowest_ns, default=None)
+    if line is None or not line.slowest_ns or line.slowest_at < from_ns:
+        return None
+    activity = Activity.READING if line.slowest_rows > 1 else Activity.DECODING
+    return SlowSample(
+        line.slowest_ns / 1e9, line.slowest_sample, line.slowest_rows, line.where_slowest, line.state.loader, activity
+    )
+
+
+def _present(reading: Reading) -> SlowSample | None:
+    busy = [line for line in reading.running if line.state.activity in BUSY]
+    line = min(busy, key=lambda line: line.state.since, default=None)
+    if line is None:
+        return None
+    state = line.state
+    return SlowSample(reading.now_ns / 1e9 - state.since, state.sample, 1, line.where, state.loader, state.activity)
