@@ -56,7 +56,6 @@ class Facts:
     kind: str
     samples: int
     specs: Mapping[str, ArraySpec]
-    chunk_samples: int | None
     storage: Mapping[str, Storage] = field(default_factory=dict)
     labels: Mapping[str, Labels] = field(default_factory=dict)
     first: tuple[Mapping[str, AnyArray], ...] = ()
@@ -86,7 +85,7 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
                 rates["by chunks (shuffle: chunk)"] = looking.rate("chunk", seconds)
             rates["shuffled (shuffle: true)"] = looking.rate(True, seconds)
         packed = looking.packed() if seconds else None
-        specs, chunk_samples, samples = dict(source.specs), source.chunk_samples, len(source)
+        specs, samples = dict(source.specs), len(source)
     if packed is not None:
         with closing(packed):
             rates["packed, shuffled"] = _Looking(packed).rate(True, min(seconds, 0.5))
@@ -94,7 +93,6 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
         found.kind,
         samples,
         specs,
-        chunk_samples,
         _storage(found, tuple(specs)),
         labels,
         first,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -83,7 +83,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
             _check_sizes(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
-            return _written(reader, part, json.dumps(what), layout, found).finish(target, told)
+            return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
 
 
 def _resized(found: Found, layout: Layout) -> Found:
@@ -116,35 +116,29 @@ def _batch_rows(sample_bytes: int, chunk: int) -> int:
     return max(1, rows // chunk) * chunk if chunk else rows
 
 
-def _written(reader: BatchReader, part: Path, what: str, layout: Layout, found: Found) -> _Packing:
-    log = part.with_name(f"{part.name}.log")
-    begun = log.read_text().splitlines() if log.exists() and part.exists() else []
-    sums = [json.loads(line) for line in begun[1:] if line.endswith("]")] if begun[:1] == [what] else []
-    if not sums:
-        _create(part, reader, layout, found)
-        log.write_text(what + "\n")
-    return _Packing(reader, part, log, layout, sums)
-
-
 class _Packing:
-    """A file that is being written. `sums`: the checksums of the batches that it is said to have."""
+    """A file that is being written. `what`: a line that says what is packed, and how."""
 
-    def __init__(self, reader: BatchReader, part: Path, log: Path, layout: Layout, sums: list[list[str]]) -> None:
-        self._reader, self._part, self._log, self._layout = reader, part, log, layout
+    def __init__(self, reader: BatchReader, part: Path, what: str, layout: Layout, found: Found) -> None:
+        self._reader, self._part, self._what, self._layout, self._found = reader, part, what, layout, found
+        self._log = part.with_name(f"{part.name}.log")
         self._samples = reader.samples
         self._rows = reader.parameters.batch_size
         self._tops = tuple(reader.specs)
-        self._sums = sums
+        noted = self._log.read_text().splitlines() if self._log.exists() and part.exists() else []
+        self._sums: list[list[str]] = []
+        """The checksums of the batches that the file is said to have."""
+        if noted[:1] == [what]:
+            self._sums = [json.loads(line) for line in noted[1:] if line.endswith("]")]
 
     def finish(self, target: Path, told: Told) -> Packed:
         begun = time.monotonic()
         del self._sums[self._sound_batches(told, "looking at what is there") if self._sums else 0 :]
+        if not self._sums:
+            _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
-        with self._log.open("r+") as log:
-            kept = log.readline() + "".join(f"{json.dumps(sums)}\n" for sums in self._sums)
-            log.seek(0)
-            log.truncate()
-            log.write(kept)
+        with self._log.open("w") as log:
+            log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
             log.flush()
             self._append(log, resumed, told)
         if (sound := self._sound_batches(told, "checking")) < len(self._sums):
@@ -180,27 +174,19 @@ class _Packing:
     def _sound_batches(self, told: Told, step: str) -> int:
         """How many of the first batches the file really has."""
         try:
-            for number, batch in enumerate(self._read_back()):
-                if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
-                    return number
-                told(step, min((number + 1) * self._rows, self._samples), self._samples)
+            with self._reader_of_part() as reader:
+                for number, batch in enumerate(reader):
+                    if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
+                        return number
+                    told(step, min((number + 1) * self._rows, self._samples), self._samples)
         except (BlobfeedError, OSError):
             return 0  # killed in the middle of a write, HDF5 may leave a file that nobody can open
         return len(self._sums)
 
-    def _read_back(self) -> Iterator[Mapping[str, AnyArray]]:
-        declared = {"hdf5": {"path": str(self._part)}}
-        loaders = self._reader.parameters.num_loaders
-        with BatchReader(
-            declared,
-            tops=self._tops,
-            batch_size=self._rows,
-            epochs=1,
-            last_batch="partial",
-            num_loaders=loaders,
-            copy=False,
-        ) as reader:
-            yield from reader
+    def _reader_of_part(self) -> BatchReader:
+        given = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, "last_batch": "partial"}
+        source = {"hdf5": {"path": str(self._part)}}
+        return BatchReader(source, batch_size=self._rows, epochs=1, copy=False, **given)  # type: ignore[arg-type]
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:

@@ -56,7 +56,6 @@ class RunFacts:
     sample_counts: Series
     slowest: Sequence[tuple[int, float]]
     deaths: Sequence[Death]
-    about: Mapping[str, Any]
 
 
 def run_facts(trace: Mapping[str, Any]) -> RunFacts:
@@ -70,8 +69,7 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     end = max(event["ts"] + event.get("dur", 0) for event in events)
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
-    about = trace.get("blobfeed", {})
-    batch_size = int(about.get("batch_size", 1))
+    batch_size = int(trace.get("blobfeed", {}).get("batch_size", 1))
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges)
     working = defaultdict(list)
     for span in spans:
@@ -88,7 +86,6 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         batch_ms=_batch_ms(spans, len(copies)),
         **_samples(spans),
         deaths=[_death(event, begin) for event in events if event["name"] == "death"],
-        about=about,
     )
 
 

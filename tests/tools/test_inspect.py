@@ -97,7 +97,6 @@ def facts(**changed: object) -> Facts:
         "kind": "hdf5",
         "samples": 1000,
         "specs": {"data": ArraySpec((3, 4, 4), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))},
-        "chunk_samples": 1,
     }
     return Facts(**{**given, **changed})  # type: ignore[arg-type]
 

@@ -163,6 +163,14 @@ def test_what_was_noted_and_is_not_there_is_packed_again(large: tuple[Found, Any
     assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
 
 
+def test_a_file_that_hdf5_cannot_open_any_more_is_begun_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
+    found, data = large
+    interrupted(found, tmp_path / "a.h5", 20, Layout())
+    (tmp_path / "a.h5.part").write_bytes(b"\0" * 1000)
+    assert packed(found, tmp_path / "a.h5").resumed == 0
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
 def test_other_data_or_another_layout_begins_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
     found, data = large
     interrupted(found, tmp_path / "a.h5", 20, Layout())
