@@ -17,6 +17,8 @@ import pytest
 import typer
 import yaml
 from blobfeed.tools import parameters
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from typer.testing import CliRunner
@@ -92,6 +94,33 @@ def test_every_command_is_one_that_there_is(page: str, line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)[1:]
     group: Any = typer.main.get_command(app)
     group.commands[name].make_context(name, arguments)  # raises for an unknown option, or a missing argument
+
+
+# ---- blocks that are no Python: test_documents.py runs those
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [(page.name, block) for page in PAGES for block in fence.findall(page.read_text())]
+
+
+def unknown_parameters(declared: Any) -> set[str]:
+    structs = [Parameters, *map(parameters.source_options, parameters._SOURCES)]
+    return set(declared) - {name for struct in structs for name in struct.__struct_fields__} - {"data", "label"}
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("yaml"))
+def test_every_block_of_yaml_has_parameters_that_there_are(page: str, block: str) -> None:
+    assert unknown_parameters(yaml.safe_load(block)) == set()
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("protobuf"))
+def test_every_block_of_a_net_definition_can_be_read(page: str, block: str, tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(block)
+    net: Any = read_prototxt(tmp_path / "net.prototxt", NetParameter).message
+    written = [layer.python_param.param_str for layer in net.layer if layer.type == "Python"]
+    assert written
+    assert [unknown_parameters(yaml.safe_load(text)) for text in written] == [set()] * len(written)
 
 
 # ---- parameters
