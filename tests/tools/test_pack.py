@@ -16,7 +16,7 @@ import lmdb
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.tools import packing
+from blobfeed.tools import benching, packing
 from blobfeed.tools.encoded import pack_encoded
 from blobfeed.tools.packing import Layout, Packed, pack
 from blobfeed.tools.recognise import Found, source_of
@@ -240,6 +240,11 @@ def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> No
 
 
 # ---- the commands, on real data
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "_ROUNDS", 1)
 
 
 def command(*arguments: object) -> str:
