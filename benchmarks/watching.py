@@ -1,6 +1,6 @@
 """`python -m benchmarks.watching`: what it costs to be watched: a trace, a monitor, metrics; each against none of it.
 
-Two readers of the same data stand side by side, one of them watched. They are read in turns, some tenths of a second
+Two readers of the same data stand side by side, one of them watched. They are read in turns, a tenth of a second
 each; the one that is not read has a full ring, so its loaders sleep. What is compared is the processor time of all
 processes of a pipeline for each batch, and the trainer's alone: what else runs on the machine changes them least. The
 ratio is the median over pairs of turns. The last pair has nothing on either side: so much is chance.
@@ -43,7 +43,7 @@ _WORKS = (
     Work("3×224×224, a decode hook", (3, 224, 224), 32, True),
 )
 _SAMPLES = 2048
-_WATCHED: Mapping[str, Mapping[str, object]] = {
+_WATCHED: Mapping[str, Mapping[str, Any]] = {
     "trace": {"trace": "trace.json"},
     "metrics": {"metrics": "metrics.prom"},
     "monitor": {},
@@ -68,7 +68,7 @@ class Cost:
 
 
 class Turns:
-    """A reader that is read some tenths of a second at a time."""
+    """A reader that is read a tenth of a second at a time."""
 
     def __init__(self, reader: BatchReader) -> None:
         self._loop = iter(reader)
@@ -97,7 +97,7 @@ def _decode(sample: Any, _: np.random.Generator) -> Any:
     return 255 - sample["image"]
 
 
-def _reader(work: Work, folder: Path, watched: Mapping[str, object]) -> BatchReader:
+def _reader(work: Work, folder: Path, watched: Mapping[str, Any]) -> BatchReader:
     values: dict[str, Any] = {"decode": _decode} if work.decodes else {}
     source = {"npy": {"image": str(folder / f"{work.shape[-1]}.npy")}}
     return BatchReader(
@@ -169,8 +169,8 @@ def _store_ns(kind: type[LoaderStatus]) -> float:
 
 def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="pairs of turns")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=60, help="pairs of turns")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
     parser.add_argument("--watched", nargs="+", choices=list(_WATCHED), default=list(_WATCHED), help="only these")
     chosen = parser.parse_args(given)
     print(machine())

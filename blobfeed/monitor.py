@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
@@ -122,7 +123,9 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
         console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
         console.print(view(monitor.shown))
         if svg is not None:
-            console.save_svg(str(svg), title="blobfeed monitor")
+            # Without the fonts that rich would have a viewer fetch from the network.
+            picture = console.export_svg(title="blobfeed monitor")
+            svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
     finally:
         monitor.close()
 

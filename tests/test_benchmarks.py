@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import entrants, harness, report, works
+from benchmarks import entrants, harness, report, watching, works
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
@@ -312,3 +312,10 @@ def test_a_run_that_does_not_end_is_ended() -> None:
     program = Program("benchmarks.scaling")
     with pytest.raises(RunFailed, match="not done after"):
         run_program(program, {"loaders": 1, "sample_s": 0.001, "seconds": 600.0}, limit_s=1.0)
+
+
+def test_the_cost_of_being_watched_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    watching.main(["--rounds", "1", "--seconds", "0.05", "--watched", "trace"])
+    told = capsys.readouterr().out
+    assert told.count("| trace |") == 3
+    assert "a loader notes what it begins" in told

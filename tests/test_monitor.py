@@ -124,6 +124,7 @@ def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Pa
     assert (told["trainer"], told["batch_size"]) == (process.pid, 8)
     assert drawn.exit_code == 0
     assert picture.read_text().startswith("<svg")
+    assert "url(" not in picture.read_text().replace("url(#", "")
 
 
 def test_without_a_pipeline_there_is_a_message() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tqdm
+import tqdm  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.progress import track
 from typer.testing import CliRunner, Result
@@ -37,15 +37,23 @@ def rows_of(table: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(table.read_text().splitlines()))
 
 
-def scalars_of(board: Path) -> dict[str, list[list[float]]]:
-    """By tag, steps and values, as TensorBoard reads them: in a process of its own, for it imports TensorFlow."""
-    program = (
-        "import json, sys; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator; "
-        "read = EventAccumulator(sys.argv[1]).Reload(); print(json.dumps({tag: [(each.step, each.value) "
-        "for each in read.Scalars(tag)] for tag in read.Tags()['scalars']}))"
+def scalars_of(board: Path) -> dict[str, list[tuple[int, float]]]:
+    """By tag, steps and values, as TensorBoard's own reader finds them."""
+    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+    from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError  # type: ignore[import-untyped]
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import (  # type: ignore[import-untyped]
+        PyRecordReader_New,
     )
-    ended = subprocess.run([sys.executable, "-P", "-c", program, str(board)], capture_output=True, check=True)
-    scalars: dict[str, list[list[float]]] = json.loads(ended.stdout)
+
+    (file,) = board.iterdir()
+    scalars: dict[str, list[tuple[int, float]]] = {}
+    records = PyRecordReader_New(str(file))
+    with suppress(OutOfRangeError):
+        while True:
+            records.GetNext()
+            event = Event.FromString(records.record())
+            for value in event.summary.value:
+                scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
     return scalars
 
 
@@ -68,7 +76,7 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     assert told[1]["samples_per_s"] > 0
     scalars = scalars_of(board)
     assert scalars["train/loss"] == [
-        [each["iteration"], pytest.approx(each["loss"])] for each in told if each["net"] == "train"
+        (each["iteration"], pytest.approx(each["loss"])) for each in told if each["net"] == "train"
     ]
     assert len(scalars["test 0/accuracy"]) == 2
     again = run("train", "--solver", path, "--log", table)
@@ -128,7 +136,7 @@ def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.Monke
 def test_progress_bars_know_how_long_a_loop_is() -> None:
     source = {"arrays": {"x": np.arange(40, dtype=np.float32)}}
     with BatchReader(source, batch_size=4, epochs=1, num_loaders=1) as reader:
-        loop = iter(reader)
+        loop: Any = iter(reader)
         lengths = [len(loop) for _ in loop]
         assert lengths == list(range(9, -1, -1))
         shown = io.StringIO()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from ...workers.base.closing import close_all
 from ...workers.base.errors import ParameterError
 from ...workers.base.extras import need
 from .solver import Solver
@@ -34,14 +35,11 @@ class CsvLog:
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         columns = [*_FIRST, *names]
+        if (found := _columns_of(path)) and found != columns:
+            raise ParameterError(f"--log {path} has the columns {found}, expected {columns}: name another file")
         self._file = _opened(path)
-        if path.stat().st_size:
-            with path.open(newline="") as file:
-                found = next(csv.reader(file))
-            if found != columns:
-                raise ParameterError(f"--log {path} has the columns {found}, expected {columns}: name another file")
         self._rows = csv.DictWriter(self._file, columns, extrasaction="ignore")
-        if not path.stat().st_size:
+        if not found:
             self._rows.writeheader()
 
     def write(self, iteration: int, seconds: float, net: str, scalars: Mapping[str, float]) -> None:
@@ -100,21 +98,32 @@ class TensorBoardLog:
 
 def open_logs(files: Sequence[Path], tensorboard: Path | None, solver: Solver) -> list[ScalarLog]:
     """One for each file, whose ending says which, and one for TensorBoard's folder; raises ParameterError."""
-    logs: list[ScalarLog] = []
     for path in files:
-        if path.suffix == ".csv":
-            logs.append(CsvLog(path, _names(solver)))
-        elif path.suffix == ".jsonl":
-            logs.append(JsonLinesLog(path))
-        else:
+        if path.suffix not in (".csv", ".jsonl"):
             raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
-    return logs if tensorboard is None else [*logs, TensorBoardLog(tensorboard)]
+    logs: list[ScalarLog] = []
+    try:
+        logs.extend(CsvLog(path, _names(solver)) if path.suffix == ".csv" else JsonLinesLog(path) for path in files)
+        if tensorboard is not None:
+            logs.append(TensorBoardLog(tensorboard))
+    except BaseException:
+        close_all(*(log.close for log in logs))
+        raise
+    return logs
 
 
 def _names(solver: Solver) -> list[str]:
     outputs = [name for net in (solver.train_net, *solver.test_nets) for name in net.output_names]
     total = ["total loss"] if solver.param.test_compute_loss else []
     return list(dict.fromkeys((*_TRAINED, *outputs, *total)))
+
+
+def _columns_of(path: Path) -> list[str]:
+    """Of a table that is there already."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
 
 
 def _opened(path: Path) -> TextIO:

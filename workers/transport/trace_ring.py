@@ -32,6 +32,12 @@ _POSITION: Final = struct.Struct("q")
 _HEADER_BYTES: Final = 4096
 _RING_BYTES: Final = _HEADER_BYTES + RECORDS * _RECORD.size
 _KIND_BITS: Final = 8
+_BATCH: Final = 8
+"""In place of a kind: wait, copy and step of a batch."""
+
+_NO_WAIT_NS: Final = 20_000
+"""What looking at a batch that is there takes at most: a shorter wait is none."""
+
 _GATHERED_NS: Final = 1_000_000
 """Adjacent spans of the same kind are written as one until that has lasted so long: a record for each sample of some
 microseconds would cost more than the sample, and would soon fill the ring."""
@@ -110,6 +116,15 @@ class TraceWriter:
         self._written += 1
         _POSITION.pack_into(self._memory, self._at, self._written)
 
+    def write_batch(self, number: int, step_ns: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
+        """The trainer has taken a batch: for so long it did something else before it asked for it."""
+        where = self._at + _HEADER_BYTES + self._written % RECORDS * _RECORD.size
+        _RECORD.pack_into(
+            self._memory, where, asked_ns, taken_ns - asked_ns, _BATCH, self._pid, -1, number, step_ns, there_ns
+        )
+        self._written += 1
+        _POSITION.pack_into(self._memory, self._at, self._written)
+
 
 class TraceRing:
     """The whole file; `path` is that of the trace, beside which it lies."""
@@ -183,7 +198,21 @@ def _spans(data: bytes, rings: int) -> Iterator[Span]:
         for number in range(max(0, written - RECORDS), written):
             where = at + _HEADER_BYTES + number % RECORDS * _RECORD.size
             begun, duration, packed, *rest = _RECORD.unpack_from(data, where)
+            if packed == _BATCH:
+                yield from _of_batch(begun, begun + duration, *rest)
+                continue
             yield Span(begun, duration, Kind(packed & 0xFF), packed >> _KIND_BITS, *rest)
+
+
+def _of_batch(
+    asked_ns: int, taken_ns: int, pid: int, _: int, number: int, step_ns: int, there_ns: int
+) -> Iterator[Span]:
+    """What `write_batch` has put into one record. The step was that of the batch before."""
+    if step_ns:
+        yield Span(asked_ns - step_ns, step_ns, Kind.STEP, 0, pid, -1, number - 1, 0, -1)
+    if there_ns - asked_ns > _NO_WAIT_NS:
+        yield Span(asked_ns, there_ns - asked_ns, Kind.WAIT, 0, pid, -1, number, 0, -1)
+    yield Span(there_ns, taken_ns - there_ns, Kind.COPY, 0, pid, -1, number, 0, -1)
 
 
 class TracedStatus(LoaderStatus):

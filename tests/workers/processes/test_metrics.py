@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 def values_of(text: str) -> dict[str, float]:
     """By name, with the label that tells samples of one name apart."""
     told = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
         for sample in family.samples:
             assert sample.labels["source"] == "numbered"
             assert sample.labels["trainer"] == str(os.getpid())
