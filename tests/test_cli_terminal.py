@@ -58,7 +58,7 @@ def test_nothing_but_the_bar_and_its_own_lines_appears_in_a_terminal(tmp_path: P
     shown = shown_in_a_terminal(sys.executable, "-P", "-m", "blobfeed", "train", "--solver", path)
     pieces = [piece.strip() for piece in re.split(r"[\r\n]+", CONTROLS.sub("", shown)) if piece.strip()]
     bars = [piece for piece in pieces if re.fullmatch(r"training .+ stall \d+\.\d s [-\d:]+", piece)]
-    lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: "))]
+    lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: ", "data of layer "))]
     assert f"{LONG_ENOUGH}/{LONG_ENOUGH}" in bars[-1]
     assert any("test net 0" in line for line in lines)
     assert len(bars) + len(lines) == len(pieces), set(pieces) - {*bars, *lines}
