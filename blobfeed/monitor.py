@@ -115,8 +115,10 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
         if not (once or as_json or svg):
             _show(monitor)
             return
-        time.sleep(seconds)
-        monitor.look()
+        end = time.monotonic() + seconds
+        while (left_s := end - time.monotonic()) > 0:
+            time.sleep(min(1.0, left_s))
+            monitor.look()
         if as_json:
             print(json.dumps([as_mapping(watched) for watched in monitor.shown], indent=2))
             return
