@@ -105,7 +105,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def unknown_parameters(declared: Any) -> set[str]:
-    structs = [Parameters, *map(parameters.source_options, parameters._SOURCES)]
+    structs: list[type[msgspec.Struct]] = [Parameters, *map(parameters.source_options, parameters._SOURCES)]
     return set(declared) - {name for struct in structs for name in struct.__struct_fields__} - {"data", "label"}
 
 
