@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__, data_commands
-from .one_message import Debug, one_message
+from .one_message import Debug as _Debug
+from .one_message import one_message as _one_message
 from .workers.base.extras import need
 
 app = typer.Typer(
@@ -80,10 +81,10 @@ def train(
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of each run of --ideal.")] = 100,
     device: _Device = None,
     threads: _Threads = None,
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    with one_message(debug):
+    with _one_message(debug):
         need("torch", "training")
         from . import caffe  # noqa: F401  Python layers may import it
         from .trainer.solving import training
@@ -124,10 +125,10 @@ def score(
     stage: _Stage = "",
     device: _Device = None,
     threads: _Threads = None,
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Print the means of a net's outputs over some batches."""
-    with one_message(debug):
+    with _one_message(debug):
         need("torch", "testing a net")
         from . import caffe  # noqa: F401
         from .trainer.solving.progress import scores_text
@@ -146,10 +147,10 @@ def time_net(
     stage: _Stage = "",
     device: _Device = None,
     threads: _Threads = None,
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
-    with one_message(debug):
+    with _one_message(debug):
         need("torch", "this command")
         from . import caffe  # noqa: F401
         from .trainer.prototxt import schema
@@ -165,7 +166,7 @@ def time_net(
 @app.command("device_query")
 def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
-    with one_message(False):
+    with _one_message(False):
         need("torch", "this command")
         import torch
 
@@ -183,10 +184,10 @@ def device_query() -> None:
 @app.command("upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net prototxt, in any format that Caffe had.", metavar="FILE")],
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Print a net prototxt in today's format."""
-    with one_message(debug):
+    with _one_message(debug):
         from google.protobuf import text_format
 
         from .trainer.prototxt.prototxt import read_prototxt
@@ -200,10 +201,10 @@ def upgrade(
 def convert_file(
     source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.", metavar="TARGET")],
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
-    with one_message(debug):
+    with _one_message(debug):
         need("torch", "converting weights")
         from .trainer.solving.convert import convert
 
@@ -219,10 +220,10 @@ def monitor(
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
     svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
-    with one_message(debug):
+    with _one_message(debug):
         from .monitor import watch
 
         watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
@@ -235,10 +236,10 @@ def trace_file(
     merge: Annotated[
         Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
     ] = None,
-    debug: Debug = False,
+    debug: _Debug = False,
 ) -> None:
     """Make a trace from what a run has left, or merge two traces."""
-    with one_message(debug):
+    with _one_message(debug):
         from .workers.watching.trace_events import convert
 
         typer.echo(convert(given, output, merge))
