@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.base.usage import usage_of
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.transport.status_board import Activity, LoaderStatus, StatusBoard
 
 from blobfeed import BatchReader
@@ -76,7 +77,7 @@ class Turns:
             next(self._loop)
         pipeline = reader._feed.pipeline
         feed = pipeline._feed
-        assert feed is not None
+        assert isinstance(feed, Feed)
         assert feed._assembler is not None
         self._children = [feed._assembler.pid, *(state.pid for state in pipeline.activities())]
 

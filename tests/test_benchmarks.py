@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import entrants, harness, report, watching, works
+from benchmarks import entrants, files_run, harness, report, watching, works
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
@@ -319,3 +319,12 @@ def test_the_cost_of_being_watched_is_measured(capsys: pytest.CaptureFixture[str
     told = capsys.readouterr().out
     assert told.count("| trace |") == 3
     assert "a loader notes what it begins" in told
+
+
+def test_a_cold_read_is_measured_with_what_it_took_from_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, np.zeros((5000, 784), np.uint8))
+    found = files_run.cold_rows({"npy": {"data": str(path)}}, str(path))
+    assert found["wanted_bytes"] == 64 * 784
+    assert 0 <= found["disk_bytes"] < 5000 * 784  # nothing, where files live in memory
+    assert found["seconds"] > 0

@@ -75,9 +75,9 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     assert 0 <= told[1]["stall_share"] <= 1
     assert told[1]["samples_per_s"] > 0
     scalars = scalars_of(board)
-    assert scalars["train/loss"] == [
-        (each["iteration"], pytest.approx(each["loss"])) for each in told if each["net"] == "train"
-    ]
+    trained = [each for each in told if each["net"] == "train"]
+    assert [step for step, _ in scalars["train/loss"]] == [each["iteration"] for each in trained]
+    assert [value for _, value in scalars["train/loss"]] == pytest.approx([each["loss"] for each in trained])
     assert len(scalars["test 0/accuracy"]) == 2
     again = run("train", "--solver", path, "--log", table)
     assert again.exit_code == 0

@@ -22,6 +22,7 @@ _SOURCES = {
     "npy": "stored.npy:NpyOptions",
     "npz": "arrays:NpzOptions",
     "image_list": "images.options:ImageListOptions",
+    "windows": "images.windows:WindowOptions",
     "lmdb": "lmdb.source:LmdbOptions",
     "stream": "stream:StreamOptions",
 }

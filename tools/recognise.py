@@ -69,7 +69,7 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
     else:
         found = _recognised([Path(path).expanduser() for path in paths], image_list)
     is_bgr = found.is_bgr or (
-        found.kind in ("image_list", "lmdb") and found.declared[found.kind].get("color", "bgr") == "bgr"
+        found.kind in ("image_list", "lmdb", "leveldb") and found.declared[found.kind].get("color", "bgr") == "bgr"
     )
     return replace(found, tops=tuple(tops) if tops else found.tops, is_bgr=is_bgr)
 
@@ -107,9 +107,9 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     (path,) = paths
     if kind == "folder":
         return _folder(path, image_list)
-    if kind == "lmdb":
-        need("lmdb", f"{path}")
-        return _sized("lmdb", {"path": str(path)})
+    if kind in ("lmdb", "leveldb"):
+        need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
+        return _sized(kind, {"path": str(path)})
     if kind == "npz":
         return Found({"npz": {"path": str(path)}})
     if kind == "tar":
@@ -119,7 +119,8 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        return "lmdb" if (path / "data.mdb").exists() else "folder"
+        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb"}
+        return next((kind for name, kind in databases.items() if (path / name).exists()), "folder")
     with path.open("rb") as file:
         head = file.read(512)
     if head.startswith(_HDF5_SIGNATURE) or (path.suffix in (".h5", ".hdf5") and b"\0" in head):

@@ -6,16 +6,15 @@ import collections
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
-from ..layer_types.layer import DataParameters, no_data_parameters
-from ..layer_types.python import HasStatistics, StallStatistics
-from ..net.graph import Generators, Net
+from ..layer_types.layer import DataParameters, Generators, no_data_parameters
+from ..net.graph import Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
@@ -48,6 +47,8 @@ class Solver:
         self.prefix = snapshot_prefix(document)
         self.device = choose_device(device, self.param)
         self.iteration = 0
+        self.callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        """Called in each step: the first before the forward, the second when the gradients are there."""
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
         # A run that resumes must find its data in the same order, so that is no accident of the start.
@@ -80,11 +81,13 @@ class Solver:
 
     @property
     def samples_per_step(self) -> int:
-        return self.train_net.batch_size * self.param.iter_size
+        return self.train_net.batch_size * int(self.param.iter_size)
 
     def step(self) -> Tensor:
         """One iteration: `iter_size` batches forward and backward, one update. Returns the loss, without axes."""
         self._updates.forget_gradients()
+        for on_start, _ in self.callbacks:
+            on_start()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
             objective = self.train_net.forward()
@@ -97,6 +100,8 @@ class Solver:
                 torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
+        for _, on_gradients_ready in self.callbacks:
+            on_gradients_ready()
         self.update()
         self._losses.append(loss)
         self.iteration += 1
@@ -112,12 +117,12 @@ class Solver:
 
     def stall_s(self) -> float:
         """Seconds that training has waited for data, summed over the layers that count them."""
-        return sum(statistics.stall_s for statistics in self.data_statistics().values())
+        return sum(float(statistics.stall_s) for statistics in self.data_statistics().values())
 
-    def data_statistics(self) -> dict[str, StallStatistics]:
+    def data_statistics(self) -> dict[str, Any]:
         """What the layers of the train net have counted that are fed by loaders, by the layer's name."""
         layers = {name: layer.user_layer for name, layer in self.train_net.python_layers().items()}
-        return {name: layer.statistics() for name, layer in layers.items() if isinstance(layer, HasStatistics)}
+        return {name: layer.statistics() for name, layer in layers.items() if hasattr(layer, "statistics")}
 
     @property
     def test_is_due(self) -> bool:

@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "keras": "keras",
     "lmdb": "lmdb",
     "plotly": "report",
+    "plyvel": "leveldb",
     "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
     "textual_image": "report",

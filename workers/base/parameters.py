@@ -76,7 +76,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
         of the source.
     batch_size: rows of a batch.
-    num_loaders: loader processes; "auto" finds the smallest number that keeps the trainer from waiting.
+    num_loaders: loader processes; 0 reads in the trainer's process; "auto" finds the smallest number that keeps the
+        trainer from waiting; see layer.md.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
@@ -120,7 +121,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fields: tuple[str, ...] | None = None
     tops: tuple[str, ...] | None = None
     batch_size: Positive
-    num_loaders: Positive | Literal["auto"] = "auto"
+    num_loaders: NotNegative | Literal["auto"] = "auto"
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16

@@ -24,6 +24,13 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
     Raises ParameterError.
     """
 
+    for name in ("trace", "metrics"):
+        if parameters.num_loaders == 0 and (given := getattr(parameters, name)):
+            raise ParameterError(
+                f"parameter {name!r} is {given!r} and 'num_loaders' is 0: the assembler and the loaders write it: give "
+                "num_loaders: 1 or more"
+            )
+
     def whole(name: str, path: str) -> str:
         found = in_folder(base_dir, path)
         if not found.parent.is_dir():

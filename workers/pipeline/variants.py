@@ -16,6 +16,7 @@ from ..base.source import Source
 from ..plan.batch import Batch
 from ..sources.stream import StreamSource
 from ..transport.trace_ring import TraceWriter
+from .feed import Feed
 from .pipeline import At, Pipeline
 
 
@@ -45,7 +46,7 @@ class TracedPipeline(Pipeline):
     def take(self) -> Batch:
         batch = super().take()
         taken_ns, asked_ns = time.monotonic_ns(), self._asked_ns
-        if self._writer is None and self._feed is not None and self._feed.shared.trace is not None:
+        if self._writer is None and isinstance(self._feed, Feed) and self._feed.shared.trace is not None:
             self._writer = self._feed.shared.trace.trainer()
         if self._writer is not None:
             step_ns = asked_ns - self._taken_ns if self._taken_ns else 0
@@ -94,6 +95,10 @@ class ReplayedPipeline(Pipeline):
             if len(self._kept) == self.parameters.replay:
                 self._at = At(self._at.progress)  # others of the same slot
         return batch
+
+    def deliver_into_host(self, *, promises: bool) -> None:
+        """Batches that come again must lie in slots."""
+        super().deliver_into_host(promises=False)
 
     def look_ahead(self) -> None:
         if len(self._kept) < self.parameters.replay:

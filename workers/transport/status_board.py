@@ -32,7 +32,7 @@ PID, LOADER, ACTIVITY, TASK, SAMPLE, SINCE, DROPPED = range(7)
 SPENT = 7
 CPU, DELAY, RESIDENT = 14, 15, 16
 SLOWEST, SLOWEST_SAMPLE, SLOWEST_ROWS, SLOWEST_AT = range(17, 21)
-BEGAN_ONCE, MEASURED = 21, 22
+BEGAN_ONCE, MEASURED, DAMAGED = 21, 22, 23
 WHERE, WHERE_SLOWEST, TIMES, LINE = 24, 48, 72, 136
 TEXT_WORDS = 24
 
@@ -175,6 +175,10 @@ class StatusBoard:
         """Frames that loaders have dropped, those that have ended among them."""
         return sum(self.line(number).dropped for number in range(self.loaders))
 
+    def damaged_in_cache(self) -> int:
+        """Samples of the decoded cache that loaders have found damaged, and made anew."""
+        return sum(self.line(number).damaged_in_cache for number in range(self.loaders))
+
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
         states = [self.line(number).read() for number in range(self.loaders)]
@@ -219,6 +223,14 @@ class LoaderStatus:
 
     def note_dropped(self) -> None:
         self._words[DROPPED] += 1
+
+    @property
+    def damaged_in_cache(self) -> int:
+        """Samples, of all the loaders that ever had this line."""
+        return self._words[DAMAGED]
+
+    def note_damaged_in_cache(self, samples: int) -> None:
+        self._words[DAMAGED] += samples
 
     def begin_task(self, task: int, group: int = -1, rows: int = 0) -> None:
         """0: there is none any more."""
@@ -299,3 +311,13 @@ class LoaderStatus:
         self._words[area] = -1
         _put_text(self._words[area + 1 : area + TEXT_WORDS], where)
         self._words[area] = sample
+
+
+class Unwatched(LoaderStatus):
+    """Of a pipeline without processes: nobody asks what it is doing."""
+
+    def __init__(self) -> None:
+        super().__init__(memoryview(bytearray(8 * LINE)).cast("q"))
+
+    def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
+        """Nothing to note."""

@@ -67,6 +67,17 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
     return _of_a_stall(seen, cores)
 
 
+def in_process(seconds: float, making_s: float) -> str:
+    """The sentence of a pipeline without loaders: the trainer makes the batches itself, which has taken `making_s`."""
+    share = min(1.0, making_s / seconds) if seconds > 0 else 0.0
+    if share < STALL_SHARE:
+        return f"the trainer is the bottleneck: it makes its batches itself, in {_percent(share)} of the time"
+    return (
+        f"the trainer makes its batches itself, which takes {_percent(share)} of the time: loaders would do that "
+        "beside it, if cores are free (num_loaders)"
+    )
+
+
 def _of_a_stall(seen: Interval, cores: int) -> Diagnosis:
     """The trainer waits."""
     waits = f"the trainer waits {_percent(seen.stall_share)} of the time"
