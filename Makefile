@@ -7,14 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINED := --constraint constraints.txt --no-warn-script-location
-FOLDERS := blobfeed layers readers trainer workers
+FOLDERS := blobfeed layers readers tools trainer workers
 # The directories are among them since a deleted file leaves no other trace.
 SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
 
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
-.PHONY: help train test test-long quick faults bench lint types pytest format clean distclean
+.PHONY: help train test test-long quick faults bench docs lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-long  every check, with the tests that take minutes'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
+	@echo 'make docs       the site of the documents, into site/'
 	@echo 'make format     let ruff rewrite what it can'
 	@echo 'make clean      remove caches and build outputs; make distclean: the environment too'
 
@@ -44,6 +45,10 @@ faults: $(VENV)/package $(VENV)/test-dependencies
 bench: $(VENV)/package $(VENV)/test-dependencies
 	-$(BIN)/python -m benchmarks --make-peers
 	$(BIN)/python -m benchmarks --output docs/benchmark_figures.md --chart docs/benchmarks.svg
+
+docs: $(VENV)/package $(VENV)/docs-dependencies
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'open site/index.html'
 
 lint: $(VENV)/test-dependencies
 	$(BIN)/ruff format --check .
@@ -93,6 +98,9 @@ $(VENV)/train-dependencies: $(VENV)/python constraints.txt setup.py
 $(VENV)/test-dependencies: $(VENV)/train-dependencies
 	$(call install,what the tests need,one or two minutes once,test)
 
+$(VENV)/docs-dependencies: $(VENV)/train-dependencies
+	$(call install,what the site needs,about half a minute once,docs)
+
 # setuptools packs whatever an earlier build left in build/, deleted modules too: so that goes first.
 # The path file puts the checkout behind site-packages: tests.support and benchmarks can be imported in every process
 # of this environment, and blobfeed is still the installed one.
@@ -103,7 +111,7 @@ $(VENV)/package: $(VENV)/train-dependencies $(SOURCES)
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build site dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -exec rm -rf {} +
 
 distclean: clean

@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-FOLDERS = ("trainer", "layers", "readers", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. What the tests run with is pinned in constraints.txt.
@@ -36,8 +36,12 @@ EXTRAS = {
     "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.10",),
     "keras": ("keras>=3.3",),
+    "report": ("plotly>=6.0", "textual-image>=0.8"),
     "tensorflow": ("tensorflow>=2.16",),
 }
+
+# What `make docs` needs, beside what is installed for the tests.
+DOCS = ("mkdocs-material>=9.5",)
 
 # What `make test` needs: every extra (TensorFlow's smaller edition, for the CPU alone, if there is one) and the tools.
 TEST = (
@@ -55,6 +59,7 @@ TEST = (
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
+    "scikit-image",
     "scikit-learn",
     "setuptools>=77",
     "tensorflow-cpu>=2.16; platform_machine == 'x86_64' and python_version < '3.14'",
@@ -103,6 +108,7 @@ setup(
     extras_require={
         **{extra: list(needed) for extra, needed in EXTRAS.items()},
         "all": [requirement for needed in EXTRAS.values() for requirement in needed],
+        "docs": list(DOCS),
         "test": list(TEST),
     },
     entry_points={"console_scripts": ["blobfeed = blobfeed.cli:main"]},

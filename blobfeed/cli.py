@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +13,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from . import __version__
-from .workers.base.errors import BlobfeedError
+from . import __version__, data_commands
+from .one_message import Debug as _Debug
+from .one_message import one_message as _one_message
 from .workers.base.extras import need
-
-_FAILED = 1
-_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 app = typer.Typer(
     help="Train Caffe-style nets on data that other processes make ready.",
@@ -26,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_commands.add_to(app)
 
 
 class Device(StrEnum):
@@ -44,7 +43,6 @@ class Phase(StrEnum):
     TEST = "TEST"
 
 
-_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 _PhaseOption = Annotated[Phase, typer.Option(help="Which layers of the net are used.")]
 
 
@@ -333,37 +331,6 @@ def options(
     ] = False,
 ) -> None:
     """Train Caffe-style nets on data that other processes make ready."""
-
-
-@contextlib.contextmanager
-def _one_message(debug: bool) -> Iterator[None]:
-    """Turn an error that the user can do something about into its message, and Ctrl-C into silence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("blobfeed: interrupted", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
-    except Exception as error:
-        # An exception with a note was raised by somebody's layer, and the note says by which.
-        if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
-            raise
-        typer.echo(f"blobfeed: error: {_message(error)}", err=True)
-        raise typer.Exit(_FAILED) from None
-
-
-def _message(error: Exception) -> str:
-    ours = isinstance(error, BlobfeedError)
-    lines = [str(error) if ours else _named(error), *getattr(error, "__notes__", [])]
-    because = error.__cause__
-    if because is not None and str(because) not in str(error):
-        lines.append(f"because of {_named(because)}")
-    if not ours or because is not None:
-        lines[-1] += " (--debug shows where)"
-    return "\n  ".join(lines)
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

@@ -7,7 +7,11 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from .support.trainer_nets import SMALL_SOLVER, write_project
 from .support.waiting import readable
@@ -19,9 +23,13 @@ LONG_ENOUGH = 4000
 """Iterations in which `num_loaders: auto` settles on a number: that takes it about a second."""
 
 
-def shown_in_a_terminal(*command: str | Path) -> str:
-    """All that the command and its children write to a terminal that is their standard output and standard error."""
+def shown_in_a_terminal(*command: str | Path, size: tuple[int, int] = (0, 0)) -> str:
+    """All that the command and its children write to a terminal that is their standard output and standard error.
+
+    `size`: lines and columns; zeros for a terminal that does not say.
+    """
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, size)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -50,7 +58,18 @@ def test_nothing_but_the_bar_and_its_own_lines_appears_in_a_terminal(tmp_path: P
     shown = shown_in_a_terminal(sys.executable, "-P", "-m", "blobfeed", "train", "--solver", path)
     pieces = [piece.strip() for piece in re.split(r"[\r\n]+", CONTROLS.sub("", shown)) if piece.strip()]
     bars = [piece for piece in pieces if re.fullmatch(r"training .+ stall \d+\.\d s [-\d:]+", piece)]
-    lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: "))]
+    lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: ", "data of layer "))]
     assert f"{LONG_ENOUGH}/{LONG_ENOUGH}" in bars[-1]
     assert any("test net 0" in line for line in lines)
     assert len(bars) + len(lines) == len(pieces), set(pieces) - {*bars, *lines}
+
+
+def test_a_contact_sheet_appears_in_a_terminal_that_says_its_size(tmp_path: Path) -> None:
+    pytest.importorskip("textual_image", reason="blobfeed[report] shows pictures in a terminal")
+    np.save(tmp_path / "x.npy", np.arange(4 * 64, dtype=np.uint8).reshape(4, 1, 8, 8))
+    command = (sys.executable, "-P", "-m", "blobfeed", "inspect", tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
+    assert "▀" in (shown := shown_in_a_terminal(*command, size=(40, 100))) or "▄" in shown
+    silent = shown_in_a_terminal(*command)
+    assert "4 samples (rows) in 6 epochs (columns)" in " ".join(CONTROLS.sub("", silent).split())
+    assert "▀" not in silent
+    assert "▄" not in silent

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-FOLDERS = ("trainer", "layers", "readers", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # The rooms, from the one that may import all others to the one that may import none. Below a room are those that
 # follow it here; a module lies in the innermost room that holds it, and what lies in none is the front door's.
 ROOMS = (
+    "tools",
     "trainer",
     "trainer.pycaffe",
     "trainer.solving",

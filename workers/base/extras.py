@@ -9,12 +9,15 @@ from .errors import ExtraMissing
 _EXTRA_OF = {
     "cv2": "images",
     "fsspec": "cloud",
+    "hdf5plugin": "compression",
     "keras": "keras",
     "lmdb": "lmdb",
     "obstore": "cloud",
+    "plotly": "report",
     "plyvel": "leveldb",
     "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
+    "textual_image": "report",
     "torch": "torch",
     "zarr": "zarr",
 }

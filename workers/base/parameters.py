@@ -22,7 +22,17 @@ Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What Caffe's own data layers call transform_param."""
+    """What Caffe's own data layers call transform_param.
+
+    scale: what values are multiplied by, after the mean is subtracted; one number, or one for each channel.
+    mean_value: what is subtracted: one number, or one for each channel.
+    mean_file: instead, a mean image: .npy, or the .binaryproto of Caffe's compute_image_mean.
+    crop_size: height and width of what is cut out of each picture, at a random place in training, else in the centre;
+        one number stands for both; 0 for the whole picture.
+    mirror: whether half of the pictures are mirrored from left to right in training.
+    force_color: make three channels of one.
+    force_gray: make one channel of three.
+    """
 
     scale: float | tuple[float, ...] = 1.0
     mean_value: tuple[float, ...] = ()
@@ -34,21 +44,77 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How samples of unequal size are brought to the size of the batch's largest."""
+    """How samples of unequal size are brought to the size of the batch's largest.
+
+    value: what fills the rest.
+    to_multiple_of: round the size up to a multiple of this.
+    """
 
     value: float = 0.0
     to_multiple_of: Positive = 1
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where decoded samples are kept from the first epoch on, and how large (bytes) that file may grow."""
+    """Decoded samples are kept in a file from the first epoch on.
+
+    path: the file; several runs on one machine may share it.
+    size_limit: how large it may grow, in bytes.
+    """
 
     path: str
     size_limit: Positive
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that one pipeline is told. Times are in seconds; None means: chosen at start."""
+    """Everything that one pipeline is told. Times are in seconds; None means: chosen at start.
+
+    The one place that says what each parameter means: `blobfeed params` and docs/parameters.md are made from it.
+
+    source: what to read: a mapping with one key, the kind, over that kind's options, such as {hdf5: {path: train.h5}}.
+    mix: instead of source: several sources, each with a weight (else 1); see order.md.
+    fields: which arrays of the source are read, if a hook makes the tops from others; without it the tops.
+    tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
+        of the source.
+    batch_size: rows of a batch.
+    num_loaders: loader processes; 0 reads in the trainer's process; "auto" finds the smallest number that keeps the
+        trainer from waiting; see layer.md.
+    prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
+    shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
+        see order.md.
+    shuffle_window: chunks that are mixed at a time.
+    sampler: which samples an epoch has: {weights: FILE, draws: n}, {balance: FIELD}, {indices: FILE}, or a function in
+        Python; see order.md.
+    batch_sampler: a function that gives whole batches of sample indices; see order.md.
+    seed: what the order and all random numbers depend on.
+    seed_globals: whether NumPy's and Python's global generators are seeded for each sample, too.
+    rand_skip: at the start, skip a number of samples below this one, drawn by the seed, as Caffe's data layers do.
+    epochs: the data end after so many epochs; without it a layer's data never end, and one loop over a reader does not.
+    last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
+        give a "partial" batch.
+    in_order: false gives batches as they are completed, so the order is no longer reproducible.
+    rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
+    world_size: how many processes share the data; goes with rank.
+    transform: scale, mean, crop and mirror, as in Caffe's transform_param; see delivery.md.
+    max_shapes: for tops that a decode hook makes in different sizes: the largest shape, by top.
+    concatenate: tops whose samples are put end to end instead of stacked; see delivery.md.
+    max_rows: the most rows of one sample of a concatenated top.
+    pad: bring the samples of a batch to one size; see delivery.md.
+    cache: keep decoded samples in a file from the first epoch on; see sources_images.md.
+    on_error: "raise", or "replace" a sample that cannot be read by another one.
+    max_bad_samples: how many samples may be replaced before the run ends.
+    task_timeout_s: seconds at one task after which a loader counts as hung and is replaced.
+    timeout_s: seconds without a batch after which the trainer gives up.
+    state_file: where a layer notes its position at each of Caffe's snapshots; see caffe.md.
+    device: where a reader's tensors are: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
+    device_prefetch: batches on a CUDA device or on the way there.
+    page_lock: what is page-locked for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
+        see delivery.md.
+    delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
+        see delivery.md.
+    trace: a file for what every process did and when; see trace.md.
+    metrics: a file, or a port of this machine, for Prometheus; see monitor.md.
+    replay: deliver the first so many batches again and again, to see what faster data would give; see monitor.md.
+    """
 
     source: dict[str, Any] | None = None
     mix: tuple[dict[str, Any], ...] = ()
@@ -93,7 +159,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ReaderParameters(TypedDict, total=False):
-    """What a reader takes beside its source; docs/layer.md says what each does."""
+    """What a reader takes beside its source; docs/parameters.md says what each does."""
 
     mix: Sequence[Mapping[str, Any] | Source]
     fields: str | Sequence[str] | None

@@ -14,6 +14,7 @@ from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
+from .batch import Batch
 from .indexed_plan import IndexedPlan
 from .plan import Plan
 from .sampled_plan import SampledPlan
@@ -37,6 +38,12 @@ def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: 
 
     Its random numbers are those of the batch that begins the epoch. Raises what reading and the hooks raise.
     """
+    slot = made_batch(plan, indices, epoch).tops
+    return {name: slot[name] for name in plan.specs}
+
+
+def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> Batch:
+    """The same as the trainer gets it, ready for delivery: with notes of crops beside the tops."""
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
     with globals_kept():
@@ -44,7 +51,7 @@ def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: 
         if hook is not None:
             number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
             hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
-    return {name: slot[name] for name in plan.specs}
+    return Batch(0, epoch, 0, len(indices), slot, 0, None, {})
 
 
 def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:

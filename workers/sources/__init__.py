@@ -23,6 +23,7 @@ _CLASSES = {
     "windows": "images.windows:WindowSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
+    "idx": "arrays:IdxSource",
     "concat": "mixed:open_concat",
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import math
 import mmap
 import os
 import weakref
@@ -96,7 +98,10 @@ class ArraysSource(StoredSource):
 
 
 class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The options of `source: {npz: …}`. path: the file that np.savez or np.savez_compressed wrote."""
+    """The options of `source: {npz: …}`.
+
+    path: the file that np.savez or np.savez_compressed wrote.
+    """
 
     path: str
 
@@ -124,6 +129,46 @@ class NpzSource(ArraysSource):
 
     def where(self, index: int) -> str:
         return f"{self._path}[{index}]"
+
+
+_IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+"""By the third byte of the file; http://yann.lecun.com/exdb/mnist, "the IDX file format"."""
+
+
+class IdxSource(ArraysSource):
+    """`{idx: {data: train-images-idx3-ubyte.gz, label: …}}`: the files of MNIST and its like, read into memory once.
+
+    They may be compressed by gzip. Images, shape (height, width), become (1, height, width), as nets take them.
+    """
+
+    kind = "idx"
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        if wrong := [top for top, path in options.items() if not isinstance(path, str | os.PathLike)]:
+            raise ParameterError(f"source idx: parameter {wrong[0]!r} is {options[wrong[0]]!r}: expected a path")
+        wanted = [top for top in options if tops is None or top in tops]
+        super().__init__({top: _read_idx(in_folder(base_dir, str(options[top]))) for top in wanted}, tops=tops)
+
+
+def _read_idx(path: Path) -> AnyArray:
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"source idx: {str(path)!r} cannot be read: {error}") from error
+    if content[:2] != b"\0\0" or len(content) < 4 or content[2] not in _IDX_TYPES:
+        raise SourceError(f"source idx: {str(path)!r} is no IDX file: it begins with {content[:4]!r}")
+    dtype, start = np.dtype(_IDX_TYPES[content[2]]), 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">u4").tolist()
+    if len(content) != start + math.prod(shape) * dtype.itemsize:
+        raise SourceError(
+            f"source idx: {str(path)!r} has {len(content):,} bytes, and its header says {shape} of {dtype.name}: it is "
+            "damaged; fetch it again"
+        )
+    array = np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return array[:, np.newaxis] if len(shape) == 3 else array
 
 
 def _write(file: BinaryIO, array: AnyArray) -> int:

@@ -13,7 +13,26 @@ _LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or
 
 
 class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `source: {image_list: …}`; sizes in pixels, 0 for not given."""
+    """The options of `source: {image_list: …}`; sizes in pixels, 0 for not given.
+
+    path: the list: a path and its labels on each line.
+    root_folder: put before each path.
+    labels: labels on each line; without it they are counted.
+    label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32.
+    new_height: resize every image to this height, whatever its ratio; goes with new_width.
+    new_width: resize every image to this width.
+    shorter_side: resize so that the shorter side has this length; the ratio stays, sizes vary.
+    max_height: the largest height, if sizes vary; stands for both if max_width is not given.
+    max_width: the largest width, if sizes vary.
+    equal_sizes: whether all images have the size of the first one.
+    is_color: false for one gray channel.
+    color: the order of the channels: BGR, as in Caffe and OpenCV, or RGB.
+    exif: whether images are turned upright by the orientation that the camera noted.
+    interpolation: how images are resized.
+    dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size.
+    strict: whether a damaged JPEG is an error, instead of what can be decoded of it.
+    check_files: whether setup looks for every image.
+    """
 
     path: str
     root_folder: str = ""

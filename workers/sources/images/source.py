@@ -98,6 +98,19 @@ class ImageListSource(Source):
             for row, index in enumerate(indices.tolist()):
                 self._read_image(index, row, rows)
 
+    def content(self, index: int) -> bytes:
+        """The file of image `index` as it is; raises OSError."""
+        path = self._image_path(index)
+        if not _is_url(path):
+            return read_file(path)
+        self._objects = self._objects or WholeObjects(self._home)
+        return self._objects.take(os.fsdecode(path))
+
+    @property
+    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
+        """Of all images, shape (images,) if each has one label, else (images, labels)."""
+        return self._labels
+
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {os.fsdecode(self._image_path(index))}"
 
@@ -139,7 +152,7 @@ class ImageListSource(Source):
 
     def _size_of_first(self) -> tuple[int, int]:
         with self._naming(0):
-            return self._made_decoder().decode(self._image_bytes(0))[1]
+            return self._made_decoder().decode(self.content(0))[1]
 
     def _check_files(self) -> None:
         """Raises SourceError if one of the first images cannot be one; the others are looked at when they are read."""
@@ -164,13 +177,6 @@ class ImageListSource(Source):
             paths = map(self._image_path, indices.tolist())
             self._objects.fetch(os.fsdecode(path) for path in paths if _is_url(path))
 
-    def _image_bytes(self, index: int) -> bytes:
-        path = self._image_path(index)
-        if not _is_url(path):
-            return read_file(path)
-        self._objects = self._objects or WholeObjects(self._home)
-        return self._objects.take(os.fsdecode(path))
-
     def _image_path(self, index: int) -> bytes:
         path = self._listed.path(index)
         if _is_url(path):
@@ -188,7 +194,7 @@ class ImageListSource(Source):
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
         decoder = self._made_decoder()
         with self._naming(index):
-            image, size = decoder.decode(self._image_bytes(index))
+            image, size = decoder.decode(self.content(index))
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
             if size != target.shape[1:]:
                 raise ValueError(

@@ -32,10 +32,14 @@ _NUMBERS = 6
 class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {windows: …}`, named as in Caffe.
 
-    crop_size: height and width of each sample. context_pad: how many of these pixels, on each side, show what lies
-    around the window. crop_mode: `square` widens each window to a square first. A window is foreground if its overlap
-    is fg_threshold or more, background if it is less than bg_threshold, and left out in between. mirror: each window
-    once more, mirrored, behind all others.
+    path: the list of pictures and windows, as Caffe's WindowData takes it.
+    crop_size: height and width of each sample.
+    root_folder: put before each path.
+    context_pad: how many of the sample's pixels, on each side, show what lies around the window.
+    crop_mode: "square" widens each window to a square first.
+    fg_threshold: a window is foreground if its overlap is this or more.
+    bg_threshold: a window is background if its overlap is less than this, and left out in between.
+    mirror: whether each window comes once more, mirrored, behind all others.
     """
 
     path: str

@@ -1,0 +1,219 @@
+"""The commands over data and over what a run left: inspect, pack, bench, params, report."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .one_message import Debug, one_message
+from .workers.base.errors import ParameterError
+from .workers.base.extras import need
+
+_Paths = Annotated[
+    list[str],
+    typer.Argument(help="Files or a folder, or a declaration such as '{npy: {data: x.npy}}'.", metavar="SOURCE…"),
+]
+_Tops = Annotated[str | None, typer.Option(help="Which arrays, such as data,label.", metavar="NAMES")]
+_List = Annotated[
+    Path | None, typer.Option("--list", help="Write the list of a folder of images here.", metavar="FILE")
+]
+_Loaders = Annotated[int | None, typer.Option(min=1, help="Processes that read; by default one for each core.")]
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Have `app` know these commands."""
+    for command in (inspect, pack, bench, params, report):
+        app.command()(command)
+
+
+def inspect(
+    source: _Paths,
+    tops: _Tops = None,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to read in each order; 0: not at all.")] = 2.0,
+    samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 3,
+    image_list: _List = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Write a picture (PNG) of what the net sees; SOURCE may be a net prototxt.", metavar="FILE"),
+    ] = None,
+    parameters: Annotated[
+        str,
+        typer.Option(help="For the sheet: more parameters, such as '{transform: {mirror: true}}'.", metavar="YAML"),
+    ] = "{}",
+    debug: Debug = False,
+) -> None:
+    """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
+    with one_message(debug):
+        from rich.console import Console
+
+        from .tools.inspecting import inspect as look
+        from .tools.recognise import source_of
+
+        console = Console(highlight=True)
+        if sheet is not None:
+            from .tools.sheet import draw_sheet
+
+            if any(path.endswith(".prototxt") for path in source):
+                need("torch", "a net definition")
+                from . import caffe  # noqa: F401  Python layers may import it
+            draw_sheet(source, _names(tops), parameters, sheet, image_list, console)
+            return
+        look(source_of(source, _names(tops), image_list), console, seconds=seconds, shown=samples)
+
+
+def pack(
+    source: _Paths,
+    target: Annotated[Path, typer.Argument(help="FILE.h5; FILE.lmdb keeps pictures encoded.", metavar="TARGET")],
+    tops: _Tops = None,
+    chunk: Annotated[int, typer.Option(min=0, help="Samples in a chunk; 0: contiguous, which is read fastest.")] = 0,
+    compression: Annotated[Compression, typer.Option(help="Lossless; in chunks of about 64 kB.")] = Compression.NONE,
+    uint8: Annotated[str, typer.Option(help="Arrays of whole numbers, 0 to 255, to store so.", metavar="NAMES")] = "",
+    resize: Annotated[str, typer.Option(help="Size of the pictures, such as 256x256.", metavar="HEIGHTxWIDTH")] = "",
+    image_list: _List = None,
+    loaders: _Loaders = None,
+    debug: Debug = False,
+) -> None:
+    """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
+    with one_message(debug):
+        from .tools.advice import in_bytes
+        from .tools.encoded import pack_encoded
+        from .tools.packing import Layout
+        from .tools.packing import pack as pack_arrays
+        from .tools.recognise import Found, source_of
+
+        found = source_of(source, _names(tops), image_list)
+        with _progress() as told:
+            if target.suffix == ".lmdb":
+                if chunk or compression is not Compression.NONE or uint8 or resize:
+                    raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
+                packed = pack_encoded(found, target, told)
+                made = Found(
+                    {"lmdb": {"path": str(target), "is_color": found.declared["image_list"].get("is_color", True)}}
+                )
+            else:
+                layout = Layout(chunk, compression.value, _names(uint8) or (), _size(resize))
+                packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
+                made = source_of([str(target)])
+        again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
+        typer.echo(
+            f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
+            "read back and found equal"
+        )
+        from rich.console import Console
+
+        from .tools.inspecting import print_lines
+
+        print_lines(made, Console())
+
+
+def bench(
+    source: _Paths,
+    tops: _Tops = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
+    loaders: _Loaders = None,
+    seconds: Annotated[float, typer.Option(help="How long each way of reading is timed, in three rounds.")] = 6.0,
+    debug: Debug = False,
+) -> None:
+    """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""
+    with one_message(debug):
+        from rich.console import Console
+        from rich.table import Table
+
+        from .tools.benching import bench as time_ways
+        from .tools.recognise import source_of
+        from .workers.plan.plan import usable_cores
+
+        number = loaders or usable_cores()
+        console = Console()
+        with console.status("") as status:
+            timed = time_ways(
+                source_of(source, _names(tops)),
+                batch_size=batch_size,
+                loaders=number,
+                seconds=seconds,
+                told=status.update,
+            )
+        base = timed.get("torch DataLoader, sample by sample", timed["one process, no loader"])
+        table = Table(
+            f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", "first batch", box=None
+        )
+        for name, each in sorted(timed.items(), key=lambda item: item[1] is base):
+            first = f"{sorted(each.first_s)[len(each.first_s) // 2]:.2f} s"
+            table.add_row(name, f"{each.rate:,.0f}", f"{each.rate / base.rate:.2f}×", first)
+        console.print(table)
+
+
+def params(
+    name: Annotated[str, typer.Argument(help="A parameter, such as shuffle, or a kind of source, such as hdf5.")] = "",
+    debug: Debug = False,
+) -> None:
+    """Print what a parameter says, which values it may have and its default; without a name, all of them."""
+    with one_message(debug):
+        from .tools.parameters import as_text
+
+        typer.echo(as_text(name))
+
+
+def report(
+    files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
+    out: Annotated[Path, typer.Option(help="The page to write.", metavar="FILE")] = Path("report.html"),
+    source: Annotated[
+        str | None, typer.Option(help="The data, for pictures of the slowest samples.", metavar="SOURCE")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
+    with one_message(debug):
+        from .tools.recognise import source_of
+        from .tools.report import write_report
+
+        write_report(files, out, source_of([source]) if source else None)
+        typer.echo(f"{out}: open it in a browser; it needs no network")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    return names or None
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"([1-9]\d*)(?:[x×]([1-9]\d*))?", text)
+    if found is None:
+        raise ParameterError(f"--resize is {text!r}: expected HEIGHTxWIDTH, such as 256x256, or one number for both")
+    return int(found[1]), int(found[2] or found[1])
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the rate and the time left, on stderr; nothing if that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    rate = TextColumn("{task.fields[rate]}")
+    with Progress(*columns, rate, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(step: str, done: int, samples: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step, total=samples, completed=done, rate="")
+            speed = bar.tasks[tasks[step]].speed
+            bar.update(tasks[step], completed=done, rate=f"{speed:,.0f} samples/s" if speed else "")
+
+        yield told

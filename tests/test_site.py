@@ -1,0 +1,202 @@
+"""The documents as a site: links, commands, the page of parameters, diagrams, and a look in a real browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+import yaml
+from blobfeed.tools import parameters
+from blobfeed.trainer.prototxt.prototxt import read_prototxt
+from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import Parameters
+from typer.testing import CliRunner
+
+from blobfeed.cli import app
+
+from .support.browser import WIDTHS, console_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+_FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
+
+
+# ---- links
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors that GitHub and the site give to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in plain}
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text())))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if link.startswith(("http://", "https://")):
+            continue
+        if not target.exists() or (anchor and anchor not in slugs(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_links_are_found_and_broken_ones_seen(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("# One, two: `three`\n[a](b.md#c) `[no](x)`\n```\n[no](y)\n```\n[d](#one-two-three)")
+    assert links(page) == ["b.md#c", "#one-two-three"]
+    assert slugs(page) == {"one-two-three"}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+    named = {page for part in nav for page in ([part] if isinstance(part, str) else next(iter(part.values())))}
+    assert named == {"index.md", *(page.name for page in PAGES[1:])}
+
+
+# ---- commands
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+            yield from ((page.name, line) for line in block.splitlines() if line.startswith("blobfeed "))
+
+
+COMMANDS = list(commands())
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) > 10
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: value[:60])
+def test_every_command_is_one_that_there_is(page: str, line: str) -> None:
+    name, *arguments = shlex.split(line, comments=True)[1:]
+    group: Any = typer.main.get_command(app)
+    group.commands[name].make_context(name, arguments)  # raises for an unknown option, or a missing argument
+
+
+# ---- blocks that are no Python: test_documents.py runs those
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [(page.name, block) for page in PAGES for block in fence.findall(page.read_text())]
+
+
+def unknown_parameters(declared: Any) -> set[str]:
+    structs: list[type[msgspec.Struct]] = [Parameters, *map(parameters.source_options, parameters._SOURCES)]
+    return set(declared) - {name for struct in structs for name in struct.__struct_fields__} - {"data", "label"}
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("yaml"))
+def test_every_block_of_yaml_has_parameters_that_there_are(page: str, block: str) -> None:
+    assert unknown_parameters(yaml.safe_load(block)) == set()
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("protobuf"))
+def test_every_block_of_a_net_definition_can_be_read(page: str, block: str, tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(block)
+    net: Any = read_prototxt(tmp_path / "net.prototxt", NetParameter).message
+    written = [layer.python_param.param_str for layer in net.layer if layer.type == "Python"]
+    assert written
+    assert [unknown_parameters(yaml.safe_load(text)) for text in written] == [set()] * len(written)
+
+
+# ---- parameters
+
+
+def test_the_page_of_parameters_is_made_from_the_definitions() -> None:
+    assert (ROOT / "docs" / "parameters.md").read_text() == parameters.as_markdown(), (
+        "run: python -m blobfeed.tools.parameters > docs/parameters.md"
+    )
+
+
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "": Parameters,
+    **parameters._PARTS,
+    **{kind: parameters.source_options(kind) for kind in parameters._SOURCES},
+}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_every_parameter_says_what_it_means(name: str) -> None:
+    documented = parameters.documented(STRUCTS[name])
+    assert [each.name for each in documented if not each.text] == []
+    assert set(parameters.described(STRUCTS[name])) <= {each.name for each in documented}, "names no parameter"
+
+
+def test_params_in_the_terminal() -> None:
+    def said(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["params", *arguments]).output
+
+    assert said("batch_size") == "batch_size: rows of a batch.\n    a whole number >= 1; required\n"
+    assert "last_batch: what happens" in said()
+    assert "  crop_size: height and width" in said("transform")
+    assert said("hdf5").startswith("source: {hdf5: …}\n  path: an HDF5 file")
+    assert "unknown parameter 'shufle' (did you mean 'shuffle'?)" in said("shufle")
+    with pytest.raises(ParameterError):
+        parameters.as_text("none")
+
+
+# ---- diagrams
+
+
+@pytest.fixture(scope="module")
+def diagram() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("diagram", ROOT / "docs" / "site" / "diagram.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_diagram_of_text_becomes_lines_arrows_and_words(diagram: ModuleType) -> None:
+    text = "┌──┐\n│a │◄─ to <b>\n└──┘\n"
+    assert diagram.is_diagram(text)
+    assert not diagram.is_diagram("plain text")
+    svg = diagram.as_svg(text, "a & b")
+    assert svg.count("<path") == 4 + 3 + 4
+    assert svg.count("<polygon") == 1
+    assert ">a</text>" in svg
+    assert "to &lt;b&gt;" in svg
+    assert 'aria-label="a &amp; b"' in svg
+
+
+# ---- the site, in a browser
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_its_pages_without_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="make docs installs what the site needs")
+    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    run = subprocess.run(built, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    for size in WIDTHS.values():
+        for page in ("index.html", "architecture.html", "parameters.html"):
+            assert (tmp_path / "site" / page).exists()
+            assert console_of(tmp_path / "site" / page, tmp_path, size) == ""
+    architecture = (tmp_path / "site" / "architecture.html").read_text()
+    assert '<div class="diagram"><svg' in architecture
+    assert "<table>\n<tr>" not in (tmp_path / "site" / "index.html").read_text()

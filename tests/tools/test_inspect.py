@@ -1,0 +1,189 @@
+"""What `blobfeed inspect` prints, its advice, and the contact sheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.tools.advice import advise, in_bytes
+from blobfeed.tools.examine import Facts, Labels, Storage, examine
+from blobfeed.tools.recognise import source_of
+from blobfeed.tools.sheet import Seen, drawn, look
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.plan.make_plan import make_plan
+from typer.testing import CliRunner, Result
+
+from blobfeed.cli import app
+from tests.support.pictures import encoded, picture, write_list
+from tests.support.trainer_nets import importing_leaves_no_trace
+
+__all__ = ["importing_leaves_no_trace"]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "prototxt_examples"
+RNG = np.random.default_rng(0)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def gzipped(tmp_path: Path) -> Path:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        data = np.repeat(RNG.integers(0, 256, (60, 1, 8, 8)), 2, axis=0).astype(np.float32)
+        file.create_dataset(
+            "data", data=data, chunks=(16, 1, 8, 8), compression="gzip", compression_opts=9, shuffle=True
+        )
+        file["label"] = np.repeat([0, 1, 2], [100, 10, 10])
+    return path
+
+
+# ---- what is printed
+
+
+def test_it_prints_what_is_there_and_the_line_to_paste(gzipped: Path) -> None:
+    result = run(gzipped, "--seconds", 0)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "hdf5: 120 samples of 264 bytes"
+    assert any(
+        " ".join(line.split()).startswith("data 1×8×8 float32 chunks of 16×1×8×8, byte shuffle + gzip 9")
+        for line in lines
+    )
+    assert "label: 3 classes: 0: 100, 1: 10, 2: 10" in lines
+    assert lines[-1] == f"source: {{hdf5: {{path: {gzipped}}}}}"
+    advice = "\n".join(line for line in lines if line.startswith("→"))
+    assert "`blobfeed pack --uint8 data` takes 4 times less room" in advice
+    assert "label 1 is 10 times rarer than 0: `sampler: {balance: label}`" in advice
+    assert "the samples lie ordered by label" in advice
+
+
+def test_it_measures_each_order(gzipped: Path) -> None:
+    facts = examine(source_of([str(gzipped)]), seconds=0.02, shown=1)
+    assert set(facts.rates) == {
+        "in order",
+        "by chunks (shuffle: chunk)",
+        "shuffled (shuffle: true)",
+        "packed, shuffled",
+    }
+    assert all(rate > 0 for rate in facts.rates.values())
+    assert facts.packed_samples == facts.samples == 120
+    result = run(gzipped, "--seconds", 0.02)
+    assert "one process reads" in result.stdout
+
+
+def test_samples_that_cannot_be_read_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    pictures = {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(5)} | {"bad.png": b"no picture"}
+    options = f"path: {write_list(tmp_path, pictures)}, root_folder: {tmp_path}, new_height: 8, new_width: 8"
+    found = source_of([f"{{image_list: {{{options}}}}}"])
+    facts = examine(found, seconds=0.02, shown=10)
+    assert list(facts.bad) == [5]
+    assert len(facts.first) == 5
+    assert any("bad.png cannot be read" in sentence and "on_error: replace" in sentence for sentence in advise(facts))
+
+
+# ---- advice, pure
+
+
+def facts(**changed: object) -> Facts:
+    given: dict[str, object] = {
+        "kind": "hdf5",
+        "samples": 1000,
+        "specs": {"data": ArraySpec((3, 4, 4), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))},
+    }
+    return Facts(**{**given, **changed})  # type: ignore[arg-type]
+
+
+def test_slow_chunks_are_told_with_their_factor() -> None:
+    rates = {"by chunks (shuffle: chunk)": 1400.0, "shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
+    told = advise(facts(rates=rates, storage={"data": Storage((64, 3, 4, 4), "gzip 9", 100)}, packed_samples=500))
+    assert (
+        told[0]
+        == "data lies in chunks of 64×3×4×4, gzip 9: `shuffle: chunk` reads 14 times faster than `shuffle: true`"
+    )
+    assert "`blobfeed pack` makes shuffled reading 30 times faster (measured on the first 500 samples" in told[1]
+    assert told[1].endswith("the file would have 56 kB")
+
+
+def test_what_is_fast_already_gets_no_advice() -> None:
+    rates = {"shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
+    assert advise(facts(rates=rates, storage={"data": Storage(None, "", 100)})) == []
+    assert advise(facts(kind="npy", rates=rates)) == []
+
+
+def test_values_that_ruin_a_net_are_told() -> None:
+    bad = np.zeros((3, 4, 4), np.float32)
+    bad[0, 0, 0] = np.nan
+    assert "sample 0 of data holds NaN: a net that sees it is lost" in advise(facts(first=({"data": bad},)))
+    assert "is 0 everywhere" in advise(facts(first=({"data": np.zeros((3, 4, 4), np.uint8)},)))[0]
+
+
+def test_balanced_classes_in_any_order_get_no_advice() -> None:
+    assert advise(facts(labels={"label": Labels({0: 50, 1: 60}, 110, False)})) == []
+
+
+@pytest.mark.parametrize(("count", "words"), [(5, "5 bytes"), (1234, "1.23 kB"), (5e9, "5 GB"), (2e13, "20.0 TB")])
+def test_bytes_in_words(count: float, words: str) -> None:
+    assert in_bytes(count) == words
+
+
+# ---- the contact sheet
+
+
+def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = RNG.integers(0, 256, (6, 3, 12, 12), np.uint8)
+        file["label"] = np.arange(6)
+    given = {
+        "batch_size": 6,
+        "transform": {"crop_size": 8, "mirror": True, "mean_value": [1.0, 2.0, 3.0], "scale": 0.5},
+    }
+    source = source_of([str(tmp_path / "a.h5")]).open()
+    plan = make_plan(check_parameters({"source": {"hdf5": {}}, **given}), Hooks(), tmp_path, True, source)
+    seen = look(plan, tmp_path, is_bgr=False)
+    source.close()
+    with BatchReader({"hdf5": {"path": tmp_path / "a.h5"}}, num_loaders=1, **given) as reader:  # type: ignore[arg-type]
+        for epoch, batch in zip(range(len(seen.pictures)), reader, strict=False):
+            assert (np.stack(seen.pictures[epoch]) == batch["data"]).all()
+    assert len(seen.pictures) == 6
+    assert seen.captions == [f"#{number} label {number}" for number in range(6)]
+
+
+def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched() -> None:
+    white, black = np.full((3, 32, 32), 255, np.uint8), np.zeros((3, 32, 32), np.uint8)
+    blue = black.copy()
+    blue[0] = 255
+    sheet = drawn(Seen([[white, blue]], ["#0", "#1"], is_bgr=True))
+    assert ((sheet == (255, 0, 0)).all(axis=2)).sum() == 128 * 128
+    swapped = drawn(Seen([[white, blue]], ["#0", "#1"], is_bgr=False))
+    assert ((swapped == (0, 0, 255)).all(axis=2)).sum() == 128 * 128
+    stretched = drawn(
+        Seen([[white.astype(np.float32) - 100, black.astype(np.float32) - 100]], ["#0", "#1"], is_bgr=True)
+    )
+    assert ((stretched == 0).all(axis=2)).sum() == 128 * 128
+
+
+def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None:
+    result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png")
+    assert result.exit_code == 0, result.output
+    assert "8 samples (rows) in 6 epochs (columns)" in result.stdout
+    sheet = cv2.imread(str(tmp_path / "sheet.png"))
+    assert sheet is not None
+    assert sheet.shape[0] > 8 * 128
+
+
+def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 7)))
+    result = run(tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
+    assert "none of the tops is a picture of one or three channels: data (7,)" in result.stderr
+    assert (
+        "--parameters is [1]: expected a mapping"
+        in run(tmp_path / "x.npy", "--sheet", "s.png", "--parameters", "[1]").stderr
+    )

@@ -1,0 +1,301 @@
+"""`blobfeed pack` and `blobfeed bench`: what is packed is read back equal, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py  # type: ignore[import-untyped]
+import lmdb
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.tools import benching, packing
+from blobfeed.tools.encoded import pack_encoded
+from blobfeed.tools.packing import Layout, Packed, pack
+from blobfeed.tools.recognise import Found, source_of
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
+from typer.testing import CliRunner
+
+from blobfeed.cli import app
+from tests.support.datums import raw_datum, write_lmdb
+from tests.support.pictures import encoded, picture, write_list
+
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+SAMPLES = 300
+DATA = np.random.default_rng(0).integers(0, 200, (SAMPLES, 2, 30, 30), np.uint8)
+LABEL = np.arange(SAMPLES) % 7
+
+
+def told(step: str, done: int, samples: int) -> None:
+    assert 0 <= done <= samples
+
+
+def packed(found: Found, target: Path, layout: Layout = Layout()) -> Packed:  # noqa: B008 - it is frozen
+    return pack(found, target, layout, loaders=1, told=told)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Found:
+    np.save(tmp_path / "x.npy", DATA)
+    np.save(tmp_path / "y.npy", LABEL)
+    return source_of([str(tmp_path / "x.npy"), str(tmp_path / "y.npy")])
+
+
+def everything(declared: Any, tops: Sequence[str] | None = None) -> dict[str, Any]:
+    with BatchReader(declared, tops=tops, batch_size=64, epochs=1, last_batch="partial", num_loaders=1) as reader:
+        batches = list(reader)
+    return {top: np.concatenate([batch[top] for batch in batches]) for top in batches[0]}
+
+
+def is_equal(path: Path, data: Any, label: Any) -> None:
+    with h5py.File(path) as file:
+        assert (file["data"][()] == data).all()
+        assert (file["label"][()] == label).all()
+    assert not list(path.parent.glob("*.part*"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks"),
+    [
+        (Layout(), None),
+        (Layout(chunk=7), 7),
+        (Layout(chunk=7, compression="gzip"), 7),
+        (Layout(compression="lz4"), 36),
+        (Layout(chunk=500, compression="zstd"), 300),
+    ],
+    ids=str,
+)
+def test_each_layout_is_read_back_equal(found: Found, tmp_path: Path, layout: Layout, chunks: int | None) -> None:
+    pytest.importorskip("hdf5plugin")
+    made = packed(found, tmp_path / "packed.h5", layout)
+    assert (made.samples, made.resumed) == (SAMPLES, 0)
+    is_equal(tmp_path / "packed.h5", DATA, LABEL)
+    with h5py.File(tmp_path / "packed.h5") as file:
+        assert (file["data"].chunks or (None,))[0] == chunks
+        assert file.attrs["packed_from"].startswith("{npy: {data: ")
+
+
+def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> None:
+    values = DATA[:20].astype(np.float32)
+    np.save(tmp_path / "x.npy", values)
+    found = source_of([str(tmp_path / "x.npy")])
+    packed(found, tmp_path / "a.h5", Layout(uint8=("data",)))
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["data"].dtype == np.uint8
+        assert (file["data"][()] == values).all()
+    values[7, 0, 0, 0] = 0.5
+    np.save(tmp_path / "x.npy", values)
+    with pytest.raises(SampleError, match=r"data holds 0\.5, which is no whole number from 0 to 255"):
+        packed(source_of([str(tmp_path / "x.npy")]), tmp_path / "b.h5", Layout(uint8=("data",)))
+    with pytest.raises(ParameterError, match="--uint8 names 'date', and the tops are data"):
+        packed(found, tmp_path / "c.h5", Layout(uint8=("date",)))
+
+
+def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> None:
+    files = {f"{n}.png": encoded(picture(20 + n, 30), ".png") for n in range(5)}
+    listed = Found(
+        {"image_list": {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "shorter_side": 9}}
+    )
+    packed(listed, tmp_path / "a.h5", Layout(size=(8, 12)))
+    resized = {**listed.declared["image_list"], "shorter_side": 0, "new_height": 8, "new_width": 12}
+    is_equal(tmp_path / "a.h5", everything({"image_list": resized})["data"], np.arange(5))
+    raw = (raw_datum(np.ascontiguousarray(picture(24, 36).transpose(2, 0, 1)), n) for n in range(4))
+    packed(source_of([str(write_lmdb(tmp_path / "db", raw))]), tmp_path / "b.h5", Layout(size=(8, 12)))
+    small = cv2.resize(picture(24, 36), (12, 8), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
+    is_equal(tmp_path / "b.h5", np.stack([small] * 4), np.arange(4))
+    assert source_of([str(tmp_path / "b.h5")]).is_bgr
+
+
+def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
+    files = {f"{n}.png": encoded(picture(20 + n, 30), ".png") for n in range(5)}
+    declared = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "shorter_side": 9}
+    with pytest.raises(SourceError, match=r"differ in size .*give --resize HEIGHTxWIDTH, or keep .* in \.lmdb"):
+        packed(Found({"image_list": declared}), tmp_path / "a.h5")
+
+
+# ---- interrupted
+
+
+class Enough(Exception):
+    pass
+
+
+def interrupted(found: Found, target: Path, at: int, layout: Layout) -> None:
+    def stop(step: str, done: int, samples: int) -> None:
+        if step == "packing" and done >= at:
+            raise Enough
+
+    with pytest.raises(Enough):
+        pack(found, target, layout, loaders=1, told=stop)
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Found, Any]:
+    """Four batches of ten samples."""
+    monkeypatch.setattr(packing, "_BATCH_BYTES", 10 * 3 * 64 * 64)
+    data = np.random.default_rng(1).integers(0, 9, (40, 3, 64, 64), np.uint8)
+    np.save(tmp_path / "large.npy", data)
+    return source_of([str(tmp_path / "large.npy")]), data
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(chunk=2, compression="gzip")], ids=str)
+def test_an_interrupted_run_goes_on_where_it_was(large: tuple[Found, Any], tmp_path: Path, layout: Layout) -> None:
+    found, data = large
+    interrupted(found, tmp_path / "a.h5", 20, layout)
+    assert not (tmp_path / "a.h5").exists()
+    assert packed(found, tmp_path / "a.h5", layout).resumed == 20
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+def test_what_was_noted_and_is_not_there_is_packed_again(large: tuple[Found, Any], tmp_path: Path) -> None:
+    found, data = large
+    interrupted(found, tmp_path / "a.h5", 30, Layout())
+    with h5py.File(tmp_path / "a.h5.part", "r+") as file:
+        file["data"][17] = 0
+    assert packed(found, tmp_path / "a.h5").resumed == 10
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+def test_a_file_that_hdf5_cannot_open_any_more_is_begun_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
+    found, data = large
+    interrupted(found, tmp_path / "a.h5", 20, Layout())
+    (tmp_path / "a.h5.part").write_bytes(b"\0" * 1000)
+    assert packed(found, tmp_path / "a.h5").resumed == 0
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+def test_other_data_or_another_layout_begins_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
+    found, data = large
+    interrupted(found, tmp_path / "a.h5", 20, Layout())
+    assert packed(found, tmp_path / "a.h5", Layout(chunk=1)).resumed == 0
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from blobfeed.tools.packing import Layout, pack
+from blobfeed.tools import packing
+from blobfeed.tools.recognise import source_of
+
+packing._BATCH_BYTES = 10 * 3 * 64 * 64
+
+def told(step, done, samples):
+    if step == "packing" and done >= 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+pack(source_of([sys.argv[1]]), Path(sys.argv[2]), Layout(chunk=2, compression="gzip"), loaders=1, told=told)
+"""
+
+
+def test_a_run_that_is_killed_loses_no_sample(large: tuple[Found, Any], tmp_path: Path) -> None:
+    found, data = large
+    arguments = [found.declared["npy"]["data"], str(tmp_path / "a.h5")]
+    run = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=100)
+    assert run.returncode == -signal.SIGKILL
+    packed(found, tmp_path / "a.h5", Layout(chunk=2, compression="gzip"))
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+def test_a_file_that_is_there_is_left_alone(found: Found, tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_text("precious")
+    with pytest.raises(ParameterError, match="is there already: name another file, or remove it"):
+        packed(found, tmp_path / "a.h5")
+    assert (tmp_path / "a.h5").read_text() == "precious"
+
+
+# ---- pictures that stay encoded
+
+
+def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Path) -> None:
+    files = {f"{n}.{kind}": encoded(picture(20, 30 + n), f".{kind}") for n, kind in enumerate(("jpg", "png", "jpg"))}
+    options = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "max_height": 64}
+    assert pack_encoded(Found({"image_list": options}), tmp_path / "a.lmdb", told).samples == 3
+    environment = lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, lock=False, readonly=True)
+    with environment, environment.begin() as transaction:
+        records = [bytes(value) for _, value in transaction.cursor()]
+    assert all(content in record for content, record in zip(files.values(), records, strict=True))
+    pairs = []
+    for declared in (
+        {"image_list": options},
+        {"lmdb": {"path": tmp_path / "a.lmdb", "max_height": 64, "max_width": 64}},
+    ):
+        with BatchReader(declared, batch_size=1, epochs=1, num_loaders=1) as reader:
+            pairs.append([(batch["data"], batch["label"]) for batch in reader])
+    for (listed, label), (kept, other) in zip(*pairs, strict=True):
+        assert (listed == kept).all()
+        assert label == other
+
+
+def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="only listed image files are kept as they are encoded, and this is npy"):
+        pack_encoded(found, tmp_path / "a.lmdb", told)
+
+
+# ---- the commands, on real data
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "_ROUNDS", 1)
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.skipif(not FASHION_MNIST.exists(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_is_packed_and_timed(tmp_path: Path) -> None:
+    files = sorted(FASHION_MNIST.glob("t10k-*"))
+    said = command("pack", *files, tmp_path / "a.h5")
+    assert "10,000 samples" in said
+    assert "read back and found equal" in said
+    whole = everything({"idx": {"data": files[0], "label": files[1]}})
+    is_equal(tmp_path / "a.h5", whole["data"], whole["label"])
+    assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+
+
+def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
+    skimage = pytest.importorskip("skimage", reason="scikit-image's photographs are not installed")
+    originals = Path(skimage.__file__).parent / "data"
+    (tmp_path / "photos").mkdir()
+    for name in ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg"):
+        shutil.copy(originals / name, tmp_path / "photos")
+    listed = tmp_path / "list.txt"
+    said = command(
+        "pack", tmp_path / "photos", "--list", listed, tmp_path / "a.h5", "--resize", 64, "--compression", "gzip"
+    )
+    assert f"source: {{hdf5: {{path: {tmp_path / 'a.h5'}}}}}" in said
+    expected = everything({"image_list": {"path": str(listed), "new_height": 64, "new_width": 64}})["data"]
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert (file["data"][()] == expected).all()
+    assert "blobfeed, shuffle: chunk" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+
+
+def test_an_lmdb_is_packed_equal(tmp_path: Path) -> None:
+    write_lmdb(tmp_path / "db", (raw_datum(image, int(label)) for image, label in zip(DATA, LABEL, strict=True)))
+    command("pack", tmp_path / "db", tmp_path / "a.h5", "--chunk", 8)
+    is_equal(tmp_path / "a.h5", DATA, LABEL)
+
+
+def test_the_bench_has_torch_beside_it(found: Found) -> None:
+    pytest.importorskip("torch", reason="the comparison needs torch")
+    files = [found.declared["npy"]["data"], found.declared["npy"]["label"]]
+    lines = command("bench", *files, "--seconds", 0.1, "--loaders", 1).splitlines()
+    assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
+    assert " 1.00× " in lines[-1]
+
+
+@pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
+def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
+    arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]
+    assert "expected HEIGHTxWIDTH" in CliRunner().invoke(app, arguments).stderr

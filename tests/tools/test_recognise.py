@@ -1,0 +1,200 @@
+"""From paths to a source that reads them, and the lines that a user pastes."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import yaml
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.tools.recognise import Found, in_yaml, source_of
+from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SourceError
+
+from tests.support.datums import encoded_datum, raw_datum, write_lmdb
+from tests.support.pictures import encoded, picture
+
+SAMPLES = 12
+DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 1, 6, 5), np.uint8)
+LABEL = np.arange(SAMPLES, dtype=np.int64) % 3
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def first_batch(found: Found) -> dict[str, Any]:
+    """What a reader gives that is told just the lines which `inspect` prints."""
+    declared = yaml.safe_load(in_yaml(dict(found.declared)))
+    with BatchReader(declared, tops=found.tops, batch_size=SAMPLES, num_loaders=1) as reader:
+        return dict(next(iter(reader)))
+
+
+def write_idx(path: Path, array: Any) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(gzip.compress(header + array.tobytes()) if path.suffix == ".gz" else header + array.tobytes())
+
+
+def test_the_tops_of_an_hdf5_file_are_its_data_sets_of_one_length() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"], file["names"] = DATA, LABEL, np.arange(3)
+    found = source_of(["a.h5"])
+    assert (found.declared, found.tops) == ({"hdf5": {"path": "a.h5"}}, None)
+    assert found.remarks == ("left out, since they have another length than 12: names",)
+    batch = first_batch(found)
+    assert (batch["data"] == DATA).all()
+    assert (batch["label"] == LABEL).all()
+
+
+def test_data_sets_of_other_names_are_named_the_largest_first() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["y"], file["images/left"] = LABEL, DATA
+    found = source_of(["a.h5"])
+    assert found.tops == ("images/left", "y")
+    assert (first_batch(found)["y"] == LABEL).all()
+
+
+def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number, sample in enumerate(DATA):
+            file[f"sample_{number}"] = sample
+            file[f"sample_{number}"].attrs["class"] = LABEL[number]
+    found = source_of(["a.h5"])
+    assert found.declared == {"hdf5_samples": {"path": "a.h5", "labels": ["class"]}}
+    batch = first_batch(found)
+    assert (batch["data"] == DATA).all()
+    assert (batch["class"] == LABEL).all()
+
+
+def test_a_group_of_data_sets_for_each_sample_too() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number, sample in enumerate(DATA):
+            file[f"demo_{number}/obs"], file[f"demo_{number}/act"] = sample, LABEL[number : number + 1]
+    found = source_of(["a.h5"])
+    assert found.kind == "hdf5_samples"
+    assert set(first_batch(found)) == {"obs", "act"}
+
+
+def test_npy_files_are_data_and_label_by_their_names() -> None:
+    np.save("x_train.npy", DATA)
+    np.save("train_labels.npy", LABEL)
+    found = source_of(["train_labels.npy", "x_train.npy"])
+    assert found.declared == {"npy": {"data": "x_train.npy", "label": "train_labels.npy"}}
+    assert (first_batch(found)["label"] == LABEL).all()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_are_what_mnist_comes_in(suffix: str) -> None:
+    write_idx(Path(f"train-images-idx3-ubyte{suffix}"), DATA[:, 0])
+    write_idx(Path(f"train-labels-idx1-ubyte{suffix}"), LABEL.astype(np.uint8))
+    batch = first_batch(source_of(sorted(map(str, Path().glob("train-*")))))
+    assert (batch["data"] == DATA).all()
+    assert (batch["label"] == LABEL).all()
+
+
+def test_an_idx_file_that_is_cut_short_says_so() -> None:
+    write_idx(Path("train-images-idx3-ubyte"), DATA[:, 0])
+    Path("train-images-idx3-ubyte").write_bytes(Path("train-images-idx3-ubyte").read_bytes()[:-1])
+    with pytest.raises(SourceError, match=r"375 bytes, and its header says \[12, 6, 5\] of uint8: it is damaged"):
+        source_of(["train-images-idx3-ubyte"]).open()
+    Path("b.idx").write_bytes(b"\0\0\x07\x01")
+    with pytest.raises(SourceError, match="is no IDX file: it begins with"):
+        source_of(["b.idx"]).open()
+
+
+def write_images(*sizes: tuple[int, int]) -> None:
+    for number, size in enumerate(sizes):
+        folder = Path("photos") / ("cats", "dogs")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.png").write_bytes(encoded(picture(*size), ".png"))
+
+
+def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> None:
+    write_images(*[(20, 30)] * 4)
+    with pytest.raises(SourceError, match=r"holds 4 images; a list of them .*--list train\.txt"):
+        source_of(["photos"])
+    found = source_of(["photos"], image_list=Path("all.txt"))
+    assert found.declared == {"image_list": {"path": "all.txt", "equal_sizes": True}}
+    assert found.remarks == ("wrote all.txt: 4 images, classes 0 cats, 1 dogs",)
+    assert source_of(["all.txt"]).declared == found.declared
+    with closing(found.open()) as source:
+        assert [source.where(index).rpartition("/")[2] for index in range(4)] == ["0.png", "2.png", "1.png", "3.png"]
+
+
+def test_images_of_several_sizes_get_a_shorter_side() -> None:
+    write_images((20, 30), (40, 30), (50, 50))
+    found = source_of(["photos"], image_list=Path("all.txt"))
+    assert found.declared["image_list"]["shorter_side"] == 30
+    assert "3 of 3 pictures looked at: 20×30 to 50×50" in found.remarks[1]
+
+
+def test_images_beside_folders_of_classes_are_an_error() -> None:
+    write_images((20, 30), (20, 30))
+    shutil.copy("photos/cats/0.png", "photos/0.png")
+    with pytest.raises(SourceError, match=r"images beside the folders of classes \(cats, dogs\)"):
+        source_of(["photos"], image_list=Path("all.txt"))
+
+
+def test_an_lmdb_is_seen_as_a_folder_and_as_a_file() -> None:
+    write_lmdb(Path("a"), (raw_datum(image, int(label)) for image, label in zip(DATA, LABEL, strict=True)))
+    write_lmdb(Path("b.mdb"), (encoded_datum(encoded(picture(8 + n, 8), ".png")) for n in range(3)), subdir=False)
+    assert (first_batch(source_of(["a"]))["data"] == DATA).all()
+    found = source_of(["b.mdb"])
+    assert found.declared == {"lmdb": {"path": "b.mdb", "max_height": 16, "max_width": 8}}
+    assert found.is_bgr
+
+
+def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
+    Path("parts").mkdir()
+    for number in range(2):
+        with h5py.File(f"parts/{number}.h5", "w") as file:
+            file["data"], file["label"] = DATA[number::2], LABEL[number::2]
+    Path("list.txt").write_text("parts/0.h5\nparts/1.h5\n")
+    for path in ("list.txt", "parts"):
+        assert len(first_batch(source_of([path]))["data"]) == SAMPLES
+
+
+def test_a_declaration_is_taken_as_it_stands() -> None:
+    np.save("x.npy", DATA)
+    assert source_of(["{npy: {data: x.npy}}"]).declared == {"npy": {"data": "x.npy"}}
+    assert source_of(["{npz: x.npz}"]).declared == {"npz": {"path": "x.npz"}}
+    with pytest.raises(ParameterError, match="expected a mapping with one key"):
+        source_of(["{npy: {}, hdf5: {}}"])
+    with pytest.raises(ParameterError, match="is no mapping in YAML"):
+        source_of(["{npy: "])
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["none.h5"], "there is no 'none.h5'"),
+        (["x.npy", "a.bin"], "'a.bin' is none of HDF5, npy"),
+        (["x.npy", "x.npz"], "are of different kinds"),
+        (["a.tar"], "a.tar is a tar file: unpack it into a folder"),
+        (["empty"], "the folder empty holds no files"),
+        (["empty.txt"], "'empty.txt' is empty"),
+        (["words.txt"], "its first line, 'no such.jpg 3', names no file"),
+        (["scalars.h5"], "no data set with an axis"),
+    ],
+)
+def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
+    np.save("x.npy", DATA)
+    np.savez("x.npz", data=DATA)
+    Path("a.bin").write_bytes(b"\1\0\2\3" * 200)
+    Path("empty").mkdir()
+    Path("empty.txt").touch()
+    Path("words.txt").write_text("no such.jpg 3\n")
+    with tarfile.open("a.tar", "w") as archive:
+        archive.add("x.npy")
+    with h5py.File("scalars.h5", "w") as file:
+        file["one"] = 1
+    with pytest.raises(BlobfeedError, match=message):
+        source_of(paths)

@@ -1,0 +1,216 @@
+"""From traces and logs to numbers, and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.hooks import Sample
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from blobfeed.cli import app
+from tests.support.browser import WIDTHS, console_of
+
+MS = 1000
+"""Times in a trace are in microseconds."""
+
+
+def span(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts * MS, "dur": dur * MS, "pid": 1, "tid": 1, "args": args}
+
+
+def trace() -> dict[str, Any]:
+    """Ten batches of 8: each is waited for during 6 ms, copied in 1 and used for 3; two loaders, one of which dies."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "trainer"}}
+    ]
+    for batch in range(10):
+        begin = 10.0 * batch
+        events += [
+            span("trainer", "wait", begin, 6, batch=batch),
+            span("trainer", "copy", begin + 6, 1, batch=batch),
+            span("trainer", "step", begin + 7, 3, batch=batch),
+            span("slot", "full", begin, 6, batch=batch),
+        ]
+        for loader in (1, 2):
+            task, busy = 2 * batch + loader, 8 if loader == 1 else 4
+            sample = 4 * task
+            events += [
+                span("loader", "task", begin, busy, task=task, loader=loader),
+                span("loader", "read", begin, 1, task=task, loader=loader, sample=sample, rows=4),
+                span("loader", "decode", begin + 1, busy - 2, task=task, loader=loader, sample=sample, rows=4),
+            ]
+    events.append(span("loader", "decode", 99, 50, task=99, loader=1, sample=4711, rows=1))
+    events.append(
+        {
+            "ph": "i",
+            "cat": "fault",
+            "name": "death",
+            "ts": 50 * MS,
+            "pid": 2,
+            "tid": 2,
+            "args": {"loader": 2, "sample": 17},
+        }
+    )
+    return {"traceEvents": events, "baseTimeNanoseconds": 0, "blobfeed": {"batch_size": 8}}
+
+
+@pytest.fixture(scope="module")
+def facts() -> RunFacts:
+    return run_facts(trace())
+
+
+def test_what_the_trainer_did(facts: RunFacts) -> None:
+    assert (facts.batches, facts.batch_size) == (10, 8)
+    assert facts.batch_ms["trainer"] == pytest.approx({"wait": 6, "copy": 1, "step": 3})
+    assert facts.seconds == pytest.approx(0.149)
+    width_s = facts.seconds / len(facts.times_s)
+    assert facts.throughput.sum() * width_s == pytest.approx(80)
+    assert facts.stall.sum() * width_s == pytest.approx(0.060)
+
+
+def test_what_the_loaders_did(facts: RunFacts) -> None:
+    assert facts.batch_ms["loaders"] == pytest.approx({"read": 2, "decode": 13, "postprocess": 0, "other": 0})
+    width_s = facts.seconds / len(facts.times_s)
+    assert {loader: shares.sum() * width_s for loader, shares in facts.loaders.items()} == pytest.approx(
+        {1: 0.080, 2: 0.040}
+    )
+    assert [(death.loader, death.sample) for death in facts.deaths] == [(2, 17)]
+    assert facts.deaths[0].at_s == pytest.approx(0.050)
+
+
+def test_the_slowest_samples_come_first_and_gathered_ones_count_for_all_of_their_rows(facts: RunFacts) -> None:
+    assert facts.slowest[0][0] == 4711
+    assert facts.slowest[0][1] == pytest.approx(50)
+    assert facts.slowest[1][1] == pytest.approx(7 / 4)
+    assert facts.sample_counts.sum() == 20 * 4 + 1
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0, 9)), max_size=20), st.integers(2, 30))
+def test_covered_is_what_counting_moments_gives(steps: list[tuple[float, float]], parts: int) -> None:
+    spans, at = [], 0.0
+    for gap, duration in steps:
+        spans.append({"ts": at + gap, "dur": duration})
+        at += gap + duration
+    edges = np.linspace(0, max(at, 1), parts)
+    got = covered(spans, edges)
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        inside = sum(max(0.0, min(end, s["ts"] + s["dur"]) - max(begin, s["ts"])) for s in spans)
+        assert got[number] == pytest.approx(inside / (end - begin), abs=1e-6)
+
+
+def test_the_trace_of_a_real_run_gives_its_batches_and_its_slow_sample(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((64, 4), np.float32))
+
+    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+        time.sleep(0.2 if sample.index == 17 else 0.002)  # what takes long is what is tested
+        return dict(sample)
+
+    source = {"npy": {"data": tmp_path / "x.npy"}}
+    with BatchReader(
+        source, batch_size=8, epochs=1, num_loaders=2, decode=decode, trace=tmp_path / "run.json"
+    ) as reader:
+        assert len(list(reader)) == 8
+    facts = run_facts(json.loads((tmp_path / "run.json").read_bytes()))
+    assert (facts.batches, facts.batch_size) == (8, 8)
+    assert facts.slowest[0][0] == 17
+    assert facts.slowest[0][1] > 190
+    assert facts.batch_ms["loaders"]["decode"] * 8 > 300
+    assert set(facts.loaders) <= {1, 2}
+    assert facts.deaths == []
+
+
+def test_a_trace_without_batches_says_so() -> None:
+    with pytest.raises(ParameterError, match="holds no batch that was delivered"):
+        run_facts({"traceEvents": []})
+
+
+# ---- logs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "iteration 10/30: loss 0.5, rate 0.01, 900 samples/s\niteration 20/30: loss 2.5e-1, rate 0.01\n",
+        "I0101 solver.cpp:228] Iteration 10 (5 iter/s, 2s/10 iters), loss = 0.5\nIteration 20, loss = 0.25\n",
+        '{"iteration": 10, "loss": 0.5}\n{"iteration": 20, "net": "train", "loss": 0.25}\n{"iteration": 30, "lo',
+        "iteration,loss,rate\n10,0.5,1\n20,0.25,1\n",
+    ],
+    ids=["ours", "caffe", "json lines", "csv"],
+)
+def test_losses_are_read_from_each_kind_of_log(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    iterations, losses = read_losses(tmp_path / "log")["train"]
+    assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
+
+
+def test_test_nets_have_curves_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "iteration,seconds,net,loss,accuracy\n10,1,train,0.5,\n10,2,test 0,0.7,0.9\n10,2,test 1,,1\n"
+    )
+    curves = read_losses(tmp_path / "log.csv")
+    assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.5], "test 0": [0.7]}
+
+
+def test_a_log_without_losses_says_so(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("nothing\n")
+    with pytest.raises(ParameterError, match="holds no losses: expected JSON lines or CSV"):
+        read_losses(tmp_path / "log")
+
+
+# ---- the page
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    (tmp_path / "run.json").write_text(json.dumps(trace()))
+    (tmp_path / "a.log").write_text("iteration 1/3: loss 0.5\niteration 2/3: loss 0.4\n")
+    (tmp_path / "b.csv").write_text("iteration,loss\n1,0.7\n2,0.6\n")
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["data"] = np.arange(5000, dtype=np.uint8).repeat(64).reshape(5000, 1, 8, 8)
+    files = [tmp_path / name for name in ("run.json", "a.log", "b.csv")]
+    result = run(*files, "--out", tmp_path / "report.html", "--source", tmp_path / "train.h5")
+    assert result.exit_code == 0, result.output
+    return tmp_path / "report.html"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    text = page.read_text()
+    for title in ("Throughput and stall", "What the time of a batch", "Loaders at work", "How long", "Faults", "Loss"):
+        assert f"<h2>{title}" in text
+    assert "loader 2 died" in text
+    assert "train.h5:data[4711]" in text
+    assert 'alt="sample 4711" src="data:image/png;base64,' in text
+    markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert re.findall(r"""(?:src|href)=["'](?!data:)""", markup) == []
+
+
+def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:
+    assert "there is no file 'none'; name a trace" in run("none").stderr
+    (tmp_path / "cut.json").write_text('{"traceEvents": [')
+    assert "is a trace that is cut short" in run(tmp_path / "cut.json").stderr
+
+
+@pytest.mark.slow
+def test_a_browser_shows_it_without_an_error(page: Path, tmp_path: Path) -> None:
+    for name, size in WIDTHS.items():
+        picture = tmp_path / f"{name}.png"
+        assert console_of(page, tmp_path, size, picture, dark=name == "tablet") == ""
+        assert picture.stat().st_size > 10_000

@@ -1,0 +1,54 @@
+"""What loaders do for `blobfeed pack`: other types and sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..workers.base.errors import InexactValueError, ParameterError
+from ..workers.base.hooks import Sample
+from ..workers.base.specs import AnyArray
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A decode hook: the tops `uint8` as such, `data` resized to `size` (height, width)."""
+
+    uint8: tuple[str, ...]
+    size: tuple[int, int] | None
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.uint8 or self.size)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        made = dict(sample)
+        if self.size is not None:
+            made["data"] = _resized(made["data"], self.size)
+        for top in self.uint8:
+            made[top] = _as_uint8(made[top], top)
+        return made
+
+
+def _as_uint8(values: AnyArray, top: str) -> AnyArray:
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(np.uint8)
+    if not (cast == values).all():
+        wrong = values[cast != values].flat[0]
+        raise InexactValueError(f"{top} holds {wrong}, which is no whole number from 0 to 255: leave out --uint8 {top}")
+    return cast
+
+
+def _resized(picture: AnyArray, size: tuple[int, int]) -> AnyArray:
+    """`picture`: shape (channels, height, width)."""
+    import cv2
+
+    if picture.ndim != 3:
+        raise ParameterError(
+            f"--resize is for pictures of shape (channels, height, width), and data has {picture.shape}"
+        )
+    height, width = size
+    shrinks = picture.shape[1] > height and picture.shape[2] > width
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.stack([cv2.resize(plane, (width, height), interpolation=how) for plane in picture])

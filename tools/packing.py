@@ -1,0 +1,245 @@
+"""`blobfeed pack`: a data set, read once by several processes, into the HDF5 layout that is read fastest.
+
+While it is made the file is called FILE.part. Beside it lies FILE.part.log: a line of JSON says what is packed and
+how, then each batch has one with the checksums of its bytes. Packing goes on after the last batch that FILE.part
+really holds: what the log says is read back first, since a run that was killed may have left less than it noted. In
+the end all is read back by blobfeed's own reader, and compared with the checksums; only then does the file get its
+name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+import xxhash
+
+from ..readers.batch_reader import BatchReader
+from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
+from ..workers.base.extras import need
+from ..workers.base.source import Source
+from ..workers.base.specs import AnyArray
+from ..workers.plan.plan import usable_cores
+from .decoding import Decoding
+from .recognise import COLOR_ATTRIBUTE, Found, in_yaml
+
+Compression = Literal["none", "gzip", "lz4", "zstd"]
+Told = Callable[[str, int, int], None]
+"""Is told the step ("packing", "checking"), the samples that are done and the samples there are."""
+
+_BATCH_BYTES = 8 << 20
+_MOST_ROWS = 1024
+_CHUNK_BYTES = 64 << 10
+_SMALL_CHUNK_BYTES = 4 << 10
+_FLUSH_S = 2.0
+_GZIP_LEVEL = 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the data set is stored. `chunk`: samples in a chunk, 0 for contiguous (compressed: for about 64 kB).
+
+    `uint8`: tops of whole numbers from 0 to 255 that are stored as such. `size`: height and width for pictures.
+    """
+
+    chunk: int = 0
+    compression: Compression = "none"
+    uint8: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took."""
+
+    samples: int
+    resumed: int
+    seconds: float
+    bytes: int
+
+
+def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, told: Told) -> Packed:
+    """Write the samples of `found` to `target`, in their order; raises ParameterError, SourceError, SampleError."""
+    if target.exists():
+        raise ParameterError(f"{target} is there already: name another file, or remove it")
+    found = _resized(found, layout)
+    with closing(found.open()) as source:
+        decode = Decoding(layout.uint8, layout.size if found.kind != "image_list" else None)
+        _check_tops(source, layout)
+        sample_bytes = sum(spec.nbytes for spec in source.specs.values())
+        if layout.compression != "none" and not layout.chunk:
+            layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
+        rows = _batch_rows(sample_bytes, layout.chunk)
+        numbers = {"epochs": 1, "last_batch": "partial", "batch_size": rows, "num_loaders": loaders or usable_cores()}
+        with BatchReader(source, decode=decode if decode.changes else None, copy=False, **numbers) as reader:  # type: ignore[arg-type]
+            _check_sizes(reader)
+            part = target.with_name(f"{target.name}.part")
+            what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
+            return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
+
+
+def _resized(found: Found, layout: Layout) -> Found:
+    if layout.size is None or found.kind != "image_list":
+        return found
+    height, width = layout.size  # the source resizes while it decodes, which is faster
+    sizes = ("shorter_side", "max_height", "max_width", "equal_sizes")
+    kept = {name: value for name, value in found.declared["image_list"].items() if name not in sizes}
+    return replace(found, declared={"image_list": {**kept, "new_height": height, "new_width": width}})
+
+
+def _check_tops(source: Source, layout: Layout) -> None:
+    if layout.size is not None and "data" not in source.specs:
+        raise ParameterError(f"--resize is for pictures, the top 'data', and the tops are {', '.join(source.specs)}")
+    if wrong := [top for top in layout.uint8 if top not in source.specs]:
+        raise ParameterError(f"--uint8 names {wrong[0]!r}, and the tops are {', '.join(source.specs)}")
+
+
+def _check_sizes(reader: BatchReader) -> None:
+    for top, spec in reader.specs.items():
+        if spec.varies:
+            raise SourceError(
+                f"the samples of {top!r} differ in size ({spec}), and an array in a file has one size: give --resize "
+                "HEIGHTxWIDTH, or keep pictures as they are encoded, by a target that ends in .lmdb"
+            )
+
+
+def _batch_rows(sample_bytes: int, chunk: int) -> int:
+    rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
+    return max(1, rows // chunk) * chunk if chunk else rows
+
+
+class _Packing:
+    """A file that is being written. `what`: a line that says what is packed, and how."""
+
+    def __init__(self, reader: BatchReader, part: Path, what: str, layout: Layout, found: Found) -> None:
+        self._reader, self._part, self._what, self._layout, self._found = reader, part, what, layout, found
+        self._log = part.with_name(f"{part.name}.log")
+        self._samples = reader.samples
+        self._rows = reader.parameters.batch_size
+        self._tops = tuple(reader.specs)
+        noted = self._log.read_text().splitlines() if self._log.exists() and part.exists() else []
+        self._sums: list[list[str]] = []
+        """The checksums of the batches that the file is said to have."""
+        if noted[:1] == [what]:
+            self._sums = [json.loads(line) for line in noted[1:] if line.endswith("]")]
+
+    def finish(self, target: Path, told: Told) -> Packed:
+        begun = time.monotonic()
+        del self._sums[self._sound_batches(told, "looking at what is there") if self._sums else 0 :]
+        if not self._sums:
+            _create(self._part, self._reader, self._layout, self._found)
+        resumed = min(len(self._sums) * self._rows, self._samples)
+        with self._log.open("w") as log:
+            log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
+            log.flush()
+            self._append(log, resumed, told)
+        if (sound := self._sound_batches(told, "checking")) < len(self._sums):
+            raise SourceError(
+                f"{self._part}: samples {sound * self._rows:,} and following are not read back as they were written: "
+                "the disk is damaged or full; run the command again, it goes on there"
+            )
+        self._part.rename(target)
+        self._log.unlink()
+        return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size)
+
+    def _append(self, log: TextIO, resumed: int, told: Told) -> None:
+        import h5py  # type: ignore[import-untyped]
+
+        if resumed == self._samples:
+            return
+        self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
+        row, flush_at = resumed, time.monotonic() + _FLUSH_S
+        with h5py.File(self._part, "r+") as file, ThreadPoolExecutor(usable_cores()) as pool:
+            told("packing", row, self._samples)
+            for batch in self._reader:
+                for top in self._tops:
+                    _put(file[top], row, batch[top], self._layout, pool)
+                self._sums.append(_sums(batch, self._tops))
+                log.write(json.dumps(self._sums[-1]) + "\n")
+                row += batch.rows
+                told("packing", row, self._samples)
+                if time.monotonic() > flush_at:
+                    file.flush()
+                    log.flush()
+                    flush_at = time.monotonic() + _FLUSH_S
+
+    def _sound_batches(self, told: Told, step: str) -> int:
+        """How many of the first batches the file really has."""
+        try:
+            with self._reader_of_part() as reader:
+                for number, batch in enumerate(reader):
+                    if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
+                        return number
+                    told(step, min((number + 1) * self._rows, self._samples), self._samples)
+        except (BlobfeedError, OSError):
+            return 0  # killed in the middle of a write, HDF5 may leave a file that nobody can open
+        return len(self._sums)
+
+    def _reader_of_part(self) -> BatchReader:
+        given = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, "last_batch": "partial"}
+        source = {"hdf5": {"path": str(self._part)}}
+        return BatchReader(source, batch_size=self._rows, epochs=1, copy=False, **given)  # type: ignore[arg-type]
+
+
+def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
+    return [xxhash.xxh3_64_hexdigest(np.ascontiguousarray(batch[top]).view(np.uint8).data) for top in tops]
+
+
+# ---- the file
+
+
+def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
+    import h5py
+
+    with h5py.File(part, "w") as file:
+        file.attrs["packed_from"] = in_yaml(dict(found.declared))
+        if found.is_bgr:
+            file.attrs[COLOR_ATTRIBUTE] = "bgr"
+        for top, spec in reader.specs.items():
+            storage = {}
+            if layout.chunk:
+                # A chunk for every few labels would be a great many chunks of a few bytes.
+                small = spec.nbytes * layout.chunk < _SMALL_CHUNK_BYTES
+                chunk = reader.parameters.batch_size if small else layout.chunk
+                storage = {"chunks": (min(chunk, reader.samples), *spec.shape), **_filters(layout.compression)}
+            file.create_dataset(top, (reader.samples, *spec.shape), spec.dtype, **storage)
+
+
+def _filters(compression: Compression) -> dict[str, Any]:
+    if compression == "none":
+        return {}
+    if compression == "gzip":
+        return {"compression": "gzip", "compression_opts": _GZIP_LEVEL}
+    need("hdf5plugin", f"--compression {compression}")
+    import hdf5plugin
+
+    return dict(hdf5plugin.LZ4() if compression == "lz4" else hdf5plugin.Zstd())
+
+
+def _put(dataset: Any, row: int, values: AnyArray, layout: Layout, pool: ThreadPoolExecutor) -> None:
+    size = dataset.chunks[0] if dataset.chunks else 0
+    last = row + len(values) == len(dataset)
+    if layout.compression != "gzip" or row % size or (len(values) % size and not last):
+        dataset[row : row + len(values)] = values
+        return
+    # The library would compress on one core. zlib lets go of the interpreter while it works.
+    chunks = (values[start : start + size] for start in range(0, len(values), size))
+    for number, content in enumerate(pool.map(lambda chunk: _compressed(chunk, size), chunks)):
+        dataset.id.write_direct_chunk((row + number * size, *(0 for _ in values.shape[1:])), content)
+
+
+def _compressed(chunk: AnyArray, size: int) -> bytes:
+    whole = (
+        chunk
+        if len(chunk) == size
+        else np.concatenate([chunk, np.zeros((size - len(chunk), *chunk.shape[1:]), chunk.dtype)])
+    )
+    return zlib.compress(np.ascontiguousarray(whole).view(np.uint8).data, _GZIP_LEVEL)

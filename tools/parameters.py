@@ -1,0 +1,126 @@
+"""What each parameter means: from the typed definitions, for `blobfeed params` and docs/parameters.md."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from ..workers.base.checks import allowed, nearest
+from ..workers.base.errors import ParameterError
+from ..workers.base.extras import need
+from ..workers.base.parameters import Cache, Pad, Parameters, Transform
+
+_SOURCES = {
+    "hdf5": "hdf5.source:HDF5Options",
+    "hdf5_samples": "hdf5_samples.source:HDF5SamplesOptions",
+    "npy": "stored.npy:NpyOptions",
+    "npz": "arrays:NpzOptions",
+    "image_list": "images.options:ImageListOptions",
+    "windows": "images.windows:WindowOptions",
+    "lmdb": "lmdb.source:LmdbOptions",
+    "stream": "stream:StreamOptions",
+}
+_PARTS: dict[str, type[msgspec.Struct]] = {"transform": Transform, "pad": Pad, "cache": Cache}
+
+
+@dataclass(frozen=True)
+class Documented:
+    """One parameter. `values`: which are allowed, in words; `default`: as it is written in YAML, or ""."""
+
+    name: str
+    values: str
+    default: str
+    text: str
+
+
+def documented(options: type[msgspec.Struct]) -> list[Documented]:
+    """The fields of `options` in their order, with what the class's docstring says of each: `name: text`."""
+    texts = described(options)
+    struct = types.type_info(options)
+    assert isinstance(struct, types.StructType)
+    return [
+        Documented(field.encode_name, _values(field.type), _default(field), texts.get(field.encode_name, ""))
+        for field in struct.fields
+    ]
+
+
+def described(options: type[msgspec.Struct]) -> dict[str, str]:
+    """By name what the docstring says: lines `name: text`, continued by lines that are indented further."""
+    found = re.finditer(r"^(\w+(?:, \w+)*): (.+(?:\n {4}.+)*)", inspect.cleandoc(options.__doc__ or ""), re.MULTILINE)
+    return {name: " ".join(each[2].split()) for each in found for name in each[1].split(", ")}
+
+
+def _values(kind: types.Type) -> str:
+    return "a mapping" if isinstance(kind, types.StructType) else allowed(kind)
+
+
+def _default(field: types.Field) -> str:
+    default = field.default
+    if field.required:
+        return "required"
+    if default is msgspec.UNSET or default is msgspec.NODEFAULT or default is None or default in ("", (), {}):
+        return ""
+    if isinstance(default, msgspec.Struct):
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def source_options(kind: str) -> type[msgspec.Struct]:
+    """The class of the options of a kind of source; raises ExtraMissing."""
+    if kind == "lmdb":
+        need("lmdb", "source lmdb")
+    module, _, name = _SOURCES[kind].partition(":")
+    found: Any = getattr(importlib.import_module(f"..workers.sources.{module}", __package__), name)
+    return found  # type: ignore[no-any-return]
+
+
+def as_text(name: str = "") -> str:
+    """For the terminal: one parameter, a part such as transform, a kind of source, or all; raises ParameterError."""
+    everything = {each.name: each for each in documented(Parameters)}
+    if not name:
+        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(_SOURCES)}"
+    if name in _PARTS or name in _SOURCES:
+        lines = [_line(each) for each in documented(_PARTS[name] if name in _PARTS else source_options(name))]
+        head = [_line(everything[name])] if name in everything else [f"source: {{{name}: …}}"]
+        return "\n".join(head + [f"  {line}" for line in lines])
+    if name not in everything:
+        raise ParameterError(
+            f"unknown parameter {name!r}{nearest(name, [*everything, *_SOURCES])}; `blobfeed params` prints all"
+        )
+    return _line(everything[name])
+
+
+def _line(one: Documented) -> str:
+    default = f"; {one.default if one.default == 'required' else f'default {one.default}'}" if one.default else ""
+    return f"{one.name}: {one.text}\n    {one.values}{default}"
+
+
+def as_markdown() -> str:
+    """docs/parameters.md."""
+    head = (
+        "# Parameters\n\nThe same names in a layer's `param_str`, as keyword arguments of the readers, and in error "
+        "messages. This page is made from the definitions in the code (`python -m blobfeed.tools.parameters`); in a "
+        "terminal `blobfeed params NAME` prints the same.\n"
+    )
+    parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
+    kinds = [f"## source: {kind}\n\n{_table(documented(source_options(kind)))}" for kind in _SOURCES]
+    return "\n".join([head, _table(documented(Parameters)), *parts, *kinds])
+
+
+def _table(parameters: list[Documented]) -> str:
+    rows = [f"| `{each.name}` | {_linked(each.text)} | {each.values} | {each.default} |" for each in parameters]
+    return "\n".join(["| parameter | what it says | values | default |", "|---|---|---|---|", *rows, ""])
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"\b(\w+\.md)\b", r"[\1](\1)", text)
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

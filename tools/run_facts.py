@@ -1,0 +1,165 @@
+"""From traces and logs to the numbers of `blobfeed report`. Pure, but for reading the files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..workers.base.errors import ParameterError
+
+Series = NDArray[np.float64]
+
+_BINS = 120
+_BATCHES_IN_A_BIN = 4
+_LOADER_WORK = ("read", "decode", "postprocess")
+_LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+\d.eE]+|nan|inf)")
+"""Lines of `blobfeed train` ("iteration 10/30: loss 0.5, …") and of Caffe ("Iteration 10 (…), loss = 0.5")."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """`at_s` counts from the start of the trace."""
+
+    at_s: float
+    loader: int
+    sample: int | None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a trace says. All series have one value for each of `times_s`, the middles of equal parts of the run.
+
+    throughput: samples/s. stall: share of the time that the trainer waited. loaders: by number, the share of the time
+    that each worked. batch_ms: milliseconds of a batch in the trainer, and of a batch's work in all loaders.
+    sample_ms: milliseconds of each sample (a mean, if short ones were gathered), with how many samples each counts
+    for; slowest: the samples that took longest, with their milliseconds.
+    """
+
+    batches: int
+    batch_size: int
+    seconds: float
+    times_s: Series
+    throughput: Series
+    stall: Series
+    loaders: Mapping[int, Series]
+    batch_ms: Mapping[str, Mapping[str, float]]
+    sample_ms: Series
+    sample_counts: Series
+    slowest: Sequence[tuple[int, float]]
+    deaths: Sequence[Death]
+
+
+def run_facts(trace: Mapping[str, Any]) -> RunFacts:
+    """The facts of a trace (docs/trace.md); raises ParameterError if it has no batch."""
+    events = [event for event in trace["traceEvents"] if event.get("cat") in ("trainer", "loader", "fault")]
+    spans = [event for event in events if event["ph"] == "X"]
+    copies = [span for span in spans if span["name"] == "copy"]
+    if not copies:
+        raise ParameterError("the trace holds no batch that was delivered: was it written by `trace: FILE`?")
+    begin = min(event["ts"] for event in events)
+    end = max(event["ts"] + event.get("dur", 0) for event in events)
+    edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
+    width_s = float(edges[1] - edges[0]) / 1e6
+    batch_size = int(trace.get("blobfeed", {}).get("batch_size", 1))
+    delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges)
+    working = defaultdict(list)
+    for span in spans:
+        if span["cat"] == "loader" and span["name"] == "task" and "loader" in span.get("args", {}):
+            working[span["args"]["loader"]].append(span)
+    return RunFacts(
+        batches=len(copies),
+        batch_size=batch_size,
+        seconds=(end - begin) / 1e6,
+        times_s=((edges[1:] + edges[:-1]) / 2 - begin) / 1e6,
+        throughput=delivered * batch_size / width_s,
+        stall=covered((span for span in spans if span["name"] == "wait"), edges),
+        loaders={loader: covered(working[loader], edges) for loader in sorted(working)},
+        batch_ms=_batch_ms(spans, len(copies)),
+        **_samples(spans),
+        deaths=[_death(event, begin) for event in events if event["name"] == "death"],
+    )
+
+
+def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
+    """The share of each part between two `edges` that lies within one of `spans`, which do not overlap."""
+    begins, ends = np.array([(span["ts"], span["ts"] + span["dur"]) for span in spans]).reshape(-1, 2).T
+
+    def passed(times: Series) -> Series:
+        """The time that has passed at each edge since each of `times` before it, summed."""
+        ordered = np.sort(times)
+        before = np.searchsorted(ordered, edges)
+        return np.asarray(edges * before - np.concatenate([[0.0], np.cumsum(ordered)])[before])
+
+    return np.clip(np.diff(passed(begins) - passed(ends)) / np.diff(edges), 0, 1)
+
+
+def _batch_ms(spans: Sequence[Mapping[str, Any]], batches: int) -> dict[str, dict[str, float]]:
+    total: Counter[tuple[str, str]] = Counter()
+    for span in spans:
+        total[span["cat"], span["name"]] += span["dur"]
+    trainer = {name: total["trainer", name] / batches / 1000 for name in ("wait", "copy", "step")}
+    loaders = {name: total["loader", name] / batches / 1000 for name in _LOADER_WORK}
+    loaders["other"] = max(0.0, total["loader", "task"] / batches / 1000 - sum(loaders.values()))
+    return {"trainer": trainer, "loaders": loaders}
+
+
+def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
+    cost: dict[tuple[int, int], float] = defaultdict(float)
+    rows: dict[tuple[int, int], int] = {}
+    for span in spans:
+        args = span.get("args", {})
+        if span["name"] in ("read", "decode") and "sample" in args:
+            key = (args.get("task", 0), args["sample"])
+            cost[key] += span["dur"] / 1000 / args.get("rows", 1)
+            rows[key] = min(args.get("rows", 1), rows.get(key, args.get("rows", 1)))
+    worst: dict[int, float] = {}
+    for (_, sample), ms in sorted(cost.items(), key=lambda item: -item[1]):
+        worst.setdefault(sample, ms)
+        if len(worst) == most:
+            break
+    return {
+        "sample_ms": np.array(list(cost.values())),
+        "sample_counts": np.array([rows[key] for key in cost], np.float64),
+        "slowest": list(worst.items()),
+    }
+
+
+def _death(event: Mapping[str, Any], begin: float) -> Death:
+    args = event.get("args", {})
+    return Death((event["ts"] - begin) / 1e6, args.get("loader", -1), args.get("sample"))
+
+
+# ---- logs
+
+
+def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
+    """Iterations and losses of a run's log, by net ("train", "test 0"): JSON lines, CSV, or the lines of a training.
+
+    Raises ParameterError if it holds none.
+    """
+    text = path.read_text(errors="replace")
+    rows: Iterable[Mapping[str, Any]] = ()
+    if text.lstrip().startswith("{"):
+        rows = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    elif "loss" in text.partition("\n")[0].split(","):
+        rows = csv.DictReader(text.splitlines())
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.get("iteration") not in (None, "") and row.get("loss") not in (None, ""):
+            found[row.get("net") or "train"].append((float(row["iteration"]), float(row["loss"])))
+    if not found:
+        found["train"] = [(float(number), float(loss)) for number, loss in _LOG_LINE.findall(text)]
+    if not any(found.values()):
+        raise ParameterError(
+            f"{path} holds no losses: expected JSON lines or CSV with 'iteration' and 'loss', or a log"
+        )
+    return {net: (np.array(curve)[:, 0], np.array(curve)[:, 1]) for net, curve in found.items()}

@@ -1,0 +1,219 @@
+"""`blobfeed inspect --sheet`: a contact sheet of what the net sees, the same samples over several epochs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from rich.console import Console
+
+from ..readers.delivery.tops import Top, UnevenTop, make_tops
+from ..workers.base.checks import shown
+from ..workers.base.errors import ParameterError
+from ..workers.base.extras import is_installed, need
+from ..workers.base.hooks import Hooks
+from ..workers.base.parameters import check_parameters
+from ..workers.base.specs import AnyArray
+from ..workers.loading.indexed_worker import DecodedSource
+from ..workers.plan.make_plan import make_plan
+from ..workers.plan.plan import Plan
+from ..workers.plan.trial import made_batch
+from .recognise import source_of
+
+_SAMPLES = 8
+_EPOCHS = 6
+_TILE = 128
+"""Pixels of a tile's longer side: smaller pictures are magnified by a whole factor, larger ones reduced."""
+_GAP = 6
+_TEXT = 18
+_INK, _PAPER = (235, 235, 235), (32, 32, 32)
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the net sees: `pictures[epoch][sample]`, shape (channels, height, width), and what is written on each."""
+
+    pictures: list[list[AnyArray]]
+    captions: list[str]
+    is_bgr: bool
+
+
+def draw_sheet(
+    paths: Sequence[str],
+    tops: Sequence[str] | None,
+    parameters: str,
+    target: Path,
+    image_list: Path | None,
+    console: Console,
+) -> None:
+    """Write the sheet to `target`, and show it in the terminal if that can show pictures.
+
+    `paths`: data, or a net prototxt, whose own parameters and hooks count. Raises ParameterError, and what the plan
+    and the hooks raise.
+    """
+    need("cv2", "a contact sheet")
+    import cv2
+
+    with ExitStack() as stack:
+        if len(paths) == 1 and paths[0].endswith(".prototxt"):
+            plan, base_dir = stack.enter_context(closing(_PlanOfNet(Path(paths[0])))).plan
+            is_bgr = True
+        else:
+            found = source_of(paths, tops, image_list)
+            source = stack.enter_context(closing(found.open()))
+            given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **_parameters(parameters)}
+            base_dir, is_bgr = Path.cwd(), found.is_bgr
+            plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)
+        seen = look(plan, base_dir, is_bgr)
+    sheet = drawn(seen)
+    if not cv2.imwrite(str(target), sheet):
+        raise ParameterError(f"{target} cannot be written: expected the name of a .png file in a folder that exists")
+    console.print(f"{target}: {len(seen.captions)} samples (rows) in {len(seen.pictures)} epochs (columns)")
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        _show(target, console)
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ParameterError(f"--parameters is no mapping in YAML: {error}") from None
+    if not isinstance(given, dict):
+        raise ParameterError(
+            f"--parameters is {shown(given)}: expected a mapping, such as '{{transform: {{crop_size: 24}}}}'"
+        )
+    return given
+
+
+class _PlanOfNet:
+    """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN."""
+
+    def __init__(self, model: Path) -> None:
+        need("torch", f"{model}")
+        from ..layers.multi_process_input_layer import MultiProcessInputLayer
+        from ..trainer.prototxt import schema
+        from ..trainer.prototxt.phases import State
+        from ..trainer.solving.training import open_net
+
+        self._net = open_net(model, State(schema.Phase["TRAIN"]), "cpu")
+        layers = [getattr(layer, "user_layer", None) for layer in self._net.layers.values()]
+        ours = [layer for layer in layers if isinstance(layer, MultiProcessInputLayer)]
+        if not ours:
+            self.close()
+            raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")
+        self.plan = ours[0].plan, Path(ours[0].base_dir or Path.cwd())
+
+    def close(self) -> None:
+        self._net.close()
+
+
+def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
+    """Some samples of `plan` as they arrive in the net: after decode, crop, mirror, postprocess, mean and scale."""
+    decoded = plan.decoded.value
+    count = len(decoded.source) if isinstance(decoded, DecodedSource) else _SAMPLES
+    indices = np.unique(np.linspace(0, count - 1, min(_SAMPLES, count)).astype(np.int64))
+    made = make_tops(plan.specs, plan.parameters, base_dir)
+    pictured = next((top for top in made if _is_picture(top.largest_shape(1)[1:])), None)
+    if pictured is None:
+        shapes = ", ".join(f"{top.name} {top.largest_shape(1)[1:]}" for top in made)
+        raise ParameterError(f"none of the tops is a picture of one or three channels: {shapes}")
+    written = [top for top in made if top.largest_shape(1)[1:] in ((), (1,))]
+    epochs = [_delivered(plan, [pictured, *written], indices, epoch) for epoch in range(_EPOCHS)]
+    captions = [
+        f"#{index} "
+        + ", ".join(f"{top.name} {epochs[0][1 + number][row].item():g}" for number, top in enumerate(written))
+        for row, index in enumerate(indices.tolist())
+    ]
+    return Seen([list(arrays[0]) for arrays in epochs], captions, is_bgr)
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return (len(shape) == 3 and shape[0] in (1, 3)) or (len(shape) == 2 and min(shape) > 1)
+
+
+def _delivered(plan: Plan, tops: Sequence[Top], indices: NDArray[np.int64], epoch: int) -> list[list[AnyArray]]:
+    """For each top its arrays, one for each of `indices`: of one batch, or each alone if pictures differ in size."""
+    alone = any(isinstance(top, UnevenTop) for top in tops)
+    parts = [indices[row : row + 1] for row in range(len(indices))] if alone else [indices]
+    found: list[list[AnyArray]] = [[] for _ in tops]
+    for part in parts:
+        batch = made_batch(plan, part, epoch)
+        for arrays, top in zip(found, tops, strict=True):
+            out = np.empty(top.shape(batch), top.dtype)
+            top.put(batch, out)
+            arrays.extend(out)
+    return found
+
+
+def drawn(seen: Seen) -> Pixels:
+    """The sheet, shape (height, width, 3), BGR. Values other than uint8 are stretched, all pictures alike."""
+    import cv2
+
+    tiles = [[_tile(picture, seen.is_bgr, _TILE) for picture in row] for row in _stretched(seen.pictures)]
+    width, height = max(t.shape[1] for row in tiles for t in row), max(t.shape[0] for row in tiles for t in row)
+    step_x, step_y = max(width, 72) + _GAP, height + _TEXT + _GAP
+    sheet = np.full((_TEXT + step_y * len(seen.captions), _GAP + step_x * len(tiles), 3), _PAPER, np.uint8)
+    font = (cv2.FONT_HERSHEY_SIMPLEX, 0.4, _INK, 1, cv2.LINE_AA)
+    for epoch, row in enumerate(tiles):
+        x = _GAP + epoch * step_x
+        cv2.putText(sheet, f"epoch {epoch}", (x, _TEXT - 5), *font)
+        for number, tile in enumerate(row):
+            y = _TEXT + number * step_y + _TEXT
+            sheet[y : y + tile.shape[0], x : x + tile.shape[1]] = tile
+    for number, caption in enumerate(seen.captions):
+        cv2.putText(sheet, caption, (_GAP, _TEXT + number * step_y + _TEXT - 5), *font)
+    return sheet
+
+
+def _stretched(pictures: list[list[AnyArray]]) -> Iterator[list[Pixels]]:
+    if all(picture.dtype == np.uint8 for row in pictures for picture in row):
+        yield from pictures
+        return
+    low = min(float(np.nanmin(picture)) for row in pictures for picture in row)
+    high = max(float(np.nanmax(picture)) for row in pictures for picture in row)
+    factor = 255 / max(high - low, 1e-12)
+    for row in pictures:
+        yield [np.nan_to_num((picture.astype(np.float64) - low) * factor).astype(np.uint8) for picture in row]
+
+
+def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:
+    """`picture`, shape (channels, height, width), as a small PNG."""
+    import cv2
+
+    ((pixels,),) = _stretched([[picture]])
+    return bytes(cv2.imencode(".png", _tile(pixels, is_bgr, side))[1])
+
+
+def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
+    import cv2
+
+    planes = picture if picture.ndim == 3 else picture[np.newaxis]
+    image = np.ascontiguousarray(np.repeat(planes, 3, axis=0)[:3] if len(planes) == 1 else planes)
+    image = image.transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
+    side = max(image.shape[:2])
+    factor = longest // side if side <= longest else longest / side
+    size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))
+    how = cv2.INTER_NEAREST if side <= longest else cv2.INTER_AREA
+    return cast(Pixels, cv2.resize(np.ascontiguousarray(image), size, interpolation=how))
+
+
+def _show(path: Path, console: Console) -> None:
+    """In the terminal: as a picture if it has a protocol for that (kitty, sixel), else in half cells."""
+    if not os.get_terminal_size().columns:
+        return  # it does not say how large it is, and the library divides by that
+    if not is_installed("textual_image"):
+        console.print("pip install 'blobfeed[report]' shows it here, in the terminal")
+        return
+    from textual_image.renderable import Image
+
+    console.print(Image(path))
