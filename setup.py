@@ -33,6 +33,7 @@ EXTRAS = {
     "fast": ("numba>=0.59",),
     "keras": ("keras>=3.3",),
     "tensorflow": ("tensorflow>=2.16",),
+    "ray": ("ray>=2.10",),
 }
 
 # What `make test` needs: every extra (TensorFlow's smaller edition, for the CPU alone, if there is one) and the tools.

@@ -46,6 +46,24 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_limit: Positive
 
 
+class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Loaders that run as actors of a Ray cluster; `num_cpus` and `resources` are what each of them takes there.
+
+    `count: auto` follows the cluster: as many as it has room for, at most `limit`. `runtime_env` is Ray's.
+    """
+
+    count: Positive | Literal["auto"] = "auto"
+    limit: Positive = 64
+    address: str = "auto"
+    num_cpus: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    resources: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
+    runtime_env: dict[str, Any] = {}
+
+    @property
+    def most(self) -> int:
+        return self.limit if self.count == "auto" else self.count
+
+
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that one pipeline is told. Times are in seconds; None means: chosen at start."""
 
@@ -54,7 +72,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fields: tuple[str, ...] | None = None
     tops: tuple[str, ...] | None = None
     batch_size: Positive
-    num_loaders: Positive | Literal["auto"] = "auto"
+    num_loaders: NotNegative | Literal["auto"] = "auto"
+    remote_loaders: RemoteLoaders | None = None
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
@@ -95,6 +114,7 @@ class ReaderParameters(TypedDict, total=False):
     tops: str | Sequence[str] | None
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
+    remote_loaders: Mapping[str, Any] | None
     prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int
@@ -133,6 +153,11 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     if parameters.max_rows is not None and not parameters.concatenate:
         raise ParameterError(
             f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
+        )
+    if parameters.num_loaders == 0 and parameters.remote_loaders is None:
+        raise ParameterError(
+            f"{what}: parameter 'num_loaders' is 0: expected a whole number >= 1 or 'auto'; only with remote_loaders may "
+            "there be no local ones"
         )
     _check_tops(parameters.tops, what)
     _check_shard(parameters, what)

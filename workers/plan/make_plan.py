@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from ..base.errors import ParameterError, SourceError
+from ..base.extras import need
 from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
@@ -54,6 +55,7 @@ def make_plan(
 ) -> Plan:
     """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what hooks raise."""
     source = source or open_declared(parameters, hooks, base_dir)
+    _check_remote_loaders(parameters, source)
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 
@@ -73,6 +75,22 @@ def make_plan(
         )
         plan = _indexed_plan(plain, hooks, source, transform, base_dir)
         return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
+
+
+def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
+    """Raises ExtraMissing without Ray, ParameterError for what only this host's loaders can read."""
+    if parameters.remote_loaders is None:
+        return
+    need("ray", "remote_loaders")
+    if source.descriptors:
+        raise ParameterError(
+            f"remote_loaders: the source {source.kind!r} lies in this host's memory, where no other host can read it: "
+            "write it to a file that all hosts can read, or use local loaders"
+        )
+    if parameters.cache is not None:
+        raise ParameterError(
+            "remote_loaders: parameter 'cache' is given, and a cache belongs to one host: leave one of the two out"
+        )
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
@@ -247,7 +265,8 @@ def _stream_plan(
     if not parameters.in_order:
         raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
     loaders = parameters.num_loaders
-    shards = source.shards or (usable_cores() if loaders == "auto" else loaders)
+    remote = parameters.remote_loaders
+    shards = source.shards or (usable_cores() if loaders == "auto" else loaders) + (remote.most if remote else 0)
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
     rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)

@@ -22,7 +22,7 @@ from ..transport.messages import (
     Resent,
     ToTrainer,
 )
-from .ledger import Ledger, Task, TaskSize
+from .ledger import REMOTE_TASK_S, TASK_S, Ledger, Task, TaskSize
 from .loader_pool import Death
 
 _ALL_ROWS = 1 << 40
@@ -50,7 +50,8 @@ class Assembly:
             affinity=self._schedule.affinity,
             can_be_cut=self._schedule.can_be_cut,
         )
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows)
+        task_s = TASK_S if plan.parameters.remote_loaders is None else REMOTE_TASK_S
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, task_s)
         self._orders: dict[int, int] = {}
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}

@@ -18,11 +18,18 @@ from dataclasses import dataclass, field
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
 
+MAX_ASSIGNED_REMOTE = 4
+"""A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
+
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
-_TASK_S = 0.010
+TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
+
+REMOTE_TASK_S = 0.100
+"""With remote loaders: what a task makes is an object of the cluster, and one of these costs 5 to 10 ms of processor
+time on its way from node to node."""
 
 _MEMORY = 0.7
 """Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
@@ -82,6 +89,7 @@ class _Group:
 class _Loader:
     """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
 
+    remote: bool = False
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
@@ -90,7 +98,8 @@ class _Loader:
 
     @property
     def may_get_more(self) -> bool:
-        return not self.dismissed and len(self.tasks) < MAX_ASSIGNED
+        most = MAX_ASSIGNED_REMOTE if self.remote else MAX_ASSIGNED
+        return not self.dismissed and len(self.tasks) < most
 
 
 class Ledger:
@@ -196,16 +205,16 @@ class Ledger:
 
     # ---- loaders and tasks
 
-    def add_loader(self, loader: int) -> None:
-        self._loaders[loader] = _Loader()
+    def add_loader(self, loader: int, *, remote: bool = False) -> None:
+        self._loaders[loader] = _Loader(remote)
 
     @property
     def loaders(self) -> list[int]:
         return list(self._loaders)
 
     def dismiss_one(self) -> None:
-        """Give no more tasks to the loader that has the fewest."""
-        working = [line for line in self._loaders.values() if not line.dismissed]
+        """Give no more tasks to the loader of this host that has the fewest."""
+        working = [line for line in self._loaders.values() if not line.dismissed and not line.remote]
         if working:
             least = min(working, key=lambda line: len(line.tasks))
             least.dismissed = True
@@ -345,14 +354,15 @@ class Ledger:
 
 
 class TaskSize:
-    """Rows in a task, at most those of a slot, following the measured time per row.
+    """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
 
     A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
     a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
     together. This changes no byte: rows are made where they belong, whoever makes them.
     """
 
-    def __init__(self, seconds_per_row: float, slot_rows: int) -> None:
+    def __init__(self, seconds_per_row: float, slot_rows: int, task_s: float = TASK_S) -> None:
+        self._task_s = task_s
         self._seconds_per_row = seconds_per_row
         self._slot_rows = slot_rows
 
@@ -363,4 +373,4 @@ class TaskSize:
 
     @property
     def rows(self) -> int:
-        return max(1, min(self._slot_rows, int(_TASK_S / max(1e-9, self._seconds_per_row))))
+        return max(1, min(self._slot_rows, int(self._task_s / max(1e-9, self._seconds_per_row))))

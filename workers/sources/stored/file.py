@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -54,6 +55,9 @@ class FileStamp:
     device: int = field(repr=False)
     inode: int = field(repr=False)
 
+    def __reduce__(self) -> tuple[Callable[..., FileStamp], tuple[object, ...]]:
+        return _unpickled, (self.path, self.size, self.mtime_ns, self.ctime_ns, self.device, self.inode)
+
     @classmethod
     def of(cls, path: str) -> FileStamp:
         now = Path(path).stat()
@@ -76,6 +80,34 @@ class FileStamp:
                 f"{self.path}: it was changed since it was examined ({self.size} bytes then, {now.st_size} now); "
                 "start the training again, on files that nobody writes to, renames or removes"
             )
+
+
+_on_another_host = False
+
+
+def expect_files_of_another_host() -> None:
+    """This process runs on a host other than that which examined the files: for it they are the same ones, or copies.
+
+    Devices and inodes have other numbers there, so from the first look on they count as this host has them.
+    """
+    global _on_another_host  # noqa: PLW0603 - a process is on one host
+    _on_another_host = True
+
+
+def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
+    stamp = FileStamp(path, size, mtime_ns, ctime_ns, device, inode)
+    if not _on_another_host:
+        return stamp
+    try:
+        here = FileStamp.of(path)
+    except OSError as error:
+        raise SourceError(f"{path}: the trainer's host has this file, and this one: {error.strerror}") from error
+    if (here.size, here.mtime_ns) != (size, mtime_ns):
+        raise SourceError(
+            f"{path}: another file than the trainer's host has: {here.size} bytes, written at {here.mtime_ns} ns, there "
+            f"{size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
+        )
+    return here
 
 
 class RawFile:
