@@ -23,6 +23,7 @@ ROOMS = (
     "readers.delivery",
     "workers",
     "workers.pipeline",
+    "workers.remote",
     "workers.processes",
     "workers.plan",
     "workers.loading",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 _MEMORY = 160 << 20
 """Bytes of each node's object store."""
 
 
 class RayCluster:
-    """A head without processors, as on a trainer's host, and `nodes` nodes with `cpus` each."""
+    """A head, and `nodes` nodes with `cpus` each."""
 
     def __init__(self, nodes: int = 1, cpus: int = 2, head_cpus: int = 0) -> None:
         self._folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets' paths have to be short
@@ -37,6 +39,8 @@ class RayCluster:
             text=True,
         )
         self.address: str = self._ask("address")
+        self.raylets: list[int] = []
+        """Process ids, without the head's."""
         for _ in range(nodes):
             self.add_node(cpus)
 
@@ -56,21 +60,17 @@ class RayCluster:
     def add_node(self, cpus: int = 2, resource: str = "") -> int:
         """Another raylet; returns its process id. `resource`: what it has one of for each processor."""
         pid: int = self._ask("add", cpus, resource)
+        self.raylets.append(pid)
         return pid
 
     def living_actors(self) -> int:
         living: int = self._ask("actors")
         return living
 
-    def object_bytes(self) -> int:
-        """What lies in the object stores of all nodes."""
-        used: int = self._ask("objects")
-        return used
-
-    def processes(self, name: str) -> list[int]:
-        """The processes of the cluster whose command line contains `name`."""
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        return [child.pid for child in children if name in _command(child)]
+    def family(self) -> list[int]:
+        """All its processes, actors among them."""
+        process = psutil.Process(self._process.pid)
+        return [process.pid, *(child.pid for child in process.children(recursive=True))]
 
     def close(self) -> None:
         """End it, and remove its files."""
@@ -83,6 +83,29 @@ class RayCluster:
                 continue
         psutil.wait_procs(family, timeout=10)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def bridges(trainer: int) -> list[int]:
+    """The bridges of the trainer with that process id."""
+    family = psutil.Process(trainer).children(recursive=True)
+    return [child.pid for child in family if "workers.remote.bridge" in _command(child)]
+
+
+def kill_an_actor(_cluster: RayCluster, pipeline: Pipeline, which: int = 0) -> None:
+    pids = [state.pid for state in pipeline.activities() if state.pid]
+    if pids:
+        os.kill(pids[which % len(pids)], signal.SIGKILL)
+
+
+def kill_a_raylet(cluster: RayCluster, _pipeline: Pipeline, which: int = 0) -> None:
+    """One that is not the head's; another node takes its place."""
+    os.kill(cluster.raylets.pop(which % len(cluster.raylets)), signal.SIGKILL)
+    cluster.add_node()
+
+
+def kill_the_bridge(_cluster: RayCluster, _pipeline: Pipeline, _which: int = 0) -> None:
+    for pid in bridges(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _command(process: psutil.Process) -> str:

@@ -88,7 +88,9 @@ class Job:
 
     @classmethod
     def of(cls, task: ToLoader, drawn: SharedFile | None, slot: Memory) -> Job:
-        indices = [] if drawn is None else [(run.offset, drawn.read(run.offset, run.count, np.int64)) for run in task.drawn]
+        indices = (
+            [] if drawn is None else [(run.offset, drawn.read(run.offset, run.count, np.int64)) for run in task.drawn]
+        )
         return cls(_ENCODER.encode(task), indices, slot if isinstance(task, Postprocess) else None)
 
 

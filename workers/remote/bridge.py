@@ -66,6 +66,7 @@ from .actor import Job, Made, Place, Refusal, RemoteLoader, ranges_of
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
 
+_CONNECT_S = 10.0
 _SLOW_PLACING_S = 10.0
 _MOST_CAREFUL = 256
 _FRAME_BYTES = 1 << 16
@@ -153,8 +154,15 @@ class _Bridge:
                 self._take_tasks(remote)
 
     def _join(self) -> None:
+        address = self._wanted.address
+        if address != "auto":
+            # Ray would try for half a minute and then end the process.
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"expected auto or host:port, got {address!r}")
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
         self._ray.init(
-            address=self._wanted.address,
+            address=address,
             runtime_env=self._wanted.runtime_env or None,
             logging_level=logging.WARNING,
             log_to_driver=True,
@@ -273,7 +281,11 @@ class _Bridge:
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             job = Job.of(task, self._drawn, self._slot(task))
-            self._call(remote, remote.actor.work.remote(job), lambda remote, made, task=task: self._note_made(remote, task, made))
+            self._call(
+                remote,
+                remote.actor.work.remote(job),
+                lambda remote, made, task=task: self._note_made(remote, task, made),
+            )
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
     def _may_send(self, remote: _Remote) -> bool:
