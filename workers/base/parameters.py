@@ -156,8 +156,8 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         )
     if parameters.num_loaders == 0 and parameters.remote_loaders is None:
         raise ParameterError(
-            f"{what}: parameter 'num_loaders' is 0: expected a whole number >= 1 or 'auto'; only with remote_loaders may "
-            "there be no local ones"
+            f"{what}: parameter 'num_loaders' is 0: expected a whole number >= 1 or 'auto'; only with remote_loaders "
+            "can a pipeline do without local ones"
         )
     _check_tops(parameters.tops, what)
     _check_shard(parameters, what)

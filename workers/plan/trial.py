@@ -68,10 +68,8 @@ def make_one_sample(plan: Plan) -> None:
 
     With `on_error: replace` one bad sample proves nothing: then one of three has to be good.
     """
-    if isinstance(plan, IndexedPlan):
-        candidates = plan.order.indices(plan.batches.start, 1).tolist()
-    else:
-        candidates = [0]
+    first = plan.order.indices(plan.batches.start, 1).tolist() if isinstance(plan, IndexedPlan) else [0]
+    candidates: list[int] = first
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     if plan.parameters.on_error == "replace" and isinstance(decoded, DecodedSource):
         candidates += [len(decoded.source) // 2, len(decoded.source) - 1]

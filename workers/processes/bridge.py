@@ -1,8 +1,8 @@
 """The bridge as the assembler sees it: the home of remote loaders.
 
 The bridge is a process of its own (remote/bridge.py), since Ray brings threads, and since it may end when a cluster
-does. It speaks the loaders' protocol for each actor. If it dies, all its loaders have died; another one is started after
-a growing pause, for as long as the run lasts: a cluster may come back, and the loaders of this host go on meanwhile.
+does. It speaks the loaders' protocol for each actor. If it dies, all its loaders have died. Another one is started
+after a growing pause, for as long as the run lasts: a cluster may come back; this host's loaders go on meanwhile.
 
     assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
     bridge → assembler    Room, LoaderPlaced, LoaderEnded, JoinFailed

@@ -21,6 +21,9 @@ MAX_ASSIGNED = 2
 MAX_ASSIGNED_REMOTE = 4
 """A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
 
+_REST = 20
+"""A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
+
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
@@ -95,11 +98,31 @@ class _Loader:
     since: float = 0.0
     """When it began its oldest task."""
     dismissed: bool = False
+    seconds_per_row: float = 0.0
+    """A moving mean; 0 until it has done a task."""
+    slowness: int = 1
+    """How many times longer than the fastest one it takes for a row; always 1 for a loader of this host."""
+    rests_until: float = 0.0
+    """If it is far slower than the others: when it is tried again."""
 
     @property
     def may_get_more(self) -> bool:
-        most = MAX_ASSIGNED_REMOTE if self.remote else MAX_ASSIGNED
+        most = MAX_ASSIGNED
+        if self.remote:  # of whose speed nothing is known before its first task is done
+            most = max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
         return not self.dismissed and len(self.tasks) < most
+
+    def observe(self, task: Task, now: float) -> None:
+        seconds = now - self.since
+        self.rests_until = now + _REST * seconds
+        if task.rows:
+            before = self.seconds_per_row or seconds / task.rows
+            self.seconds_per_row = _MEMORY * before + (1 - _MEMORY) * seconds / task.rows
+
+    @property
+    def load(self) -> int:
+        """What has the fewest tasks, or would have done one more the soonest, comes first."""
+        return (len(self.tasks) + 1) * self.slowness
 
 
 class Ledger:
@@ -230,7 +253,8 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
-        while (found := self._next_assignment()) is not None:
+        self._compare_speeds()
+        while (found := self._next_assignment(now)) is not None:
             loader, task = found
             line = self._loaders[loader]
             if not line.tasks:
@@ -238,8 +262,26 @@ class Ledger:
             line.tasks.append(task)
             yield found
 
-    def _next_assignment(self) -> tuple[int, Task] | None:
-        free = [(len(line.tasks), loader) for loader, line in self._loaders.items() if line.may_get_more]
+    def _compare_speeds(self) -> None:
+        """A slow node, busy with other people's work perhaps, gets fewer tasks: a batch waits for its last one."""
+        remote = [line for line in self._loaders.values() if line.remote and line.seconds_per_row]
+        fastest = min((line.seconds_per_row for line in remote), default=0.0)
+        for line in remote:
+            line.slowness = max(1, round(line.seconds_per_row / max(1e-9, fastest)))
+
+    def _rests(self, line: _Loader, now: float) -> bool:
+        """Whether the others would have done all that there is to do before `line` had done one task."""
+        if line.slowness == 1 or line.waiting or now >= line.rests_until:
+            return False
+        open_tasks = len(self._queue) + sum(len(each.tasks) for each in self._loaders.values())
+        return line.slowness * sum(1 / each.slowness for each in self._loaders.values()) > open_tasks
+
+    def _next_assignment(self, now: float) -> tuple[int, Task] | None:
+        free = [
+            (line.load, loader)
+            for loader, line in self._loaders.items()
+            if line.may_get_more and not self._rests(line, now)
+        ]
         if not free:
             return None
         # What one loader shall get waits for it alone: else it would be looked at again and again while that is busy.
@@ -270,6 +312,7 @@ class Ledger:
         if line is None or task is None:
             return None
         line.tasks.remove(task)
+        line.observe(task, now)
         line.since = now
         self._tick_off(task)
         return task

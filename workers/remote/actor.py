@@ -4,7 +4,7 @@
     2. begins: unpacks the plan, makes one sample on trial, since this node may lack the files or a library
     3. works: makes the rows of one task in a slot of its own, and gives their bytes back
 
-It is a Ray actor, owned by the bridge and ended with it. Its class is an ordinary one: ray is imported where it is asked for.
+It is a Ray actor, owned by the bridge and ended with it.
 """
 
 from __future__ import annotations

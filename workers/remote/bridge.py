@@ -1,11 +1,11 @@
-"""`python -m blobfeed.workers.remote.bridge CONFIG LINK PARENT`: between the assembler and the loaders of a Ray cluster.
+"""`python -m blobfeed.workers.remote.bridge CONFIG LINK PARENT`: between the assembler and a Ray cluster's loaders.
 
-     assembler                        bridge                              actor N, on some node
-        │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─────► │   1. the cluster places it; it makes a
-        │ ◄── LoaderPlaced, Ready ───── │ ◄─── where it is, or why not ─────── │      sample on trial
-        │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────────► │   2. several at a time are under way
-        │ ◄── Done(N, task) ─────────── │ ◄─── its rows, as a Ray object ───── │   3. the rows are copied into their slot
-        │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone     │
+     assembler                        bridge                          actor N, on some node
+        │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
+        │ ◄── LoaderPlaced, Ready ───── │ ◄─── where it is, or why not ─── │      a sample on trial
+        │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
+        │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
+        │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
 
 For each actor it binds the same link `tasks-N` and sends the same reports as a loader of this host would. Only this
 process writes an actor's rows into slots: once it has said that a loader has ended, what that one may still send is
@@ -113,8 +113,8 @@ class _Bridge:
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
         self._careful: deque[int] = deque(maxlen=_MOST_CAREFUL)
-        """Groups during which an actor died that had several tasks: nobody can say which one it died of. Their tasks are
-        given one at a time, so that the next death says it."""
+        """Groups during which an actor died that had several tasks: nobody can say which one it died of. Their tasks
+        are given one at a time, so that the next death says it."""
         self._arrived: queue.SimpleQueue[tuple[int, Callable[[_Remote, Any], None], Future[Any]]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._next_look = 0.0

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 import pytest
 from blobfeed.workers.base import extras
-from blobfeed.workers.base.errors import EndOfData, ExtraMissing, LoaderDied, ParameterError, SampleError
+from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
@@ -104,6 +104,11 @@ def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(fil
     assert compare(expected, record).is_none
 
 
+def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
+    while True:
+        pipeline.release(pipeline.take())
+
+
 KILLED = """
 from tests.faults.works import WORKS
 from pathlib import Path
@@ -149,26 +154,26 @@ def test_what_a_node_cannot_read_is_told_at_once_with_the_node(files: Path, clus
 @pytest.mark.slow
 def test_an_exception_comes_back_as_itself(cluster: RayCluster) -> None:
     trap = Trap(Fault.EXCEPTION, Place.DECODE, frozenset({11}))
-    with trapped_pipeline(trap, num_loaders=0, remote_loaders=RemoteLoaders(**remote(cluster))) as pipeline:
-        with pytest.raises(SampleError, match="sample 11 ") as caught:
-            while True:
-                pipeline.release(pipeline.take())
+    given = RemoteLoaders(**remote(cluster))
+    with trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None) as pipeline:
+        with pytest.raises(SampleError, match=r"sample 11 ") as caught:
+            deliver_until_the_end(pipeline)
         assert isinstance(caught.value.__cause__, Harm)
 
 
 @pytest.mark.slow
 def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
     trap = Trap(Fault.SEGMENTATION_FAULT, Place.DECODE, frozenset({11}))
-    with trapped_pipeline(trap, num_loaders=0, remote_loaders=RemoteLoaders(**remote(cluster))) as pipeline:
-        with pytest.raises(SampleError, match="sample 11 .*loaders died on it"):
-            while True:
-                pipeline.release(pipeline.take())
+    given = RemoteLoaders(**remote(cluster))
+    pipeline = trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None)
+    with pipeline, pytest.raises(SampleError, match=r"sample 11 .*loaders died on it"):
+        deliver_until_the_end(pipeline)
 
 
 def test_a_cluster_that_is_not_there_is_named(files: Path) -> None:
-    with DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"}) as pipeline:
-        with pytest.raises(LoaderDied, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-            pipeline.take()
+    pipeline = DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
+    with pipeline, pytest.raises(LoaderDied, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
+        pipeline.take()
 
 
 def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,8 @@ def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, 
         raise SourceError(f"{path}: the trainer's host has this file, and this one: {error.strerror}") from error
     if (here.size, here.mtime_ns) != (size, mtime_ns):
         raise SourceError(
-            f"{path}: another file than the trainer's host has: {here.size} bytes, written at {here.mtime_ns} ns, there "
-            f"{size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
+            f"{path}: another file than the trainer's host has: {here.size} bytes, written at {here.mtime_ns} ns, "
+            f"there {size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
         )
     return here
 
