@@ -1,4 +1,4 @@
-"""Paths as users write them."""
+"""Paths as users write them, and as another host has them."""
 
 from __future__ import annotations
 
@@ -9,3 +9,38 @@ from pathlib import Path
 def in_folder(folder: Path, path: str | Path) -> Path:
     """`path`, a relative one taken from `folder`, `~` and `~user` being home directories."""
     return folder / os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises for a user that is not there
+
+
+class AnotherHost:
+    """What a process that is not on the trainer's host has to know of the trainer's files.
+
+    `shipped`: a folder of the trainer's host that was brought here as `copy`; all other paths are the same there and
+    here.
+    """
+
+    def __init__(self, shipped: str = "", copy: str = "") -> None:
+        self._shipped = shipped.rstrip("/") + "/"
+        self._copy = copy.rstrip("/") + "/"
+
+    def path(self, there: str) -> str:
+        """Where a file of the trainer's host is here."""
+        if not self.was_shipped(there):
+            return there
+        return self._copy + (there.rstrip("/") + "/")[len(self._shipped) :].rstrip("/")
+
+    def was_shipped(self, there: str) -> bool:
+        return len(self._shipped) > 1 and (there + "/").startswith(self._shipped)
+
+
+_another_host: AnotherHost | None = None
+
+
+def be_another_host(known: AnotherHost) -> None:
+    """From now on sources that are unpickled in this process look for their files as `known` says."""
+    global _another_host  # noqa: PLW0603 - a process is on one host
+    _another_host = known
+
+
+def another_host() -> AnotherHost | None:
+    """None on the trainer's own host."""
+    return _another_host

@@ -102,6 +102,7 @@ class _Loader:
     """A moving mean; 0 until it has done a task."""
     slowness: int = 1
     """How many times longer than the fastest one it takes for a row; always 1 for a loader of this host."""
+    rests: bool = False
     rests_until: float = 0.0
     """If it is far slower than the others: when it is tried again."""
 
@@ -110,7 +111,8 @@ class _Loader:
         most = MAX_ASSIGNED
         if self.remote:  # of whose speed nothing is known before its first task is done
             most = max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
-        return not self.dismissed and len(self.tasks) < most
+        rests = self.rests and not self.waiting
+        return not self.dismissed and not rests and len(self.tasks) < most
 
     def observe(self, task: Task, now: float) -> None:
         seconds = now - self.since
@@ -253,8 +255,8 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
-        self._compare_speeds()
-        while (found := self._next_assignment(now)) is not None:
+        self._compare_speeds(now)
+        while (found := self._next_assignment()) is not None:
             loader, task = found
             line = self._loaders[loader]
             if not line.tasks:
@@ -262,26 +264,24 @@ class Ledger:
             line.tasks.append(task)
             yield found
 
-    def _compare_speeds(self) -> None:
-        """A slow node, busy with other people's work perhaps, gets fewer tasks: a batch waits for its last one."""
-        remote = [line for line in self._loaders.values() if line.remote and line.seconds_per_row]
-        fastest = min((line.seconds_per_row for line in remote), default=0.0)
-        for line in remote:
+    def _compare_speeds(self, now: float) -> None:
+        """A slow node, busy with other people's work perhaps, gets fewer tasks: a batch waits for its last one.
+
+        It gets none for a while if the others would have done all that there is to do before it had done one.
+        """
+        known = [line for line in self._loaders.values() if line.remote and line.seconds_per_row]
+        fastest = min((line.seconds_per_row for line in known), default=0.0)
+        for line in known:
             line.slowness = max(1, round(line.seconds_per_row / max(1e-9, fastest)))
+        for line in known:
+            line.rests = line.slowness > 1 and now < line.rests_until and self._others_are_done_before(line)
 
-    def _rests(self, line: _Loader, now: float) -> bool:
-        """Whether the others would have done all that there is to do before `line` had done one task."""
-        if line.slowness == 1 or line.waiting or now >= line.rests_until:
-            return False
-        open_tasks = len(self._queue) + sum(len(each.tasks) for each in self._loaders.values())
-        return line.slowness * sum(1 / each.slowness for each in self._loaders.values()) > open_tasks
+    def _others_are_done_before(self, slow: _Loader) -> bool:
+        open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
+        return slow.slowness * sum(1 / line.slowness for line in self._loaders.values()) > open_tasks
 
-    def _next_assignment(self, now: float) -> tuple[int, Task] | None:
-        free = [
-            (line.load, loader)
-            for loader, line in self._loaders.items()
-            if line.may_get_more and not self._rests(line, now)
-        ]
+    def _next_assignment(self) -> tuple[int, Task] | None:
+        free = [(line.load, loader) for loader, line in self._loaders.items() if line.may_get_more]
         if not free:
             return None
         # What one loader shall get waits for it alone: else it would be looked at again and again while that is busy.

@@ -18,17 +18,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.paths import AnotherHost, be_another_host
 from ..base.specs import IndexArray
 from ..loading.worker import Worker
 from ..plan.plan import Plan
 from ..plan.trial import make_one_sample
 from ..processes.loader import settle
-from ..sources.stored.file import expect_files_of_another_host
 from ..transport.error_channel import Levels, describe, log_to_trainer, send_exception, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
 from ..transport.ring import SlotLayout
@@ -103,15 +104,15 @@ class RemoteLoader:
 
         return Place(socket.gethostname(), os.getpid()), ray.get_runtime_context().get_node_id()
 
-    def begin(self, plan: bytes, sys_path: Sequence[str], levels: Levels) -> Refusal | None:
-        """Get ready; `plan` is pickled."""
+    def begin(self, plan: bytes, shipped: str, sys_path: Sequence[str], levels: Levels) -> Refusal | None:
+        """Get ready; `plan` is pickled. `shipped`: the trainer's folder that was brought here as working directory."""
         self._theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._frames = ours
         log_to_trainer(self._theirs, levels)
         # What the trainer finds beside its script is found here, if this node has the same folders.
         sys.path += [entry for entry in sys_path if entry not in sys.path]
+        be_another_host(AnotherHost(shipped, str(Path.cwd())))
         try:
-            expect_files_of_another_host()
             self._open(pickle.loads(plan))
         except Exception as error:
             return Refusal(summary_of(error), send_exception(self._theirs, error), describe(error), self._told())

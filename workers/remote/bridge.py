@@ -255,7 +255,10 @@ class _Bridge:
         remote.status.begin(remote.number, remote.place.pid)
         _log.info("%s", remote)
         self._tell(LoaderPlaced(remote.number))
-        begun = remote.actor.begin.remote(self._shared_plan, self._config.sys_path, self._config.log_levels)
+        shipped = self._wanted.runtime_env.get("working_dir", "")
+        folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
+        config = self._config
+        begun = remote.actor.begin.remote(self._shared_plan, folder, config.sys_path, config.log_levels)
         self._call(remote, begun, self._note_begun)
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ...base.paths import another_host
 from ...base.specs import IndexArray
 from .runs import merge_ranges, stretches
 
@@ -82,32 +83,25 @@ class FileStamp:
             )
 
 
-_on_another_host = False
-
-
-def expect_files_of_another_host() -> None:
-    """This process runs on a host other than that which examined the files: for it they are the same ones, or copies.
-
-    Devices and inodes have other numbers there, so from the first look on they count as this host has them.
-    """
-    global _on_another_host  # noqa: PLW0603 - a process is on one host
-    _on_another_host = True
-
-
 def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
-    stamp = FileStamp(path, size, mtime_ns, ctime_ns, device, inode)
-    if not _on_another_host:
-        return stamp
+    """On the trainer's host the same stamp.
+
+    Elsewhere devices and inodes have other numbers: there the file counts as it is found, if it is the same or a copy.
+    """
+    if (host := another_host()) is None:
+        return FileStamp(path, size, mtime_ns, ctime_ns, device, inode)
+    here = host.path(path)
     try:
-        here = FileStamp.of(path)
+        found = FileStamp.of(here)
     except OSError as error:
-        raise SourceError(f"{path}: the trainer's host has this file, and this one: {error.strerror}") from error
-    if (here.size, here.mtime_ns) != (size, mtime_ns):
+        raise SourceError(f"{here}: the trainer's host has this file, and this one: {error.strerror}") from error
+    # What was shipped has lost its times on the way.
+    if found.size != size or (found.mtime_ns != mtime_ns and not host.was_shipped(path)):
         raise SourceError(
-            f"{path}: another file than the trainer's host has: {here.size} bytes, written at {here.mtime_ns} ns, "
+            f"{here}: another file than the trainer's host has: {found.size} bytes, written at {found.mtime_ns} ns, "
             f"there {size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
         )
-    return here
+    return found
 
 
 class RawFile:
