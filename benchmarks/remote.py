@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ class PlainLoop:
     """
 
     def __init__(self, address: str, nbytes: int) -> None:
-        command = [sys.executable, "-P", "-m", __name__, "--plain", address, str(nbytes)]
+        command = [sys.executable, "-P", "-m", "benchmarks.remote", "--plain", address, str(nbytes)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, seconds: float) -> float:
@@ -109,8 +110,9 @@ def plain(address: str, nbytes: int) -> None:
         def give(self) -> Any:
             return [self.rows]
 
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    givers = [ray.remote(Giver).options(num_cpus=0.01, scheduling_strategy="SPREAD").remote() for _ in range(2)]
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    actor: Any = ray.remote(Giver)
+    givers = [actor.options(num_cpus=0.01, scheduling_strategy="SPREAD").remote() for _ in range(2)]
     out = np.empty(nbytes, np.uint8)
     waiting = [givers[number % 2].give.remote() for number in range(_IN_FLIGHT)]
     for line in sys.stdin:

@@ -5,6 +5,7 @@ Without RAY_ADDRESS it starts a cluster of two nodes on this machine, and ends i
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 DIGITS = Path(__file__).resolve().parent.parent / "digits"
 EPOCHS = int(os.environ.get("EPOCHS", "10"))
-NODE = {"num_cpus": 2, "object_store_memory": 200 << 20}
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 200 << 20}
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def two_nodes() -> Iterator[str]:
         from ray.cluster_utils import Cluster
 
         trainers = {**NODE, "resources": {"trainer": 2}, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=trainers)
+        cluster: Any = Cluster(initialize_head=True, head_node_args=trainers)
         cluster.add_node(**NODE, resources={"loader": 2})
         try:
             yield cluster.address
@@ -48,7 +49,7 @@ def train(settings: dict[str, Any]) -> None:
     def digits(name: str, **how: Any) -> BatchReader:
         # One loader beside each worker, and one on whatever node has the resource.
         remote = {"address": settings["address"], "count": 1, "resources": {"loader": 1}}
-        given = {"batch_size": 32, "epochs": 1, "last_batch": "partial", "transform": {"scale": 1 / 16}}
+        given: dict[str, Any] = {"batch_size": 32, "epochs": 1, "last_batch": "partial", "transform": {"scale": 1 / 16}}
         source = {"hdf5": {"path": settings["digits"] + f"/digits_{name}.h5"}}
         return BatchReader(source, device="cpu", num_loaders=1, remote_loaders=remote, **given, **how)
 
@@ -84,7 +85,7 @@ def main() -> None:
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        ray.init(address=address, log_to_driver=True, logging_level="WARNING")
+        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
         stack.callback(ray.shutdown)
         result = Path(folder, "result.txt")
         settings = {"address": address, "digits": str(DIGITS), "epochs": EPOCHS, "result": str(result)}

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 _MEMORY = 160 << 20
@@ -118,10 +118,10 @@ def _command(process: psutil.Process) -> str:
 def _main() -> None:
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": int(sys.argv[1]), "include_dashboard": False, "object_store_memory": _MEMORY}
+    head: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "include_dashboard": False, "object_store_memory": _MEMORY}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # ray prints
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     for line in sys.stdin:
         match line.split():
             case ["address"]:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class _Bridge:
     def __init__(self, config: Config, link: socket.socket) -> None:
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         self._config = config
         self._plan = config.plan
         remote = config.plan.parameters.remote_loaders
@@ -284,11 +285,7 @@ class _Bridge:
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             job = Job.of(task, self._drawn, self._slot(task))
-            self._call(
-                remote,
-                remote.actor.work.remote(job),
-                lambda remote, made, task=task: self._note_made(remote, task, made),
-            )
+            self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
     def _may_send(self, remote: _Remote) -> bool:
@@ -299,7 +296,7 @@ class _Bridge:
         size = self._plan.layout.slot_bytes
         return self._ring.memory[task.slot * size : (task.slot + 1) * size]
 
-    def _note_made(self, remote: _Remote, task: ToLoader, made: Made) -> None:
+    def _note_made(self, task: ToLoader, remote: _Remote, made: Made) -> None:
         slot = self._slot(task)
         for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
             slot[where] = rows

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import psutil
 import pytest
 from blobfeed.workers.base import extras
 from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
@@ -76,10 +75,11 @@ def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
 
 def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(files: Path, cluster: RayCluster) -> None:
     DECODED.open(files).close()
-    records = []
-    for given in ({"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}):
+    records: list[list[tuple[bytes, list[int]]]] = []
+    cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
+    for given in cases:
         path = str(files / "None.h5")
-        how = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": grow, "pad": {}}
+        how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": grow, "pad": {}}
         with BatchReader({"hdf5": {"path": path}}, max_shapes={"data": (3, 48, 48)}, **how, **given) as reader:
             records.append(
                 [(batch["data"].tobytes(), batch.indices.tolist()) for _ in range(EPOCHS) for batch in reader]
@@ -194,4 +194,3 @@ def test_no_local_loader_needs_remote_ones() -> None:
 
 def test_the_trainer_does_not_import_ray() -> None:
     assert "ray" not in sys.modules
-    assert not any("ray/_raylet" in entry.path for entry in psutil.Process().memory_maps())
