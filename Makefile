@@ -43,7 +43,7 @@ faults: $(VENV)/package $(VENV)/test-dependencies
 
 bench: $(VENV)/package $(VENV)/test-dependencies
 	-$(BIN)/python -m benchmarks --make-peers
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --output docs/benchmark_figures.md --chart docs/benchmarks.svg
 
 lint: $(VENV)/test-dependencies
 	$(BIN)/ruff format --check .

@@ -10,10 +10,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from . import cold, growth, scaling
+from .chart import chart
 from .entrants import ENTRANTS, Entrant
 from .harness import QUICK, Plan, Results, make_peers, run_all
 from .report import details, machine, summary
 from .works import WORKS, Work
+
+_ABOUT = (
+    "[benchmarks.md](benchmarks.md) says how it is measured, and why some targets are missed. In the first table bold "
+    "marks the best loader of each row."
+)
 
 _STUDIES = {"scaling": scaling.study, "cold": cold.study, "growth": growth.study}
 
@@ -27,6 +33,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often each entrant runs on each work")
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
+    parser.add_argument("--chart", type=Path, help="write the table as a picture to this file, an SVG")
     parser.add_argument("--json", type=Path, help="write every round's figures to this file")
     parser.add_argument("--make-peers", action="store_true", help="install the peers, and end")
     return parser.parse_args(given)
@@ -78,7 +85,9 @@ def main(given: Sequence[str] | None = None) -> None:
     text = "\n\n".join(parts) + "\n"
     print(text)
     if arguments.output:
-        arguments.output.write_text(text)
+        arguments.output.write_text(f"# Figures of a whole run\n\nMade by `python -m benchmarks`. {_ABOUT}\n\n{text}")
+    if arguments.chart:
+        arguments.chart.write_text(chart(works, results))
     if arguments.json:
         arguments.json.write_text(_as_json(results))
 

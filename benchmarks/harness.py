@@ -68,8 +68,11 @@ def make_peers() -> None:
     """Install the peers into an environment of their own, so that no version of theirs rules one of the project's."""
     folder = data_folder() / "peers"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    requirements = Path(__file__).with_name("requirements-peers.txt")
-    subprocess.run([str(folder / "bin" / "pip"), "install", "--quiet", "-r", str(requirements)], check=True)
+    install = [str(folder / "bin" / "pip"), "install", "--quiet"]
+    subprocess.run([*install, "-r", str(Path(__file__).with_name("requirements-peers.txt"))], check=True)
+    for line in Path(__file__).with_name("requirements-peers-large.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            subprocess.run([*install, line], check=False)
 
 
 def run_all(works: Sequence[Work], entrants: Sequence[Entrant], plan: Plan, say: Say) -> Results:

@@ -1,10 +1,12 @@
 """What this machine can do at most in the same run: the floor under every transport, with nothing delivered to anyone.
 
 copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
-read: two processes gather rows of the mapped data file, in random order, into memory of their own.
-read row by row: the same by one preadv for each row.
-read and copy: the same, and each copies what it gathered once more: one read and one copy of each byte on two cores,
-with nobody waiting for anybody.
+read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
+read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
+more: one read and one copy of each byte on two cores, with nobody waiting for anybody.  read and convert: the same, and
+the copy is the conversion to float32.
+memory: what physics allows: every stored byte read once and every delivered byte written once, at the rate at which two
+processes copy memory.
 decode, decompress: two processes do only that.
 sequential read, random read: one process reads the rows as they lie, a megabyte at a time, or row by row in random
 order; for cold files.
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from .datasets import HDF5_GZIP, JPEG
 from .entrants import WORKERS, Batch
+from .page_cache import files
 from .works import Work
 
 _SLOTS = 6
@@ -33,6 +36,8 @@ _SLOTS = 6
 
 _LOOK_S = 0.005
 _BLOCK_BYTES = 1 << 20
+_MOVED_BYTES = 64 << 20
+"""Larger than the caches."""
 
 Bytes = NDArray[np.uint8]
 Effort = Callable[[Work, int, int], Iterator[int]]
@@ -108,23 +113,33 @@ def _rows(work: Work, samples: int) -> np.memmap[Any, np.dtype[np.uint8]]:
     return np.memmap(path, np.uint8, "r", offset, (samples, size))
 
 
-def _gather(work: Work, samples: int, worker: int, copied: bool = False) -> Iterator[int]:
+def _gather_and_copy(work: Work, samples: int, worker: int) -> Iterator[int]:
+    """Into a blob of the work's own type."""
     rows = _rows(work, samples)
     slots = np.zeros((_SLOTS, work.batch_size, rows.shape[1]), np.uint8)
-    blob = np.zeros(slots.shape[1:], np.uint8)
+    blob = np.zeros(slots.shape[1:], work.dtype)
     order = np.random.default_rng(worker).permutation(samples)
     while True:
         for start in range(0, samples - work.batch_size + 1, work.batch_size):
             slot = slots[start // work.batch_size % _SLOTS]
             # mode="clip": with the default, take() would gather into a buffer of its own first.
             np.take(rows, order[start : start + work.batch_size], axis=0, out=slot, mode="clip")
-            if copied:
-                np.copyto(blob, slot)
+            np.copyto(blob, slot)
             yield work.batch_size
 
 
-def _gather_and_copy(work: Work, samples: int, worker: int) -> Iterator[int]:
-    return _gather(work, samples, worker, copied=True)
+def _move(work: Work, samples: int, worker: int) -> Iterator[int]:
+    path = work.data.path(samples)
+    stored = sum(file.stat().st_size for file in files(path)) / samples
+    delivered = int(np.prod(work.shape)) * np.dtype(work.dtype).itemsize
+    source, target = np.ones(_MOVED_BYTES, np.uint8), np.zeros(_MOVED_BYTES, np.uint8)
+    moved, told = 0, 0
+    while True:
+        np.copyto(target, source)
+        moved += 2 * _MOVED_BYTES
+        done = int(moved / (stored + delivered))
+        yield done - told
+        told = done
 
 
 def _read_row_by_row(work: Work, samples: int, worker: int) -> Iterator[int]:
@@ -172,12 +187,6 @@ def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
 
 
 @contextmanager
-def open_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_gather, work, samples) as progress:
-        yield progress
-
-
-@contextmanager
 def open_read_row_by_row(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     with _in_workers(_read_row_by_row, work, samples) as progress:
         yield progress
@@ -186,6 +195,12 @@ def open_read_row_by_row(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 @contextmanager
 def open_read_and_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     with _in_workers(_gather_and_copy, work, samples) as progress:
+        yield progress
+
+
+@contextmanager
+def open_memory(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    with _in_workers(_move, work, samples) as progress:
         yield progress
 
 

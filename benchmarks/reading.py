@@ -30,37 +30,53 @@ class Reader(Protocol):
 
 
 class HDF5Rows:
-    """One data set per top: `data`, shape (samples, ...), and `label`."""
+    """One data set per top: `data`, shape (samples, ...), and `label`.
+
+    Both are looked up once: by name for every sample that took 369 µs, and a bare read of the row 38. The labels are
+    read whole, as they are small.
+    """
 
     def __init__(self, path: Path, samples: int, dtype: str) -> None:
         self._path = path
         self._samples = samples
         self._dtype = np.dtype(dtype)
-        self._file: Any = None
+        self._opened: tuple[Any, Labels] | None = None
+        self._map: Array | None = None
 
     def __len__(self) -> int:
         return self._samples
 
-    def _datasets(self, **options: Any) -> tuple[Any, Any]:
-        if self._file is None:
+    def _open(self, **options: Any) -> tuple[Any, Labels]:
+        if self._opened is None:
             import h5py  # type: ignore[import-untyped]
 
-            self._file = h5py.File(self._path, "r", **options)
-        return self._file["data"], self._file["label"]
+            file = h5py.File(self._path, "r", **options)
+            self._opened = file["data"], file["label"][:]
+        return self._opened
 
     def one(self, index: int) -> tuple[Array, int]:
-        data, labels = self._datasets()
+        data, labels = self._open()
         return data[index].astype(self._dtype, copy=False), int(labels[index])
 
     def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
         # A chunk cache that holds chunks of more than the default's 1 MB.
-        data, labels = self._datasets(rdcc_nbytes=64 << 20)
-        order = np.argsort(indices)
-        rows = np.asarray(indices)[order]  # h5py takes a list of rows only in increasing order
-        # For chunked data a list of rows was 20 times as slow in h5py as one row after the other.
-        sorted_data = data[rows] if data.chunks is None else np.stack([data[row] for row in rows])
-        back = np.argsort(order)
-        return sorted_data[back], labels[rows][back]
+        data, labels = self._open(rdcc_nbytes=64 << 20)
+        rows = np.asarray(indices)
+        if data.chunks is None:
+            return self._gathered(data, rows), labels[rows]
+        # In file order, so that a chunk is read once. A list of rows in one call was 20 to 150 times as slow in h5py as
+        # one row after the other.
+        order = np.argsort(rows)
+        batch = np.empty((len(rows), *data.shape[1:]), data.dtype)
+        for row in order:
+            batch[row] = data[rows[row]]
+        return batch, labels[rows]
+
+    def _gathered(self, data: Any, rows: Labels) -> Array:
+        """Contiguous rows without the library: it says where they begin, and NumPy gathers them from a map."""
+        if self._map is None:
+            self._map = np.memmap(self._path, data.dtype, "r", data.id.get_offset(), data.shape)
+        return np.asarray(self._map[rows])
 
 
 class NpyRows:

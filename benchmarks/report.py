@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from .harness import Results
 from .job import Result
@@ -15,6 +16,9 @@ from .works import Target, Work
 
 _MISSING = Result(reason="not run")
 _NOTHING = "–"
+_COLUMNS = ("torch", "torch, tuned")
+LIMITS = "limit: "
+"""Begins the names of those that deliver nothing."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -104,6 +108,11 @@ class Row:
     limit: str = ""
     target_metrics: tuple[str, ...] = ()
 
+    @property
+    def best(self) -> Callable[..., Any]:
+        """`max` for a rate, `min` for time and memory."""
+        return max if self.metric == "samples_per_s" else min
+
     def targets(self) -> list[Target]:
         return [target for target in self.work.targets if target.metric in self.target_metrics]
 
@@ -127,37 +136,43 @@ def rows_of(work: Work) -> list[Row]:
 
 
 def best_other(row: Row, results: Results) -> tuple[str, float] | None:
-    """The best of the others but torch, by name, with its figure; whoever has no workers starts and fits for free."""
-    mine = ("blobfeed", "limit: ", "torch") + (() if row.metric == "samples_per_s" else ("plain loop",))
+    """The best of the others but torch's two, by name, with its figure."""
     found: dict[str, float] = {}
     for (work, name), result in results.items():
         value = result.median(row.metric)
-        if work == row.work.name and value is not None and not name.startswith(mine):
+        if work == row.work.name and value is not None and not name.startswith(("blobfeed", LIMITS, *_COLUMNS)):
             found[name] = value
     if not found:
         return None
-    name = max(found, key=found.__getitem__) if row.metric == "samples_per_s" else min(found, key=found.__getitem__)
+    name = row.best(found, key=found.__getitem__)
     return name, found[name]
 
 
 def summary(works: Sequence[Work], results: Results) -> str:
-    """One row for each work, as the targets are laid down."""
-    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "limit of the run", "targets"]
+    """One row for each work, as the targets are laid down; bold is the best of the row, whoever it is."""
+    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "limit of the run", "memory", "targets"]
     return table(head, (_summary_cells(row, results) for work in works for row in rows_of(work)))
 
 
 def _summary_cells(row: Row, results: Results) -> list[str]:
-    def figure(name: str) -> str:
-        return shown(results.get((row.work.name, name), _MISSING).median(row.metric), row.metric)
+    def figure(name: str) -> float | None:
+        return results.get((row.work.name, name), _MISSING).median(row.metric)
 
-    best = best_other(row, results)
+    other = best_other(row, results)
+    figures = [*(figure(name) for name in _COLUMNS), other and other[1], figure("blobfeed")]
+    best = row.best((value for value in figures if value is not None), default=None)
+    texts = [shown(value, row.metric) for value in figures]
+    if other:
+        texts[2] = f"{other[0]} {texts[2]}"
+    is_rate = row.metric == "samples_per_s"
     return [
         row.title,
-        figure("torch"),
-        figure("torch, tuned"),
-        f"{best[0]} {shown(best[1], row.metric)}" if best else _NOTHING,
-        f"**{figure('blobfeed')}**",
-        f"{figure(f'limit: {row.limit}')} ({row.limit})" if row.limit else "",
+        *(
+            f"**{text}**" if value == best and value is not None else text
+            for text, value in zip(texts, figures, strict=True)
+        ),
+        f"{shown(figure(LIMITS + row.limit), row.metric)} ({row.limit})" if row.limit else "",
+        shown(figure(f"{LIMITS}memory"), row.metric) if is_rate else "",
         "<br>".join(verdict(target, row.work, results) for target in row.targets()),
     ]
 
@@ -179,7 +194,7 @@ def details(work: Work, results: Results) -> str:
     head = ["entrant", *(title for title, _, _ in _DETAILS), "spread", "× torch", "of the limit"]
     mine = {name: result for (work_name, name), result in results.items() if work_name == work.name}
     torch = mine.get("torch", _MISSING).median("samples_per_s")
-    limit = mine.get(f"limit: {work.limits[0]}", _MISSING).median("samples_per_s")
+    limit = mine.get(f"{LIMITS}{work.limits[0]}", _MISSING).median("samples_per_s")
     rows = (_detail_row(name, result, torch, limit) for name, result in mine.items())
     return f"### {work.title}\n\n{table(head, rows)}"
 

@@ -70,7 +70,7 @@ def _read(batches: Iterator[Batch], work: Work, seconds: float, least: int, most
     window = _Window()
     begin = time.perf_counter()
     taken = 0
-    while window.seconds < seconds or taken < least:
+    while window.seconds < seconds or taken < least or not window.samples:
         asked = time.perf_counter()
         _, labels = next(batches)
         window.stalled += time.perf_counter() - asked

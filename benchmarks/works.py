@@ -13,9 +13,10 @@ from .reading import Reader
 Limit = Literal[
     "copy",
     "converting copy",
-    "read",
     "read row by row",
     "read and copy",
+    "read and convert",
+    "memory",
     "decode",
     "decompress",
     "sequential read",
@@ -39,7 +40,8 @@ class Target:
 class Work:
     """`shape` and `dtype`: of one sample as it is delivered. `parameters`: what blobfeed is told beside the source.
 
-    `limits`: measured in the same run; the first is the one that the table shows and targets speak of.
+    `limits`: measured in the same run; the first is the one that the table shows and targets speak of. "memory" is one
+    of every work.
     `step_s`: after each batch the trainer sleeps so long: a training step on a GPU leaves the cores to the loaders just
     so, while a busy loop would take one of them away.
     """
@@ -71,7 +73,10 @@ def _of_limit(limit: Limit, part: float) -> Target:
 
 
 def _stall(step_s: float) -> Work:
-    target = Target("≤ 1.1 × the copy", metric="stall_s", against="limit: copy", at_most=1.1)
+    targets = (
+        Target("≤ 1.1 × the copy", metric="stall_s", against="limit: copy", at_most=1.1),
+        Target("by view ≤ 0.15 ms", metric="stall_s", subject="blobfeed, view", at_most=0.15e-3),
+    )
     return Work(
         f"stall_{step_s * 1000:.0f}ms",
         f"stall per batch beside a {step_s * 1000:.0f} ms step, HDF5 3×224×224",
@@ -79,7 +84,7 @@ def _stall(step_s: float) -> Work:
         (3, 224, 224),
         ("copy",),
         step_s=step_s,
-        targets=(target,),
+        targets=targets,
     )
 
 
@@ -105,12 +110,11 @@ WORKS = (
         "HDF5, 1×28×28 uint8 → float32, shuffled",
         datasets.HDF5_28,
         (1, 28, 28),
-        # One preadv per row is what the targets were set by; a gather from a map shows how far down the floor is.
-        ("read row by row", "read"),
+        ("read and convert", "read row by row"),
         dtype="float32",
         targets=(
             _faster("torch", 30),
-            _of_limit("read row by row", 0.6),
+            Target("≥ 2.5 M/s", at_least=2.5e6),
             Target("trainer ≤ 40 µs a batch", metric="trainer_cpu_s", at_most=40e-6),
         ),
     ),
@@ -167,7 +171,7 @@ WORKS = (
         _IMAGE,
         ("converting copy",),
         dtype="float32",
-        targets=(_of_limit("converting copy", 0.95),),
+        targets=(_of_limit("converting copy", 0.9),),
     ),
     _stall(0.010),
     _stall(0.050),

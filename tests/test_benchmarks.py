@@ -6,14 +6,18 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import entrants, harness, report, works
-from benchmarks.datasets import HDF5_28, HDF5_SAMPLES, NPY_224, DataSet
+from benchmarks.chart import chart
+from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
 from benchmarks.job import Figures, Outcome, Result
 from benchmarks.page_cache import drop, files
@@ -111,7 +115,36 @@ def test_the_best_of_the_others_is_the_fastest_and_in_time_and_memory_the_least(
         ("npy_224", "spdl"): measured(samples_per_s=99.0, first_batch_s=0.1, own_bytes=2),
     }
     rows = report.rows_of(find_work("hdf5_224"))
-    assert [report.best_other(row, results) for row in rows] == [("spdl", 30.0), ("spdl", 1.0), ("spdl", 20.0)]
+    loop = "plain loop"
+    assert [report.best_other(row, results) for row in rows] == [("spdl", 30.0), (loop, 0.01), (loop, 1.0)]
+
+
+@pytest.mark.parametrize(("ours", "bold"), [(5000.0, "**5,000/s**"), (10.0, "**spdl 3,000/s**")])
+def test_bold_is_the_best_of_a_row_whoever_it_is(ours: float, bold: str) -> None:
+    results = {
+        ("npy_224", "blobfeed"): measured(samples_per_s=ours),
+        ("npy_224", "torch"): measured(samples_per_s=1000.0),
+        ("npy_224", "spdl"): measured(samples_per_s=3000.0),
+    }
+    row = report.summary([find_work("npy_224")], results).splitlines()[-1]
+    assert row.split("|")[5].count("**") + row.split("|")[4].count("**") == 2
+    assert bold in row
+
+
+def test_the_chart_has_a_bar_for_each_entrant_as_long_as_its_share_of_the_limit() -> None:
+    results = {
+        ("npy_224", "blobfeed"): measured(samples_per_s=400.0),
+        ("npy_224", "torch"): measured(samples_per_s=100.0),
+        ("npy_224", "grain"): Result(reason="not installed: grain"),
+        ("npy_224", "limit: read and copy"): measured(samples_per_s=500.0),
+    }
+    root = ET.fromstring(chart([find_work("npy_224"), find_work("jpeg")], results))
+    bars = [each for each in root.iter() if each.tag.endswith("rect")]
+    widths = [int(bar.attrib["width"]) for bar in bars]
+    assert widths[0] == pytest.approx(4 * widths[1], abs=4)
+    texts = [each.text for each in root.iter() if each.tag.endswith("text")]
+    assert texts == [find_work("npy_224").title, "blobfeed", "0.80", "torch", "0.20"]
+    assert "prefers-color-scheme: dark" in ET.tostring(root, encoding="unicode")
 
 
 # ---- text
@@ -161,7 +194,7 @@ def test_photographs_are_the_same_ones_each_time() -> None:
     assert np.array_equal(first, again)
 
 
-@pytest.mark.parametrize("data", [HDF5_28, NPY_224, HDF5_SAMPLES], ids=lambda data: data.name)
+@pytest.mark.parametrize("data", [HDF5_28, HDF5_CHUNKED, NPY_224, HDF5_SAMPLES], ids=lambda data: data.name)
 def test_users_readers_give_the_same_one_by_one_and_by_the_batch(
     data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +206,38 @@ def test_users_readers_give_the_same_one_by_one_and_by_the_batch(
         sample, label = reader.one(index)
         assert label == index
         assert np.array_equal(sample, together[row])
+
+
+@pytest.mark.parametrize("data", [HDF5_28, HDF5_CHUNKED], ids=lambda data: data.name)
+def test_users_readers_ask_h5py_for_no_more_than_the_rows(
+    data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that looks its data sets up by name for every sample is ten times as slow as its users have it."""
+    monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
+    path = data.ensure(16)
+    calls = {"look-ups": 0, "reads": 0}
+
+    def counted(owner: Any, what: str) -> None:
+        right = owner.__getitem__
+
+        def getitem(self: object, key: object, **options: object) -> object:
+            calls[what] += 1
+            return right(self, key, **options)
+
+        monkeypatch.setattr(owner, "__getitem__", getitem)
+
+    counted(h5py.Group, "look-ups")
+    counted(h5py.Dataset, "reads")
+    for read in ("one", "many"):
+        reader = data.reader(path, 16, "uint8")
+        getattr(reader, read)(3 if read == "one" else [3])
+        calls.update(dict.fromkeys(calls, 0))
+        if read == "one":
+            [reader.one(index) for index in range(10)]
+        else:
+            reader.many(range(10))
+        assert calls["look-ups"] == 0
+        assert calls["reads"] <= 10
 
 
 def test_a_data_set_that_could_not_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,14 +281,14 @@ def test_a_work_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
     monkeypatch.setattr(harness, "peers_python", lambda: sys.executable)
     work = replace(find_work("hdf5_28"), data=replace(HDF5_28, quick_samples=640))
-    names = ["blobfeed", "plain loop", "mp.Queue, assembler", "limit: read", "grain"]
+    names = ["blobfeed", "plain loop", "mp.Queue, assembler", "limit: read and convert", "grain"]
     chosen = [entrant for entrant in entrants.ENTRANTS if entrant.name in names]
     chosen[-2] = replace(chosen[-2], packages=("no_such_package",))
     lines: list[str] = []
 
     results = run_all([work], chosen, replace(QUICK, seconds=0.1), lines.append)
 
-    for name in ("blobfeed", "plain loop", "mp.Queue, assembler", "limit: read"):
+    for name in ("blobfeed", "plain loop", "mp.Queue, assembler", "limit: read and convert"):
         result = results["hdf5_28", name]
         assert result.rounds, (name, result.reason)
         (figures,) = result.rounds

@@ -45,7 +45,7 @@ class Entrant:
 
     def takes(self, work: Work) -> bool:
         if self.name.startswith("limit: "):
-            return self.name in [f"limit: {limit}" for limit in work.limits]
+            return self.name in [f"limit: {limit}" for limit in (*work.limits, "memory")]
         return not self.works or work.name in self.works
 
 
@@ -68,10 +68,10 @@ ENTRANTS = (
     _blobfeed("blobfeed, shuffle: true", "hdf5_gzip", shuffle=True),
     Entrant("blobfeed, cached", "blobfeed_blobs", "open_cached", works=frozenset({"jpeg"}), warmup_epochs=1),
     Entrant("blobfeed, layer", "blobfeed_layer", works=frozenset({"hdf5_28", "hdf5_float"})),
-    Entrant("plain loop", "plain_loop"),
-    Entrant("plain loop, batched", "plain_loop", options={"batched": True}),
-    Entrant("mp.Queue", "queues"),
-    Entrant("mp.Queue, assembler", "queues", "open_assembled"),
+    Entrant("plain loop", "plain_loop", peer=True),
+    Entrant("plain loop, batched", "plain_loop", options={"batched": True}, peer=True),
+    Entrant("mp.Queue", "queues", peer=True),
+    Entrant("mp.Queue, assembler", "queues", "open_assembled", peer=True),
     Entrant("torch", "torch_loader", packages=("torch",), peer=True),
     Entrant("torch, tuned", "torch_loader", "open_tuned", packages=("torch",), peer=True, environment=_ONE_THREAD),
     Entrant(
@@ -81,12 +81,15 @@ ENTRANTS = (
     Entrant("tensorpack, batched", "tensorpack_runner", "open_batched", packages=("tensorpack",), peer=True),
     Entrant("grain", "grain_loader", packages=("grain",), peer=True),
     Entrant("spdl", "spdl_threads", packages=("spdl.pipeline",), peer=True),
+    Entrant("dali", "dali_cpu", packages=("nvidia.dali",), peer=True, works=frozenset({"jpeg"})),
+    Entrant("ffcv", "ffcv_beton", packages=("ffcv",), peer=True, works=frozenset({"jpeg", "npy_224"})),
     Entrant("webdataset", "webdataset_tar", packages=("webdataset", "torch"), peer=True, works=frozenset({"jpeg"})),
     _limit("copy", "open_copy"),
     _limit("converting copy", "open_converting_copy"),
-    _limit("read", "open_read"),
     _limit("read row by row", "open_read_row_by_row"),
     _limit("read and copy", "open_read_and_copy"),
+    _limit("read and convert", "open_read_and_copy"),
+    _limit("memory", "open_memory"),
     _limit("decode", "open_decode"),
     _limit("decompress", "open_decompress"),
     _limit("sequential read", "open_sequential_read"),

@@ -25,8 +25,9 @@ _SHARDS = 4
 
 
 def prepare(samples: int) -> None:
-    """Pack the pictures into tar files beside them, once."""
+    """Pack the pictures into tar files, once."""
     pictures = JPEG.path(samples)
+    _shard(pictures, 0).parent.mkdir(exist_ok=True)
     for shard in range(_SHARDS):
         path = _shard(pictures, shard)
         if not path.exists():
@@ -36,7 +37,7 @@ def prepare(samples: int) -> None:
 
 
 def _shard(pictures: Path, shard: int) -> Path:
-    return pictures / f"shard-{shard:06d}.tar"
+    return pictures.with_name(f"{pictures.name}.shards") / f"shard-{shard:06d}.tar"
 
 
 def _pack(path: Path, pictures: Path, indices: range) -> None:

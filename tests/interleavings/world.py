@@ -376,7 +376,9 @@ class World:
             elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
             if group == self.variant.bad_group and task.first_row == 0:
                 bad = (BadRow(0, 0, group * self.variant.rows, -1, "", "bad"),)
-            if task.stream is not None:
+            if task.stream is not None and task.stream.first >= 0:
+                stream_rows = task.rows
+            elif task.stream is not None:
                 rows, asked = SHARD_ROWS[task.stream.shard], task.stream.rows
                 stream_rows = min(asked, max(0, rows - task.stream.sequence * asked))
         self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
@@ -443,12 +445,15 @@ class World:
         assert announce is not None
         self.feed.accept(announce.group)
         self.held[announce.group] = announce
-        stream = announce.stream
-        what = (announce.group,) if stream is None else (stream.epoch, stream.shard, stream.sequence, stream.rows)
+        streams = [(s.epoch, s.shard, s.sequence, s.rows) for s in announce.streams]
+        what = tuple(number for stream in streams for number in stream) or (announce.group,)
         _require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.stream:
-            _require(self.delivered == _stream_batches()[: len(self.delivered)], f"the stream gave {self.delivered}")
+            _require(
+                self.delivered == _stream_batches(self.variant)[: len(self.delivered)],
+                f"the stream gave {self.delivered}",
+            )
         elif self.variant.in_order:
             _require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
 
@@ -462,7 +467,7 @@ class World:
         self.releases.send(Stop())
 
     def _look(self, announce: Announce) -> None:
-        rows = announce.stream.rows if announce.stream else self.variant.rows
+        rows = sum(stream.rows for stream in announce.streams) or self.variant.rows
         cells = self.slots[announce.slot][:rows]
         wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
         _require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
@@ -518,7 +523,7 @@ class World:
     def at_end(self) -> bool:
         if self.over:
             return True
-        everything = len(_stream_batches()) if self.variant.stream else self.variant.batches
+        everything = len(_stream_batches(self.variant)) if self.variant.stream else self.variant.batches
         idle = sorted(self.assembly.ledger._free) == list(range(SLOTS))
         return not self.variant.stream and len(self.delivered) == everything and idle
 
@@ -668,8 +673,10 @@ def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
-def _stream_batches() -> list[tuple[int, ...]]:
-    """(epoch, shard, sequence, rows): the shards take turns."""
+def _stream_batches(variant: Variant) -> list[tuple[int, ...]]:
+    """(epoch, shard, sequence, rows): the shards take turns, or their ends are in one batch."""
+    if variant.joined:
+        return [(0, 0, 0, 2), (0, 0, 1, 1, 0, 1, 0, 1)]
     return [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 1, 1)]
 
 

@@ -14,7 +14,7 @@ from ..base.errors import SourceError
 from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
-from ..base.specs import NamedRows, RaggedRows
+from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
 from ..sources.shuffle_buffer import ShuffleBuffer, shuffled
 from ..sources.stream import EMPTY_EPOCH, StreamSource
 from ..transport.error_channel import summary_of
@@ -96,8 +96,20 @@ class ShardReader:
         return shard_items(self._stream.source, self._stream.num_shards, self._shard, epoch, self._parameters.seed)
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A shard's last batch if it was short: the rows made, and which of them are bad."""
+
+    rows: NamedRows
+    done: WorkDone
+
+
 class StreamWorker(Worker):
-    """Runs the shards that it is asked for, each from its start."""
+    """Runs the shards that it is asked for, each from its start.
+
+    `keep_ends`: a shard's short last batch will be asked for again, to stand in a batch beside the ends of others. Its
+    rows are kept: to make them again, the shard would have to be run through all its epochs.
+    """
 
     def __init__(
         self,
@@ -106,15 +118,52 @@ class StreamWorker(Worker):
         slots: Sequence[NamedRows],
         status: LoaderStatus,
         channel: socket.socket,
+        *,
+        keep_ends: bool,
     ) -> None:
         super().__init__(parameters, decoded.postprocessor, slots, status, channel)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
+        self._keep_ends = keep_ends
+        self._ends: dict[int, _End] = {}
 
     def fill(self, task: Fill) -> WorkDone:
         wanted, rows = task.stream, self.slots[task.slot]
         if wanted is None:
             raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
+        if wanted.first >= 0:
+            return self._fill_from_end(task, wanted)
+        done = self._make(wanted, rows, task.task)
+        if not (self._keep_ends and self._is_end(done)):
+            return done
+        self._ends[wanted.shard] = _End(_copy_of(rows, done.stream_rows), done)
+        return WorkDone([], done.stream_rows)  # what is bad is told when the rows are delivered
+
+    def _is_end(self, done: WorkDone) -> bool:
+        failed = any(bad.row >= done.stream_rows for bad in done.bad)
+        return 0 < done.stream_rows < self.parameters.batch_size and not failed
+
+    def _fill_from_end(self, task: Fill, wanted: StreamBatch) -> WorkDone:
+        """Rows of a shard's short last batch."""
+        if wanted.shard not in self._ends:  # the loader that made them is gone
+            rows = _empty_like(self.slots[task.slot], self.parameters.batch_size)
+            self._ends[wanted.shard] = _End(rows, self._make(wanted, rows, task.task))
+        end = self._ends[wanted.shard]
+        if not self._is_end(end.done) or end.done.stream_rows < wanted.first + task.rows:
+            error = SourceError(
+                f"shard {wanted.shard} gave {end.done.stream_rows} samples for its last batch when it was run again, "
+                f"and before at least {wanted.first + task.rows}: it must give the same samples at each call"
+            )
+            failed = end.done.bad[-1] if end.done.bad else self._fatal(0, wanted, error)
+            return WorkDone([msgspec.structs.replace(failed, row=task.first_row)], task.rows)
+        moved = task.first_row - wanted.first
+        for row in range(wanted.first, wanted.first + task.rows):
+            _copy_row(end.rows, row, self.slots[task.slot], row + moved)
+        bad = [bad for bad in end.done.bad if wanted.first <= bad.row < wanted.first + task.rows]
+        return WorkDone([msgspec.structs.replace(each, row=each.row + moved) for each in bad], task.rows)
+
+    def _make(self, wanted: StreamBatch, rows: NamedRows, task: int) -> WorkDone:
+        """A whole batch; fewer rows if its shard ends."""
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self.status.write(Activity.READING, wanted.sequence * self.parameters.batch_size)
@@ -122,7 +171,7 @@ class StreamWorker(Worker):
         self.status.begin_task(0)
         try:
             batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
-            self.status.begin_task(task.task)
+            self.status.begin_task(task)
             for item in batch:
                 self.status.write(Activity.DECODING, item.index)
                 try:
@@ -137,12 +186,10 @@ class StreamWorker(Worker):
         return WorkDone([self._report(wanted.shard, rows, good, *each) for each in bad], count)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        batch = task.stream
-        if batch is None:
+        if not task.streams:
             raise TypeError(f"a stream's loader got a batch without a shard: {task!r}")
-        first = batch.sequence * self.parameters.batch_size
-        indices = np.arange(first, first + task.batches[number], dtype=np.int64)
-        return BatchSamples(indices, batch.epoch, (batch.epoch, batch.shard, batch.sequence))
+        batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
+        return BatchSamples(indices[: task.batches[number]], batch.epoch, (batch.epoch, batch.shard, batch.sequence))
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:
@@ -156,7 +203,7 @@ class StreamWorker(Worker):
         if not (self.parameters.on_error == "replace" and good):
             return self.with_cause(report, error)
         chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
-        _copy_row(rows, chosen, row)
+        _copy_row(rows, chosen, rows, row)
         # The replacement has no number of its own: its row in the batch stands for it.
         return msgspec.structs.replace(report, replacement=chosen)
 
@@ -169,9 +216,31 @@ class StreamWorker(Worker):
         return f"{location_of(self._decoded.source, index)}, shard {shard}"
 
 
-def _copy_row(rows: NamedRows, source: int, target: int) -> None:
-    for top in rows.values():
-        if isinstance(top, RaggedRows):
-            top.put(target, top.get(source))
+def counts_of(streams: Sequence[StreamBatch], batch_size: int) -> IndexArray:
+    """What its shard had given before each of these rows, shape (rows,)."""
+    firsts = [stream.sequence * batch_size + max(0, stream.first) for stream in streams]
+    runs = zip(firsts, streams, strict=True)
+    return np.concatenate([np.arange(first, first + stream.rows, dtype=np.int64) for first, stream in runs])
+
+
+def _empty_like(rows: NamedRows, count: int) -> dict[str, Rows]:
+    return {
+        name: RaggedRows.empty(top.spec, count) if isinstance(top, RaggedRows) else np.empty_like(top[:count])
+        for name, top in rows.items()
+    }
+
+
+def _copy_of(rows: NamedRows, count: int) -> NamedRows:
+    copies = _empty_like(rows, count)
+    for row in range(count):
+        _copy_row(rows, row, copies, row)
+    return copies
+
+
+def _copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
+    for name, top in source.items():
+        value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
+        if isinstance(into, RaggedRows):
+            into.put(target_row, value)
         else:
-            top[target] = top[source]
+            into[target_row] = value

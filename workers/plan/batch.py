@@ -30,7 +30,9 @@ class Batch:
     order: EpochOrder | None = field(repr=False)
     replaced: Mapping[int, int] = field(repr=False)
     shard: int = 0
-    """Of a stream: which of its shards gave the batch."""
+    """Of a stream: which of its shards gave the batch; -1 if it joins the ends of several."""
+    counts: IndexArray | None = field(default=None, repr=False)
+    """Of a batch that joins the ends of several shards: what each row's shard had given before it."""
     drawn: DrawnBatch | None = field(default=None, repr=False)
     """Of a sampler: what it drew."""
 
@@ -44,6 +46,8 @@ class Batch:
             indices: IndexArray = np.frombuffer(self.drawn.indices, np.int64).copy()
         elif self.order is not None:
             indices = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
+        elif self.counts is not None:
+            return self.counts
         else:
             return np.arange(self.position, self.position + self.rows, dtype=np.int64)
         for row, index in self.replaced.items():

@@ -11,7 +11,7 @@ from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
-from ..transport.messages import Announce, DrawnRows
+from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
 from .plan import Plan, State, check_state
@@ -83,8 +83,8 @@ class IndexedPlan(Plan):
         """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
         return self.order.window_at(self.groups.position_of(group, row))
 
-    def stream_batch(self, group: int) -> None:
-        return None
+    def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
+        return ()
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         return ()

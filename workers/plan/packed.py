@@ -4,17 +4,25 @@ Nothing of the user's can bring the assembler down: it never unpickles what a us
 code needs, because the nursery imports them before it forks: else each loader would import the source's code, the
 hooks' and all that they use for itself, which takes 0.1 s for h5py alone, again after each death, and memory that no
 two of them share.
+
+Large arrays that the code holds travel beside the pickle. They are written once, into memory that every process maps
+and none copies before it writes to it.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from pickle import HIGHEST_PROTOCOL, PickleBuffer
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
 _T = TypeVar("_T")
+
+_BESIDE_BYTES = 1 << 16
+"""An array of at least this size travels beside the pickle."""
 
 
 class Packed(Generic[_T]):
@@ -26,35 +34,43 @@ class Packed(Generic[_T]):
     def __init__(self, value: _T, modules: tuple[str, ...] = ()) -> None:
         self._value: _T | None = value
         self._bytes = b""
+        self._buffers: Sequence[PickleBuffer | memoryview] = ()
         self.modules = modules
 
     @property
     def value(self) -> _T:
         if self._value is None:
-            self._value = cloudpickle.loads(self._bytes)
+            self._value = cloudpickle.loads(self._bytes, buffers=self._buffers)
         return self._value
 
     def __getstate__(self) -> dict[str, object]:
         if self._value is None:
             return self.__dict__
-        data, modules = pack(self._value)
-        return {"_value": None, "_bytes": data, "modules": (*self.modules, *modules)}
+        data, buffers, modules = pack(self._value)
+        return {"_value": None, "_bytes": data, "_buffers": buffers, "modules": (*self.modules, *modules)}
 
 
-def pack(value: object) -> tuple[bytes, tuple[str, ...]]:
-    """`value` pickled, and the modules that it refers to, without __main__, which is sent by value."""
+def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
+    """`value` pickled, its large arrays, and the modules that it refers to: not __main__, which is sent by value."""
     with io.BytesIO() as file:
         pickler = _Pickler(file)
         pickler.dump(value)
-        return file.getvalue(), tuple(name for name in pickler.modules if name != "__main__")
+        return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name != "__main__")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
+        super().__init__(file, HIGHEST_PROTOCOL, buffer_callback=self._stays_inside)
         self.modules: dict[str, None] = {}
+        self.buffers: list[PickleBuffer] = []
+
+    def _stays_inside(self, buffer: PickleBuffer) -> bool:
+        if small := buffer.raw().nbytes < _BESIDE_BYTES:
+            return small
+        self.buffers.append(buffer)
+        return False
 
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, ModuleType):

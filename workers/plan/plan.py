@@ -63,7 +63,7 @@ class Schedule(Protocol):
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the rows of a group may be made by several loaders."""
+        """Whether rows of one affinity may be made by several loaders."""
 
     def has(self, group: int) -> bool:
         """Whether there is such a group, now; asked until it is there."""
@@ -74,8 +74,8 @@ class Schedule(Protocol):
     def affinity(self, group: int, row: int) -> int | None:
         """Rows of one affinity had better be made by one loader; None if any loader will do."""
 
-    def stream_batch(self, group: int) -> StreamBatch | None:
-        """Which batch of a stream the group is."""
+    def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
+        """Which batch of a stream the group is, or which rows of which batches these are; () if it is no stream's."""
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie, if a sampler drew them."""

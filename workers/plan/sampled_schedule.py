@@ -16,7 +16,7 @@ import numpy as np
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.weights_log import WeightsChange, version_at, without_superseded
-from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows
+from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, StreamBatch
 
 _INDEX_BYTES = 8
 
@@ -266,8 +266,8 @@ class SampledSchedule:
     def affinity(self, _group: int, _row: int) -> None:
         return None
 
-    def stream_batch(self, _group: int) -> None:
-        return None
+    def stream_batches(self, _group: int, _first_row: int, _rows: int) -> tuple[StreamBatch, ...]:
+        return ()
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import NamedRows, Rows
-from ..loading.stream_worker import StreamWorker
-from ..order.shard_turns import Draw, ShardTurns, StreamPosition
+from ..loading.stream_worker import StreamWorker, counts_of
+from ..order.shard_turns import JOINED, Draw, Part, ShardTurns, StreamPosition, join_ends
 from ..sources.stream import EMPTY_EPOCH
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
 from .plan import Plan, State, check_state
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,32 @@ class StreamPlan(Plan):
     def batches(self) -> None:
         return None
 
+    @property
+    def joins_ends(self) -> bool:
+        """Whether the ends of several shards are joined, so that no batch but the very last is short."""
+        return self.parameters.last_batch == "wrap" and self.shards > 1
+
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        stream = announce.stream
-        if stream is None:
+        if not announce.streams:
             raise TypeError(f"group {announce.group} of a stream was announced without saying which batch it is")
-        tops = {name: rows[name][: stream.rows] for name in self.delivered}
-        position = stream.sequence * self.parameters.batch_size
-        number = self.first_number + announce.group
-        return [Batch(number, stream.epoch, position, stream.rows, tops, announce.group, None, {}, stream.shard)]
+        first, size = announce.streams[0], self.parameters.batch_size
+        joined = first.first >= 0
+        count = sum(stream.rows for stream in announce.streams)
+        tops = {name: rows[name][:count] for name in self.delivered}
+        return [
+            Batch(
+                number=self.first_number + announce.group,
+                epoch=first.epoch,
+                position=0 if joined else first.sequence * size,
+                rows=count,
+                tops=tops,
+                group=announce.group,
+                order=None,
+                replaced={},
+                shard=JOINED if joined else first.shard,
+                counts=counts_of(announce.streams, size) if joined else None,
+            )
+        ]
 
     def begin(self) -> StreamProgress:
         return StreamProgress(self, self.position)
@@ -61,7 +79,8 @@ class StreamPlan(Plan):
             sequences = []
         if len(sequences) != self.shards:
             raise ParameterError(f"the state's sequences are {checked['sequences']!r}: expected {self.shards} numbers")
-        position = StreamPosition(int(checked["epoch"]), sequences, int(checked["turn"]) % self.shards)
+        turn, joined = int(checked["turn"]) % self.shards, int(checked["joined"])
+        position = StreamPosition(int(checked["epoch"]), sequences, turn, joined)
         return replace(self, position=position, first_number=int(checked["batches"]))
 
     def schedule(self) -> StreamSchedule:
@@ -70,7 +89,7 @@ class StreamPlan(Plan):
     def worker(
         self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
     ) -> StreamWorker:
-        return StreamWorker(self.decoded.value, self.parameters, slots, status, channel)
+        return StreamWorker(self.decoded.value, self.parameters, slots, status, channel, keep_ends=self.joins_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +102,9 @@ class StreamProgress:
 
     def after(self, batch: Batch) -> StreamProgress:
         position = copy.deepcopy(self.position)
-        position.take(Draw(batch.epoch, batch.shard, batch.position // self.plan.parameters.batch_size))
+        joined = batch.shard == JOINED
+        sequence = position.joined if joined else batch.position // self.plan.parameters.batch_size
+        position.take(Draw(batch.epoch, batch.shard, sequence))
         return StreamProgress(self.plan, position, self.taken + 1)
 
     def state(self) -> State:
@@ -93,6 +114,7 @@ class StreamProgress:
             "epoch": self.position.epoch,
             "sequences": json.dumps(self.position.sequences),
             "turn": self.position.turn,
+            "joined": self.position.joined,
             "seed": self.plan.parameters.seed,
             "batch_size": self.plan.parameters.batch_size,
             "shards": self.plan.shards,
@@ -114,6 +136,9 @@ class StreamSchedule:
     _samples_in_epoch: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
     """By shard, which of its batches in this epoch is known not to be full."""
+    _short: dict[int, tuple[Draw, int]] = field(default_factory=dict)
+    """By shard, its last batch and the rows of it, to be joined with those of the others."""
+    _joined: list[list[Part]] | None = None
 
     def __post_init__(self) -> None:
         given, position = self.plan.parameters, copy.deepcopy(self.plan.position)
@@ -122,36 +147,66 @@ class StreamSchedule:
 
     @property
     def finished(self) -> bool:
-        return self._turns.finished and not self._draws
+        return self._turns.finished and not self._draws and self._next_joined() is None
 
     def has(self, group: int) -> bool:
-        if group not in self._draws and not self.complaint and (draw := self._turns.next()) is not None:
-            self._draws[group] = draw
+        if group not in self._draws and not self.complaint:
+            draw = self._turns.next()
+            if draw is None and (draw := self._next_joined()) is not None:
+                self._turns.position.take(draw)
+            if draw is not None:
+                self._draws[group] = draw
         return group in self._draws
 
-    def rows_of(self, _group: int) -> int:
-        return self.plan.parameters.batch_size
+    def _next_joined(self) -> Draw | None:
+        position = self._turns.position
+        left = self._joined is not None and position.joined < len(self._joined)
+        return Draw(position.epoch, JOINED, position.joined) if left else None
 
-    def affinity(self, group: int, _row: int) -> int:
-        return self._draws[group].shard
-
-    def stream_batch(self, group: int) -> StreamBatch:
+    def _parts(self, group: int) -> list[Part]:
+        """Of a joined batch; else []."""
         draw = self._draws[group]
-        return StreamBatch(draw.epoch, self._shard_of_all(draw), draw.sequence, self.plan.parameters.batch_size)
+        return self._joined[draw.sequence] if draw.shard == JOINED and self._joined is not None else []
+
+    def rows_of(self, group: int) -> int:
+        return sum(part.rows for part in self._parts(group)) or self.plan.parameters.batch_size
+
+    def affinity(self, group: int, row: int) -> int:
+        within = [part.draw for part in self._parts(group) if part.row <= row]
+        return (within[-1] if within else self._draws[group]).shard
+
+    def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
+        whole = [Part(self._draws[group], -1, self.plan.parameters.batch_size, first_row)]
+        return tuple(
+            StreamBatch(part.draw.epoch, self._shard_of_all(part.draw), part.draw.sequence, part.rows, part.first)
+            for part in self._parts(group) or whole
+            if first_row <= part.row < first_row + rows
+        )
 
     def drawn(self, _group: int, _first_row: int, _rows: int) -> tuple[DrawnRows, ...]:
         return ()
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        rows = self._rows.get(group, 0)
+        rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)
         return (rows,) if 0 < rows <= good_rows else ()
+
+    def _is_to_be_joined(self, group: int) -> bool:
+        draw = self._draws[group]
+        return self._short.get(draw.shard, (None, 0))[0] == draw
 
     def note_done(self, group: int, stream_rows: int) -> None:
         draw = self._draws[group]
+        if draw.shard == JOINED:
+            self._rows[group] = self.rows_of(group)
+            return
         self._rows[group] = stream_rows
         self._samples_in_epoch += stream_rows
         if stream_rows < self.plan.parameters.batch_size:
+            if self.plan.joins_ends and stream_rows > 0:
+                self._short[draw.shard] = draw, stream_rows
             self._note_end(draw)
+        if self.plan.joins_ends and self._turns.finished and all(asked in self._rows for asked in self._draws):
+            self._joined = join_ends(map(self._short.__getitem__, sorted(self._short)), self.plan.parameters.batch_size)
 
     def _note_end(self, draw: Draw) -> None:
         epoch = self._turns.position.epoch
@@ -175,18 +230,26 @@ class StreamSchedule:
         return any(group not in self._rows and draw.sequence < self._ends[draw.shard] for group, draw in asked)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        draw = self._draws[group]
-        first = draw.sequence * self.plan.parameters.batch_size
-        return draw.epoch, seen if seen >= 0 else first + row, f"the stream's shard {self._shard_of_all(draw)}"
+        within = [part for part in self._parts(group) if part.row <= row]
+        draw, first = (within[-1].draw, within[-1].first - within[-1].row) if within else (self._draws[group], 0)
+        index = seen if seen >= 0 else draw.sequence * self.plan.parameters.batch_size + first + row
+        return draw.epoch, index, f"the stream's shard {self._shard_of_all(draw)}"
 
     def announcement(
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
-        draw, rows = self._draws.pop(group), self._rows.pop(group)
+        streams = self._announced(group)
+        del self._draws[group], self._rows[group]
+        return Announce(group, slot, replaced, streams) if streams and good_rows < 0 else None
+
+    def _announced(self, group: int) -> tuple[StreamBatch, ...]:
+        """() if the trainer gets nothing of it."""
+        draw, rows = self._draws[group], self._rows[group]
+        if parts := self._parts(group):
+            return tuple(StreamBatch(p.draw.epoch, p.draw.shard, p.draw.sequence, p.rows, p.first) for p in parts)
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size
-        if rows == 0 or too_short or good_rows >= 0:
-            return None
-        return Announce(group, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
+        left_out = rows == 0 or too_short or self._is_to_be_joined(group)
+        return () if left_out else (StreamBatch(draw.epoch, draw.shard, draw.sequence, rows),)
 
     def _shard_of_all(self, draw: Draw) -> int:
         """Its number among the shards of all ranks."""

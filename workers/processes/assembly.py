@@ -71,14 +71,16 @@ class Assembly:
             yield Order(loader, number, self._message_for(task))
 
     def _message_for(self, task: Task) -> Fill | Postprocess:
-        stream = self._schedule.stream_batch(task.group)
         if not task.is_postprocess:
             drawn = self._schedule.drawn(task.group, task.first_row, task.rows)
+            stream = next(iter(self._schedule.stream_batches(task.group, task.first_row, task.rows)), None)
             return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
         batches = self._schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        drawn = self._schedule.drawn(task.group, 0, self._schedule.rows_of(task.group))
-        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream, drawn)
+        rows = self._schedule.rows_of(task.group)
+        streams = self._schedule.stream_batches(task.group, 0, rows)
+        drawn = self._schedule.drawn(task.group, 0, rows)
+        return Postprocess(task.id, task.group, task.slot, batches, replaced, streams, drawn)
 
     # ---- from the loaders
 

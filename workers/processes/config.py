@@ -7,14 +7,19 @@ Only descriptors that the trainer itself made are read here, so unpickling runs 
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
+import struct
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels
+
+_ALIGNMENT = 64
+"""Of arrays in memory: a cache line, and as much as any instruction wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,11 @@ class Config:
             self.plan.parameters, source=None, mix=(), sampler=None, batch_sampler=None
         )
         sent = replace(self, plan=replace(self.plan, parameters=parameters))
+        buffers: list[pickle.PickleBuffer] = []
+        packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
         descriptor = os.memfd_create("blobfeed-config", os.MFD_CLOEXEC)
         try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                pickle.dump(sent, file, protocol=pickle.HIGHEST_PROTOCOL)
-            os.lseek(descriptor, 0, os.SEEK_SET)
+            _write_parts(descriptor, [memoryview(packed), *(buffer.raw() for buffer in buffers)])
         except BaseException:
             os.close(descriptor)
             raise
@@ -72,8 +77,29 @@ class Config:
 
     @staticmethod
     def read(descriptor: int) -> Config:
-        with os.fdopen(descriptor, "rb") as file:
-            config = pickle.load(file)
+        packed, *buffers = _map_parts(descriptor)
+        config = pickle.loads(packed, buffers=buffers)
         if not isinstance(config, Config):
             raise TypeError(f"expected the trainer's Config on descriptor {descriptor}, got {type(config).__name__}")
         return config
+
+
+def _write_parts(descriptor: int, parts: list[memoryview]) -> None:
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(struct.pack(f"={1 + len(parts)}q", len(parts), *(part.nbytes for part in parts)))
+        for part in parts:
+            file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+            file.write(part)
+
+
+def _map_parts(descriptor: int) -> list[memoryview]:
+    """Closes `descriptor`. The processes that are forked from this one share the memory until they write to it."""
+    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    os.close(descriptor)
+    (count,) = struct.unpack_from("=q", mapped)
+    parts, end = [], 8 * (1 + count)
+    for size in struct.unpack_from(f"={count}q", mapped, 8):
+        begin = end + -end % _ALIGNMENT
+        end = begin + size
+        parts.append(mapped[begin:end])
+    return parts

@@ -133,7 +133,7 @@ class Ledger:
     `slots`: slots in the ring.  `rows_of`: how many rows a group has (the last one may have fewer).
     `has`: whether there is a group of that number; asked in rising order.  `affinity`: (group, row) → a number that
     rows have in common which one loader had better make, because they lie in the same storage chunks or the same
-    stream; None if it does not matter.  `can_be_cut`: whether the rows of a group may be made by several loaders.
+    stream; None if it does not matter.  `can_be_cut`: whether rows of one affinity may be made by several loaders.
     """
 
     def __init__(
@@ -177,12 +177,9 @@ class Ledger:
             self._cut(number, slot, rows)
 
     def _cut(self, group: int, slot: int, rows: int) -> None:
-        if not self._can_be_cut:
-            self._cut_rows(group, slot, [0], rows, rows, self._affinity(group, 0))
-            return
+        rows_per_task = self.rows_per_task if self._can_be_cut else rows
         for first, end, affinity in self._runs(group, rows):
-            starts = range(first, end, self.rows_per_task)
-            self._cut_rows(group, slot, starts, end, self.rows_per_task, affinity)
+            self._cut_rows(group, slot, range(first, end, rows_per_task), end, rows_per_task, affinity)
 
     def _runs(self, group: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
         """(first, end, affinity) of the rows that one loader had better make: an affinity never comes back once left.

@@ -50,12 +50,17 @@ class Stop(_Message, frozen=True, tag="stop"):
 
 # assembler → trainer
 class StreamBatch(_Message, frozen=True):
-    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows."""
+    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows.
+
+    `first`: -1 for a whole batch. Else the batch was made before and cut short by its shard's end, and `rows` of its
+    rows from this one on stand in a batch that joins the ends of several shards.
+    """
 
     epoch: int
     shard: int
     sequence: int
     rows: int
+    first: int = -1
 
 
 class DrawnBatch(_Message, frozen=True):
@@ -86,13 +91,14 @@ class End(_Message, frozen=True, tag="end"):
 class Announce(_Message, frozen=True, tag="announce"):
     """`group` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
 
-    `rows`: if the run ends with a bad row of the group, how many lie before it; else -1.
+    `streams`: which batch of a stream it is, or which rows of which batches. `rows`: if the run ends with a bad row of
+    the group, how many lie before it; else -1.
     """
 
     group: int
     slot: int
     replaced: tuple[tuple[int, int], ...] = ()
-    stream: StreamBatch | None = None
+    streams: tuple[StreamBatch, ...] = ()
     rows: int = -1
     drawn: tuple[DrawnBatch, ...] = ()
 
@@ -149,7 +155,7 @@ class Fill(_Message, frozen=True, tag="fill"):
 class Postprocess(_Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
 
-    `replaced`, `stream`: as for Announce. `drawn`: as for Fill.
+    `replaced`, `streams`: as for Announce. `drawn`: as for Fill.
     """
 
     task: int
@@ -157,7 +163,7 @@ class Postprocess(_Message, frozen=True, tag="postprocess"):
     slot: int
     batches: tuple[int, ...]
     replaced: tuple[tuple[int, int], ...] = ()
-    stream: StreamBatch | None = None
+    streams: tuple[StreamBatch, ...] = ()
     drawn: tuple[DrawnRows, ...] = ()
 
 

@@ -38,7 +38,7 @@ def test_classes_functions_and_modules_are_named() -> None:
         return json.dumps("x")
 
     by_value.__module__ = "__main__"
-    packed, modules = pack((Numbered(), functools.partial(of_this_module), by_value))
+    packed, _, modules = pack((Numbered(), functools.partial(of_this_module), by_value))
     assert {"tests.support.pipelines", __name__, "json"} <= set(modules)
     assert "__main__" not in modules
     source, bound, function = cloudpickle.loads(packed)
@@ -46,7 +46,7 @@ def test_classes_functions_and_modules_are_named() -> None:
 
 
 def test_plain_data_name_nothing() -> None:
-    assert pack({"a": [1, 2.0, "x", None], "b": (b"y",)})[1] == ()
+    assert pack({"a": [1, 2.0, "x", None], "b": (b"y",)})[1:] == ([], ())
 
 
 def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +63,29 @@ def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, m
     finally:
         del sys.modules["told_when_imported"]
     assert len(imports.read_text().split()) == 2, "here, and in the nursery"
+
+
+def private_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def test_a_large_array_that_a_hook_holds_lies_in_memory_once_and_may_be_written_to() -> None:
+    table = np.arange(1 << 24, dtype=np.int32)
+
+    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        table[0] += 1  # in this process alone
+        return {"data": table[sample.index : sample.index + 1] * 2, "first": table[:1].copy()}
+
+    given = Parameters(source={}, batch_size=4, num_loaders=3, epochs=1)
+    with Pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
+        batch = pipeline.take()
+        data, first = batch.tops["data"], batch.tops["first"]
+        assert isinstance(data, np.ndarray)
+        assert isinstance(first, np.ndarray)
+        assert data[1:, 0].tolist() == (2 * batch.indices[1:]).tolist()
+        assert (first > 0).all()
+        ours = [state.pid for state in pipeline.activities() if state.pid]
+        assert len(ours) == 3
+        assert all(private_bytes(pid) < table.nbytes // 2 for pid in ours)
+        pipeline.release(batch)

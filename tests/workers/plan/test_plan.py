@@ -86,7 +86,7 @@ def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
 
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
-    (batch,) = plan.unpack(Announce(3, 0, (), StreamBatch(1, 1, 2, 3)), rows(4))
+    (batch,) = plan.unpack(Announce(3, 0, (), (StreamBatch(1, 1, 2, 3),)), rows(4))
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
@@ -134,15 +134,15 @@ def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> No
 
 def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     given = [StreamBatch(0, 0, 0, 4), StreamBatch(0, 1, 0, 4), StreamBatch(0, 0, 1, 4)]
-    state, _ = take(stream(), [Announce(number, 0, (), batch) for number, batch in enumerate(given)])
+    state, _ = take(stream(), [Announce(number, 0, (), (batch,)) for number, batch in enumerate(given)])
     assert (state["batches"], state["epoch"], state["sequences"], state["turn"]) == (3, 0, "[2, 1]", 1)
     resumed = stream().resumed(state)
     assert resumed.position == StreamPosition(0, [2, 1], 1)
     assert resumed.first_number == 3
-    assert state["version"] == 1
+    assert state["version"] == 2
     schedule = resumed.schedule()
     assert schedule.has(0)
-    assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
+    assert schedule.stream_batches(0, 0, 4) == (StreamBatch(0, 1, 1, 4),)
     assert stream().resumed({**state, "turn": 5}).position.turn == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.pure
 
 ALL_ROWS = 1 << 40
+
+Streams = tuple[StreamBatch, ...]
 
 NOTHING_TO_LOAD: dict[str, Any] = {
     "decoded": Packed(None),
@@ -62,7 +65,7 @@ def test_an_indexed_plan_is_a_schedule_of_its_groups() -> None:
     assert schedule.can_be_cut
     assert not schedule.finished
     assert schedule.complaint == ""
-    assert schedule.stream_batch(0) is None
+    assert schedule.stream_batches(0, 0, 3) == ()
 
 
 def test_an_endless_plan_has_every_group() -> None:
@@ -121,17 +124,33 @@ def test_without_chunks_any_loader_may_have_any_task() -> None:
 # ---- batches of streams
 
 
-def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[StreamBatch]:
-    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other."""
+def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[Streams]:
+    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other, and joins the shards' ends."""
     runs, rounds = ([length * epochs for length in lengths], 1) if last_batch == "wrap" else (lengths, epochs)
     found = []
     for epoch in range(rounds):
         for sequence in range(max(-(-length // size) for length in runs)):
             for shard, length in enumerate(runs):
                 rows = min(size, length - sequence * size)
-                if rows == size or (rows > 0 and last_batch != "drop"):
-                    found.append(StreamBatch(epoch, shard, sequence, rows))
-    return found
+                joined = last_batch == "wrap" and len(lengths) > 1
+                if rows == size or (rows > 0 and last_batch != "drop" and not joined):
+                    found.append((StreamBatch(epoch, shard, sequence, rows),))
+    return found + (joined_ends(runs, size) if last_batch == "wrap" and len(lengths) > 1 else [])
+
+
+def joined_ends(lengths: list[int], size: int) -> list[Streams]:
+    """Sample by sample, as anybody would do it by hand."""
+    ends = [(shard, length // size, k) for shard, length in enumerate(lengths) for k in range(length % size)]
+    batches = [ends[first : first + size] for first in range(0, len(ends), size)]
+    return [
+        tuple(
+            StreamBatch(0, shard, sequence, len(rows), rows[0][-1])
+            for (shard, sequence), rows in (
+                (key, list(same)) for key, same in itertools.groupby(batch, lambda end: end[:2])
+            )
+        )
+        for batch in batches
+    ]
 
 
 class Stream:
@@ -146,9 +165,10 @@ class Stream:
         self.schedule = schedule
         self.moving = moving
         self.lengths = lengths
+        self.size = schedule.plan.parameters.batch_size
         self.slots = slots
         self.rng = rng
-        self.announced: list[StreamBatch] = []
+        self.announced: list[Streams] = []
         self._open: dict[int, bool] = {}
         self._next_group = self._next_announced = 0
 
@@ -175,13 +195,33 @@ class Stream:
         return list({self.schedule.affinity(group, 0): group for group in sorted(waiting, reverse=True)}.values())
 
     def _fill(self, group: int) -> None:
-        wanted = self.schedule.stream_batch(group)
+        streams = self.schedule.stream_batches(group, 0, self.schedule.rows_of(group))
+        assert sum(wanted.rows for wanted in streams) == self.schedule.rows_of(group)
+        if streams[0].first >= 0:
+            self._fill_joined(group, streams)
+            return
+        (wanted,) = streams
         assert self.schedule.affinity(group, 0) == wanted.shard
-        assert self.schedule.rows_of(group) == wanted.rows
         left = self.lengths[wanted.shard] - wanted.sequence * wanted.rows
         rows = max(0, min(wanted.rows, left))
         self.schedule.note_done(group, rows)
-        assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows else ())
+        to_be_joined = self.schedule.plan.joins_ends and rows < wanted.rows
+        assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows and not to_be_joined else ())
+        self._open[group] = True
+
+    def _fill_joined(self, group: int, streams: Streams) -> None:
+        row = 0
+        for wanted in streams:
+            assert (
+                self.schedule.affinity(group, row)
+                == self.schedule.affinity(group, row + wanted.rows - 1)
+                == wanted.shard
+            )
+            assert self.schedule.stream_batches(group, row, wanted.rows) == (wanted,)
+            assert self.schedule.sample_in(group, row, -1)[:2] == (0, wanted.sequence * self.size + wanted.first)
+            self.schedule.note_done(group, wanted.rows)
+            row += wanted.rows
+        assert self.schedule.batch_rows(group, ALL_ROWS) == (row,)
         self._open[group] = True
 
     def _announce(self) -> None:
@@ -190,8 +230,7 @@ class Stream:
             announce = self.schedule.announcement(self._next_announced, 0, ())
             self._next_announced += 1
             if announce is not None:
-                assert announce.stream is not None
-                self.announced.append(announce.stream)
+                self.announced.append(announce.streams)
 
 
 @settings(deadline=None, max_examples=200)
@@ -225,16 +264,21 @@ def test_the_batches_depend_neither_on_prefetching_nor_on_who_answers_first(
 def test_a_stream_goes_on_behind_any_batch_that_was_taken(
     lengths: list[int], size: int, slots: int, data: st.DataObject
 ) -> None:
-    whole = expected(lengths, size, "partial", 2)
+    last_batch: LastBatch = data.draw(st.sampled_from(("partial", "wrap")))
+    whole = expected(lengths, size, last_batch, 2)
     taken = data.draw(st.integers(0, len(whole)))
     position = StreamPosition.start(len(lengths))
-    for batch in whole[:taken]:
+    for batch, *_ in whole[:taken]:
+        if batch.first >= 0:
+            position.joined += 1
+            continue
         if batch.epoch != position.epoch:
             position.epoch, position.sequences = batch.epoch, [0] * len(lengths)
         position.sequences[batch.shard] = batch.sequence + 1
         position.turn = (batch.shard + 1) % len(lengths)
-    schedule = stream_schedule(position, size, epochs=2)
-    stream = Stream(schedule, lengths, slots, np.random.default_rng(taken))
+    schedule = stream_schedule(position, size, last_batch, epochs=2)
+    runs = [2 * length for length in lengths] if last_batch == "wrap" else lengths
+    stream = Stream(schedule, runs, slots, np.random.default_rng(taken))
     stream.run()
     assert schedule.complaint == ""
     assert stream.announced == whole[taken:]
@@ -254,7 +298,7 @@ def test_a_ranks_shards_are_numbered_among_those_of_all_ranks() -> None:
     schedule = stream_schedule(StreamPosition.start(2), 4, rank=3)
     assert schedule.has(0)
     assert schedule.has(1)
-    assert [schedule.stream_batch(group).shard for group in (0, 1)] == [6, 7]
+    assert [schedule.stream_batches(group, 0, 4)[0].shard for group in (0, 1)] == [6, 7]
 
 
 def test_of_a_streams_batch_with_a_bad_row_nothing_is_postprocessed_or_announced() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -114,12 +115,93 @@ def test_a_run_goes_on_from_its_state(taken: int) -> None:
         assert begun + [seen(batch) for batch in batches(pipeline)] == whole
 
 
-def test_wrap_fills_every_batch_but_each_shards_last_and_drop_leaves_short_ones_out() -> None:
-    wrapped = read_all(last_batch="wrap")
-    numbers = [number for _, _, batch in wrapped for number in batch]
-    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
-    assert sum(len(batch) < 4 for _, _, batch in wrapped) <= 2
+def test_drop_leaves_short_batches_out() -> None:
     assert {len(batch) for _, _, batch in read_all(last_batch="drop")} == {4}
+
+
+# ---- wrap: what is left of the shards at the end is joined
+
+
+def joined(shards: int = 5, **options: Any) -> Pipeline:
+    return make_pipeline(shuffled_source(shards), **{"batch_size": 8, "last_batch": "wrap", **options})
+
+
+def seen_rows(pipeline: Pipeline, most: int | None = None) -> list[tuple[Seen, list[int]]]:
+    return [(seen(batch), batch.indices.tolist()) for batch in batches(pipeline, most)]
+
+
+@pytest.mark.parametrize("num_loaders", [1, 3])
+def test_with_wrap_every_batch_but_the_very_last_is_full(num_loaders: int) -> None:
+    with joined(num_loaders=num_loaders) as pipeline:
+        run = seen_rows(pipeline)
+    numbers = [number for (_, _, batch), _ in run for number in batch]
+    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
+    assert [len(batch) for (_, _, batch), _ in run] == [8] * 13 + [2]
+    given = [(shard, count) for (_, shard, _), counts in run for count in counts if shard >= 0]
+    assert len(set(given)) == len(given)
+    with joined() as pipeline:
+        assert seen_rows(pipeline) == run
+
+
+def test_joined_batches_survive_their_loaders_and_a_restart() -> None:
+    with joined() as pipeline:
+        whole = seen_rows(pipeline)
+    for taken in (11, 13):
+        with joined() as pipeline:
+            begun = seen_rows(pipeline, taken)
+            state = pipeline.state_dict()
+        with joined(num_loaders=3) as pipeline:
+            pipeline.load_state_dict(state)
+            _kill_a_loader(pipeline, taken)
+            assert begun + seen_rows(pipeline) == whole
+
+
+def test_a_hook_over_a_joined_batch_gets_the_rows_of_all_its_shards() -> None:
+    def note(batch: Any) -> None:
+        batch["data"][:] = batch.indices[:, None]
+
+    with joined(hooks=Hooks(postprocess=note)) as pipeline:
+        for batch in batches(pipeline):
+            data = batch.tops["data"]
+            assert isinstance(data, np.ndarray)
+            assert data[:, 0].tolist() == batch.indices.tolist()
+
+
+def test_a_bad_sample_in_a_joined_batch_is_replaced_and_counted_once() -> None:
+    with joined(num_loaders=1) as pipeline:
+        *_, last = batches(pipeline)
+        _, _, (bad, *_) = seen(last)
+    options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
+    with joined(hooks=raises_at(bad), **options) as pipeline:
+        numbers = [number for batch in batches(pipeline) for number in seen(batch)[2]]
+        replaced = pipeline.statistics().replaced
+    assert bad not in numbers
+    assert (len(numbers), replaced) == (2 * SAMPLES, 2)
+
+
+@pytest.mark.parametrize("gives_less", [False, True])
+def test_the_ends_of_a_loader_that_dies_are_made_again(tmp_path: Path, gives_less: bool) -> None:
+    died = tmp_path / "died"
+
+    def items(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
+        given = list(numbered(shard, num_shards))
+        yield from given[: 7 if gives_less and died.exists() else None]
+
+    def die_in_the_first_joined_batch(batch: Any) -> None:
+        if len(set(batch["number"] % 5)) > 1 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    source, hooks = StreamSource(items, shards=5), Hooks(postprocess=die_in_the_first_joined_batch)
+    with make_pipeline(source, hooks, num_loaders=1, batch_size=8, last_batch="wrap") as pipeline:
+        if gives_less:
+            with pytest.raises(SampleError) as caught:
+                list(batches(pipeline))
+            assert "must give the same samples" in str(caught.value.__cause__)
+            return
+        numbers = [number for batch in batches(pipeline) for number in seen(batch)[2]]
+        assert pipeline.statistics().loader_deaths == 1
+    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
 
 
 def test_strings_arrive_as_bytes_beside_their_sample() -> None:
