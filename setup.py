@@ -46,6 +46,7 @@ TEST = (
     "pytest>=8.1",
     "pytest-timeout",
     "pytest-xdist",
+    "ray[train]",
     "ruff",
     "scikit-learn",
     "setuptools>=77",

@@ -33,6 +33,7 @@ _AHEAD = 6
 """Batches that lie ready when a block begins were made before it."""
 
 _IN_FLIGHT = 8
+_NODE = "loader"
 
 Block = Callable[[], float]
 """Runs for a while; returns what it has moved in a second."""
@@ -112,7 +113,7 @@ def plain(address: str, nbytes: int) -> None:
 
     ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     actor: Any = ray.remote(Giver)
-    givers = [actor.options(num_cpus=0.01, scheduling_strategy="SPREAD").remote() for _ in range(2)]
+    givers = [actor.options(num_cpus=0, resources={_NODE: 0.01}).remote() for _ in range(2)]
     out = np.empty(nbytes, np.uint8)
     waiting = [givers[number % 2].give.remote() for number in range(_IN_FLIGHT)]
     for line in sys.stdin:
@@ -134,7 +135,8 @@ def main() -> None:
         plain(arguments.plain[0], int(arguments.plain[1]))
         return
     seconds, rounds = arguments.seconds, arguments.rounds
-    with tempfile.TemporaryDirectory() as name, RayCluster(nodes=1, cpus=2) as cluster:
+    with tempfile.TemporaryDirectory() as name, RayCluster(nodes=0) as cluster:
+        cluster.add_node(cpus=2, resource=_NODE)
         folder = Path(name)
         write_files(folder)
         remote = {"num_loaders": 0, "remote_loaders": {"address": cluster.address, "count": 2}}

@@ -41,7 +41,10 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
         yield Figure(_STUDY, "trainers killed", len(ends))
         yield Figure(_STUDY, "until the last process and actor was gone, median / 95 % / most", spread(ends))
         yield Figure(
-            _STUDY, f"trainers that left a process or an actor after {_END_S:g} s", sum(e > _END_S for e in ends), 0
+            _STUDY,
+            f"trainers that left a process, an actor or an object after {_END_S:g} s",
+            sum(e > _END_S for e in ends),
+            0,
         )
 
 
@@ -92,7 +95,7 @@ def _kill_a_trainer(cluster: RayCluster, folder: Path, rng: random.Random) -> fl
 
     def left() -> list[str]:
         family = set(leftovers.orphans()) - before - {trainer.pid} - set(cluster.family())
-        return [*map(str, family), *["an actor"] * cluster.living_actors()]
+        return [*map(str, family), *["an actor"] * cluster.living_actors(), *["objects"] * (cluster.object_bytes() > 0)]
 
     leftovers.wait_until_none(left, 2 * _END_S)
     return time.monotonic() - killed

@@ -67,6 +67,11 @@ class RayCluster:
         living: int = self._ask("actors")
         return living
 
+    def object_bytes(self) -> int:
+        """What the object stores of all nodes hold."""
+        held: int = self._ask("objects")
+        return held
+
     def family(self) -> list[int]:
         """All its processes, actors among them."""
         process = psutil.Process(self._process.pid)
@@ -116,6 +121,7 @@ def _command(process: psutil.Process) -> str:
 
 
 def _main() -> None:
+    from ray._private.internal_api import get_memory_info_reply
     from ray.cluster_utils import Cluster
 
     head: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "include_dashboard": False, "object_store_memory": _MEMORY}
@@ -133,6 +139,8 @@ def _main() -> None:
             case ["actors"]:
                 found = cluster.global_state.actor_table(None).values()
                 answer = sum(actor["State"] in ("ALIVE", "PENDING_CREATION", "RESTARTING") for actor in found)
+            case ["objects"]:
+                answer = get_memory_info_reply(cluster.global_state).store_stats.object_store_bytes_used
             case _:
                 answer = f"what is {line!r}?"
         print(json.dumps(answer), file=answers)

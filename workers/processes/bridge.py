@@ -41,6 +41,7 @@ _FRAME_BYTES = 1 << 16
 _END_S = 2.0
 """For leaving the cluster; after that the bridge is killed, and the cluster clears up by itself."""
 
+_MOST_FAILED_JOINS = 3
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
@@ -70,6 +71,7 @@ class Bridge:
         self._next_start = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._has_joined = False
+        self._failed_joins = 0
 
     def fileno(self) -> int:
         """Readable when there is something to `receive`; -1 while there is no process."""
@@ -143,7 +145,7 @@ class Bridge:
                     self._living.discard(loader)
                 yield message
 
-    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded]:
+    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded | JoinFailed]:
         """Only when the process is gone can it no longer write into slots."""
         if self._link is None or self._process is None:
             return
@@ -153,6 +155,11 @@ class Bridge:
         how = exit_in_words(self._process.wait())
         self._link = self._process = None
         _log.warning("the bridge to the cluster died: %s; another one starts in %g s", how, self._pause_s)
+        self._failed_joins += not self._has_joined
+        if self._failed_joins == _MOST_FAILED_JOINS:
+            yield JoinFailed(
+                f"the bridge to the cluster has died {self._failed_joins} times before it had joined: {how}"
+            )
         self._next_start = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
         self.pool.wanted = 0

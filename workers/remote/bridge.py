@@ -215,6 +215,8 @@ class _Bridge:
                 self._start(number, line)
             case KillLoader(number):
                 if remote := self._remotes.get(number):
+                    # It hangs, and what it had done before has long arrived.
+                    remote.status.begin_task(next(iter(remote.sent), 0))
                     self._end(remote, f"{remote} was killed", crashed=False)
         return bool(frame)
 

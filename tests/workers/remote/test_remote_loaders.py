@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +31,7 @@ EPOCHS = 2
 def cluster() -> Iterator[RayCluster]:
     with RayCluster(nodes=1, cpus=2, head_cpus=2) as cluster:
         yield cluster
-        wait_until(lambda: cluster.living_actors() == 0, "the end of all actors")
+        wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of all actors and objects")
 
 
 @pytest.fixture
@@ -65,8 +65,14 @@ def test_bytes_are_those_of_local_loaders_whatever_is_read(
     assert compare(undisturbed(work, files), undisturbed(work, files, **given), in_order=in_order).is_none
 
 
-def grow(sample: Any, _rng: np.random.Generator) -> dict[str, Any]:
-    return {"data": sample["data"][:, : 8 + sample.index % 40], "label": sample["label"]}
+def growing() -> Callable[..., dict[str, Any]]:
+    """A hook that holds an array so large that it travels beside the pickle."""
+    heights = 8 + np.arange(100_000) % 40
+
+    def grow(sample: Any, _rng: np.random.Generator) -> dict[str, Any]:
+        return {"data": sample["data"][:, : heights[sample.index]], "label": sample["label"]}
+
+    return grow
 
 
 def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
@@ -79,7 +85,7 @@ def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(files: Path, c
     cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
     for given in cases:
         path = str(files / "None.h5")
-        how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": grow, "pad": {}}
+        how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": growing(), "pad": {}}
         with BatchReader({"hdf5": {"path": path}}, max_shapes={"data": (3, 48, 48)}, **how, **given) as reader:
             records.append(
                 [(batch["data"].tobytes(), batch.indices.tolist()) for _ in range(EPOCHS) for batch in reader]
@@ -128,7 +134,7 @@ def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: Ra
         run.process.kill()
         run.end()
         wait_until(lambda: is_gone(bridge), "the end of the bridge")
-        wait_until(lambda: cluster.living_actors() == 0, "the end of the actors")
+        wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of actors and objects")
 
 
 def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> None:
