@@ -14,11 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
@@ -35,8 +37,16 @@ _AHEAD = 6
 _IN_FLIGHT = 8
 _NODE = "loader"
 
-Block = Callable[[], float]
-"""Runs for a while; returns what it has moved in a second."""
+
+class Pace(NamedTuple):
+    """Samples in a second, and the seconds of processor time, of all processes together, that a sample took."""
+
+    rate: float
+    cost: float
+
+
+Block = Callable[[], Pace]
+"""Runs for a while."""
 
 
 def write_files(folder: Path) -> None:
@@ -57,25 +67,37 @@ def opened(source: Mapping[str, Any], folder: Path, **values: Any) -> Pipeline:
 
 
 def block_of(pipeline: Pipeline, seconds: float) -> Block:
-    """Samples per second, without those that lay ready."""
+    """What comes out of a pipeline, without what lay ready."""
 
-    def run() -> float:
+    def run() -> Pace:
         for _ in range(2 * _AHEAD):
             pipeline.release(pipeline.take())
-        begun, samples = time.perf_counter(), 0
+        begun, used, samples = time.perf_counter(), processor_s(), 0
         while (took := time.perf_counter() - begun) < seconds:
             batch = pipeline.take()
             samples += len(batch.indices)
             pipeline.release(batch)
-        return samples / took
+        return Pace(samples / took, (processor_s() - used) / samples)
 
     return run
 
 
-def compare(first: Block, second: Block, rounds: int) -> tuple[float, float, float]:
-    """Medians of both, and of the ratio of each pair, second to first."""
+def processor_s() -> float:
+    """Used so far by this process and all below it, the cluster's among them."""
+    seconds = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:2])
+    return seconds
+
+
+def row(name: str, first: Block, second: Block, rounds: int) -> str:
+    """Medians of both paces, and of the ratios of each pair: of the rates, and of what one processor does."""
     pairs = [(first(), second()) for _ in range(rounds)]
-    return median(a for a, _ in pairs), median(b for _, b in pairs), median(b / a for a, b in pairs)
+    rates = " | ".join(f"{median(pair[which].rate for pair in pairs):,.0f}" for which in (0, 1))
+    costs = " | ".join(f"{1000 * median(pair[which].cost for pair in pairs):.2f} ms" for which in (0, 1))
+    rate, cost = median(b.rate / a.rate for a, b in pairs), median(a.cost / b.cost for a, b in pairs)
+    return f"| {name} | {rates} | {rate:.2f} | {costs} | {cost:.2f} |"
 
 
 class PlainLoop:
@@ -88,14 +110,13 @@ class PlainLoop:
         command = [sys.executable, "-P", "-m", "benchmarks.remote", "--plain", address, str(nbytes)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, seconds: float) -> float:
-        """Samples per second."""
-        process = self._process
+    def run(self, seconds: float) -> Pace:
+        process, used = self._process, processor_s()
         assert process.stdin is not None
         assert process.stdout is not None
         print(seconds, file=process.stdin, flush=True)
-        moved: float = json.loads(process.stdout.readline())
-        return moved
+        rate: float = json.loads(process.stdout.readline())
+        return Pace(rate, (processor_s() - used) / (rate * seconds))
 
     def close(self) -> None:
         self._process.communicate()
@@ -140,17 +161,18 @@ def main() -> None:
         folder = Path(name)
         write_files(folder)
         remote = {"num_loaders": 0, "remote_loaders": {"address": cluster.address, "count": 2}}
-        print(f"{machine()}\n\n| samples/s, median of {rounds} pairs | | | ratio |\n|---|---:|---:|---:|")
+        print(f"{machine()}; median of {rounds} pairs\n")
+        print("| | samples/s | | ratio | processor time for a sample | | ratio |\n|---|---:|---:|---:|---:|---:|---:|")
         photographs = {"image_list": {"path": "list.txt", "new_height": 224, "new_width": 224}}
         with opened(photographs, folder, num_loaders=2) as local, opened(photographs, folder, **remote) as far:
-            here, there, ratio = compare(block_of(local, seconds), block_of(far, seconds), rounds)
-        print(f"| JPEG 500×375 to 224×224: 2 local, 2 remote loaders | {here:,.0f} | {there:,.0f} | {ratio:.2f} |")
+            blocks = block_of(local, seconds), block_of(far, seconds)
+            print(row("JPEG 500×375 to 224×224: 2 local, 2 remote loaders", *blocks, rounds))
         rows = {"npy": {"data": "data.npy"}}
         loop = PlainLoop(cluster.address, _BATCH * int(np.prod(_ROW)))
         with opened(rows, folder, **remote) as far:
-            plainly, there, ratio = compare(lambda: loop.run(seconds), block_of(far, seconds), rounds)
+            blocks = (lambda: loop.run(seconds)), block_of(far, seconds)
+            print(row("raw rows of 150 KB: ray.get loop, 2 remote loaders", *blocks, rounds))
         loop.close()
-        print(f"| raw rows of 150 KB: ray.get loop, 2 remote loaders | {plainly:,.0f} | {there:,.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

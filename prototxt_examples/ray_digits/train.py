@@ -85,7 +85,7 @@ def main() -> None:
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         stack.callback(ray.shutdown)
         result = Path(folder, "result.txt")
         settings = {"address": address, "digits": str(DIGITS), "epochs": EPOCHS, "result": str(result)}

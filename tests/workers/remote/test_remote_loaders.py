@@ -79,6 +79,7 @@ def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
     return np.arange(samples)[:: -1 - epoch]
 
 
+@pytest.mark.slow
 def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(files: Path, cluster: RayCluster) -> None:
     DECODED.open(files).close()
     records: list[list[tuple[bytes, list[int]]]] = []
