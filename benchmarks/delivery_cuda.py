@@ -5,26 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from blobfeed.layers.torch_blob import TorchBlob
-from blobfeed.readers.delivery.cuda_device import CudaDevice
 from blobfeed.readers.delivery.delivery import Delivery
 
 from .report import table
 from .still_pipeline import Shape, StillPipeline, ready
 
 _STEPS = 50
-_BOTH = {"transform": {"scale": 1 / 256, "mean_value": [104, 117, 123]}}
-
-
-class _Unlocked(CudaDevice):
-    """A device for which the ring cannot be page-locked: what a refusal costs."""
-
-    def lock(self, memory: Any) -> bool:
-        return False
+_BOTH: dict[str, Any] = {"transform": {"scale": 1 / 256, "mean_value": [104, 117, 123]}}
 
 
 def cuda_report(shape: Shape, seconds: float) -> str:
@@ -33,15 +25,15 @@ def cuda_report(shape: Shape, seconds: float) -> str:
     name = torch.cuda.get_device_name()
     plain = _pinned_bandwidth(shape, device)
     lines = [["torch, pin_memory and copy", f"{plain:.1f} GB/s", "1.00", "–"]]
-    for title, dtype, locked, values in (
-        ("float32, page-locked ring", "float32", True, {}),
-        ("uint8, page-locked ring, mean and scale on the device", "uint8", True, _BOTH),
-        ("float32, staged", "float32", False, {}),
+    for page_lock, dtype, values in (
+        ("staging", "float32", {}),
+        ("ring", "float32", {}),
+        ("staging", "uint8", _BOTH),
+        ("ring", "uint8", _BOTH),
     ):
-        rate = _delivered_bandwidth(shape, device, dtype, locked, cast(dict[str, object], values))
-        lines.append(
-            [title, f"{rate:.1f} GB/s", f"{rate / plain:.2f}", "0.95" if locked and dtype == "float32" else "–"]
-        )
+        rate = _delivered_bandwidth(shape, device, dtype, {"page_lock": page_lock, **values})
+        title = f"{dtype}, page_lock: {page_lock}{', mean and scale on the device' if values else ''}"
+        lines.append([title, f"{rate:.1f} GB/s", f"{rate / plain:.2f}", "–" if values else "0.95"])
     lines.append(
         [
             "float32, not page-locked, torch's .to()",
@@ -51,7 +43,8 @@ def cuda_report(shape: Shape, seconds: float) -> str:
         ]
     )
     head = ["to the device", "over the bus", "of plain", "target"]
-    return f"{name}, {shape.rows} images a batch\n\n{table(head, lines)}\n\n{_overlap(shape, device)}"
+    overlaps = "\n\n".join(_overlap(shape, device, page_lock) for page_lock in ("staging", "ring"))
+    return f"{name}, {shape.rows} images a batch\n\n{table(head, lines)}\n\n{overlaps}"
 
 
 def _elapsed(device: str, work: Callable[[], object]) -> float:
@@ -76,9 +69,9 @@ def _pageable(shape: Shape, device: str) -> float:
     return _STEPS * 4 * shape.items / statistics.median(times) / 1e9
 
 
-def _delivered_bandwidth(shape: Shape, device: str, dtype: str, locked: bool, values: dict[str, object]) -> float:
+def _delivered_bandwidth(shape: Shape, device: str, dtype: str, values: dict[str, object]) -> float:
     """Bytes over the bus for each second of deliveries one after another."""
-    pipeline, blob, delivery = _feeding(shape, device, dtype, locked, values)
+    pipeline, blob, delivery = _feeding(shape, device, dtype, values)
     times = [_elapsed(device, lambda: [delivery.deliver([blob]) for _ in range(_STEPS)]) for _ in range(5)]
     delivery.close()
     pipeline.ring.close()
@@ -86,20 +79,18 @@ def _delivered_bandwidth(shape: Shape, device: str, dtype: str, locked: bool, va
 
 
 def _feeding(
-    shape: Shape, device: str, dtype: str, locked: bool, values: dict[str, object]
+    shape: Shape, device: str, dtype: str, values: dict[str, object]
 ) -> tuple[StillPipeline, TorchBlob, Delivery]:
     pipeline = StillPipeline(shape, dtype, **values)
     blob = TorchBlob(device)
     delivery = ready(pipeline, blob)
-    if not locked:
-        delivery._device = _Unlocked(device)  # type: ignore[attr-defined]
     delivery.deliver([blob])
     return pipeline, blob, delivery
 
 
-def _overlap(shape: Shape, device: str) -> str:
+def _overlap(shape: Shape, device: str, page_lock: str) -> str:
     """Steps that take twice as long as a transfer, with and without deliveries in between."""
-    pipeline, blob, delivery = _feeding(shape, device, "float32", True, {})
+    pipeline, blob, delivery = _feeding(shape, device, "float32", {"page_lock": page_lock})
     transfer = _elapsed(device, lambda: [delivery.deliver([blob]) for _ in range(_STEPS)]) / _STEPS
     cycles = _cycles_for(device, 2 * transfer)
     host: list[float] = []
@@ -126,7 +117,7 @@ def _overlap(shape: Shape, device: str) -> str:
         ["added by the delivery", f"{(together - alone) * 1e3:.3f} ms", "0.1 ms"],
         ["of it in the trainer's own time", f"{stall * 1e3:.3f} ms", "–"],
     ]
-    return table(["overlap", "takes", "target"], lines)
+    return table([f"overlap, page_lock: {page_lock}", "takes", "target"], lines)
 
 
 def _cycles_for(device: str, seconds: float) -> int:

@@ -72,6 +72,8 @@ class StillPipeline:
 
     def look_ahead(self) -> None: ...
 
+    def use_huge_pages(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class _Count:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
+from ...workers.base.specs import AnyArray
 from .conversion import Conversion
 
 
 class DeviceConversion:
-    """A top's conversion with its mean on the device."""
+    """A top's conversion with its mean on the device. `constant`: brings an array there."""
 
-    def __init__(self, conversion: Conversion, device: torch.device) -> None:
+    def __init__(self, conversion: Conversion, constant: Callable[[AnyArray], torch.Tensor]) -> None:
         scale = conversion.scale
-        self._scale = torch.from_numpy(scale).to(device) if isinstance(scale, np.ndarray) else scale
+        self._scale = constant(scale) if isinstance(scale, np.ndarray) else scale
         self._scales = conversion.scales
-        self._mean = None if conversion.mean is None else torch.from_numpy(conversion.mean).to(device)
-        self._both = None if conversion.image is None else torch.from_numpy(conversion.image.both).to(device)
+        self._mean = None if conversion.mean is None else constant(conversion.mean)
+        self._both = None if conversion.image is None else constant(conversion.image.both)
 
     def put(self, values: torch.Tensor, out: torch.Tensor, corners: torch.Tensor | None) -> None:
         """`(values - mean) * scale` into `out`, on the current stream.

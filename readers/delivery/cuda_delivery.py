@@ -1,9 +1,11 @@
 """Batches on their way to a CUDA device, ahead of the trainer.
 
-    slot ──copy stream──► device buffer ──the trainer's stream: type, mean, scale──► blob
-     │                        │
-     └ released when the      └ filled again when the trainer's stream
-       copy's event is done     is past the work that read it
+    slot ──► page-locked copy ──copy stream──► device buffer ──the trainer's stream: type, mean, scale──► blob
+     │                                            │
+     └ released when it is copied                 └ filled again when the trainer's stream is past the work that read it
+
+With `page_lock: ring` the slots themselves are page-locked, and are sent without a copy: a slot is then released when
+it has arrived.
 
 The next batch that is ready is sent before `fill` returns, so that it travels while the net computes. Slots travel as
 they are: uint8 images are a quarter of the bytes that the blobs hold.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,16 +38,15 @@ _Types = Sequence[np.dtype[np.generic] | None]
 
 
 class _Sent(NamedTuple):
-    """A batch that has been sent into a buffer. `done`: the event of its last copy; `kept`: what the copies read."""
+    """A batch that has been sent into a buffer. `done`: the event of its last copy."""
 
     upcoming: Upcoming
     values: dict[str, torch.Tensor]
     done: torch.cuda.Event
-    kept: list[AnyArray]
 
 
 class _Buffer:
-    """Memory on the device for one batch, and page-locked memory where batches have to be staged."""
+    """Memory on the device for one batch, and page-locked memory for what is staged."""
 
     def __init__(self) -> None:
         self.device: dict[str, torch.Tensor] = {}
@@ -75,8 +76,8 @@ class CudaDelivery(Delivery):
         self._device = device
         self._buffers = [_Buffer() for _ in range(pipeline.parameters.device_prefetch)]
         self._turns = _Turns((), tuple(self._buffers))
-        self._conversions = [DeviceConversion(_conversion_on_device(top), device.device) for top in self.tops]
-        self._locked: bool | None = None
+        self._conversions = [DeviceConversion(_conversion_on_device(top), device.constant) for top in self.tops]
+        self._locked: bool | None = None if pipeline.parameters.page_lock == "ring" else False
         self._at_end: Progress | None = None
 
     @property
@@ -100,6 +101,7 @@ class CudaDelivery(Delivery):
         self._turns = _Turns((), ())
 
     def _upcoming(self) -> Upcoming:
+        self._device.refuse_capture()
         if self._turns.sent:
             return _sent(self._turns.sent[0]).upcoming
         self._release_slots()
@@ -153,17 +155,19 @@ class CudaDelivery(Delivery):
         for top, host, dtype in zip(self.tops, hosts, types, strict=True):
             _check_values(top, host, dtype)
         values: dict[str, torch.Tensor] = {}
-        kept: list[AnyArray] = []
         for top, host in zip(self.tops, hosts, strict=True):
             values[top.name] = self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
             if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
-                kept.append(corners)
                 largest = self.pipeline.parameters.batch_size * corners[0].nbytes
-                values[CROPS] = self._send_array(CROPS, corners, largest, buffer)
-        buffer.sent = _Sent(upcoming, values, self._device.sent(), kept)
+                staged = self._staging(CROPS, corners.shape, corners.dtype, largest, buffer)
+                np.copyto(staged, corners)
+                values[CROPS] = self._send_array(CROPS, staged, largest, buffer)
+        buffer.sent = _Sent(upcoming, values, self._device.sent())
         sent, free = self._turns
         self._turns = _Turns((*sent, buffer), free[1:])
         self._take_sent()
+        if not self._locked:
+            self._release_slot(buffer)
 
     def _take_sent(self) -> None:
         """Take the batch that was sent last, unless that has been done."""
@@ -179,19 +183,24 @@ class CudaDelivery(Delivery):
         """What is sent: the slot's own memory where that is page-locked, else a staged copy of it."""
         if isinstance(top, EvenTop) and self._is_locked(top.rows(batch)):
             return top.rows(batch)
-        staged = top.spec.dtype if isinstance(top, EvenTop) else top.dtype
-        if top.name not in buffer.host:
-            buffer.host[top.name] = self._device.host_memory(self._largest_bytes(top, staged))
-        memory = buffer.host[top.name]
-        out: AnyArray = memory[: int(np.prod(shape)) * staged.itemsize].view(staged).reshape(shape)
+        dtype = top.spec.dtype if isinstance(top, EvenTop) else top.dtype
+        out = self._staging(top.name, shape, dtype, self._largest_bytes(top, dtype), buffer)
         if isinstance(top, EvenTop):
             np.copyto(out, top.rows(batch))
         else:
             top.put(batch, out)
         return out
 
+    def _staging(self, name: str, shape: Shape, dtype: np.dtype[Any], largest_bytes: int, buffer: _Buffer) -> AnyArray:
+        """Page-locked memory of `shape`, the same one for each batch that goes into `buffer`."""
+        if name not in buffer.host:
+            buffer.host[name] = self._device.host_memory(largest_bytes)
+        out: AnyArray = buffer.host[name][: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+        return out
+
     def _is_locked(self, rows: AnyArray) -> bool:
         if self._locked is None:
+            self.pipeline.use_huge_pages()  # a page that is locked cannot be moved into a huge one any more
             self._locked = self._device.lock(_whole_memory(rows))
         return self._locked
 
@@ -199,18 +208,18 @@ class CudaDelivery(Delivery):
         return int(np.prod(top.largest_shape(self.pipeline.parameters.batch_size))) * dtype.itemsize
 
     def _release_slots(self) -> None:
-        """Release the slots whose copies are done.
+        """Release the slots that have been copied.
 
-        A slot that is in flight is one that the loaders lack. So if no batch is ready, the copies are waited for: never
-        wait for the loaders with slots that could be released.
+        A page-locked slot that is in flight is one that the loaders lack. So if no batch is ready, its copy is waited
+        for: never wait for the loaders with slots that could be released.
         """
         self._take_sent()
         wait = not self.pipeline.is_ready()
         for buffer in self._buffers:
             if buffer.sent is not None and self.pipeline.holds(buffer.sent.upcoming.batch):
-                if wait:
+                if wait and self._locked:
                     buffer.sent.done.synchronize()
-                if wait or _is_done(buffer.sent.done):
+                if wait or not self._locked or _is_done(buffer.sent.done):
                     self._release_slot(buffer)
 
     def _release_slot(self, buffer: _Buffer) -> None:

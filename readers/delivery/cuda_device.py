@@ -32,7 +32,9 @@ class CudaDevice:
     """
 
     def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
+        named = torch.device(device)
+        # "cuda" is the device that is current now, also if another one is made the current one later.
+        self._device = named if named.index is not None else torch.device("cuda", torch.cuda.current_device())
         self._locked: NDArray[np.uint8] | None = None
         with torch.cuda.device(self.device):
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -41,21 +43,36 @@ class CudaDevice:
     def device(self) -> torch.device:
         return self._device
 
+    def refuse_capture(self) -> None:
+        """Raise RuntimeError if the caller's stream captures a graph.
+
+        A delivery waits for events of other streams and looks at their state, and a graph would repeat one batch for
+        ever.
+        """
+        with torch.cuda.device(self.device):
+            capturing = torch.cuda.is_current_stream_capturing()
+        if capturing:
+            raise RuntimeError(
+                f"the current stream of {self.device} captures a CUDA graph: a batch cannot be delivered inside of it; "
+                "deliver into the same blobs before each replay, and capture only what the net does with them"
+            )
+
     # ---- memory
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
         """Page-lock `memory`, so that copies from it run by themselves; warns and returns False where it is refused."""
         again, self._locked = self._locked is memory, memory  # first: Ctrl-C may fall behind the call
         with torch.cuda.device(self.device):
-            error = int(_runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
-            if error == 0 or (again and error == _LOCKED_ALREADY):
+            error = _runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
+            if int(error) == 0 or (again and int(error) == _LOCKED_ALREADY):
                 return True
+            why = _runtime().cudaGetErrorString(error)
             self._locked = None
             # CUDA remembers the refusal as its last error, and the next kernel, whosever it is, would be blamed for it.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self.device)
         warnings.warn(
-            f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes (error {error}): batches go "
+            f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes ({why}): batches go "
             "through a page-locked staging copy, which costs the trainer one more copy of each; "
             "raise the limit of locked memory (ulimit -l), or lower batch_size or prefetch_batches",
             RuntimeWarning,
@@ -83,6 +100,11 @@ class CudaDevice:
         with torch.cuda.device(self.device):
             memory: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
         return memory
+
+    def constant(self, array: AnyArray) -> torch.Tensor:
+        """A copy of `array` on the device; waits until it is there."""
+        with torch.cuda.device(self.device):
+            return torch.from_numpy(array).pin_memory().to(self.device)
 
     # ---- copies and the order of things
 
@@ -112,7 +134,8 @@ class CudaDevice:
 
     def _recorded(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         with torch.cuda.device(self.device):
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # Whoever waits for a blocking event sleeps, and leaves the core to a loader.
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
 
@@ -126,7 +149,7 @@ def view_as(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torc
     return memory[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-def device_memory(device: str, dtype: torch.dtype) -> Callable[[tuple[int, ...]], torch.Tensor]:
+def device_memory(device: torch.device, dtype: torch.dtype) -> Callable[[tuple[int, ...]], torch.Tensor]:
     """Makes tensors of the caller's own; torch gives memory that was let go again."""
     return lambda shape: torch.empty(shape, dtype=dtype, device=device)
 

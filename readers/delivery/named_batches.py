@@ -92,8 +92,9 @@ class NamedBatches:
             from . import cuda_delivery, cuda_device
 
             cuda_device.check_cuda(device)
-            self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, cuda_device.CudaDevice(device))
-            self._memory = [cuda_device.device_memory(device, dtype) for dtype in types]
+            on = cuda_device.CudaDevice(device)
+            self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, on)
+            self._memory = [cuda_device.device_memory(on.device, dtype) for dtype in types]
 
     def next(self) -> NamedBatch:
         """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""

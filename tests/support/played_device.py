@@ -50,19 +50,26 @@ class PlayedDevice:
     """
 
     device = torch.device("cpu")
+    constant = staticmethod(torch.from_numpy)
 
     def __init__(self, patience: int, locks: bool = True) -> None:
         self.patience, self.locks = patience, locks
+        self.captures = False
         self.locked: NDArray[np.uint8] | None = None
         self.unlocked = 0
         self.wrong: list[str] = []
         self.at: Callable[[str], None] = lambda step: None
         self.copies: list[_Copy] = []
+        self.staging: list[NDArray[np.uint8]] = []
         self.read: dict[int, object] = {}
         """By the address of a buffer the event after which nothing reads it any more."""
         self.waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
         self._sent_into: list[int] = []
         self._used: tuple[int, ...] = ()
+
+    def refuse_capture(self) -> None:
+        if self.captures:
+            raise RuntimeError("captures a CUDA graph")
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
         self.at("before lock")
@@ -84,6 +91,7 @@ class PlayedDevice:
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
         self.at("before host_memory")
         memory = np.empty(nbytes, np.uint8)
+        self.staging.append(memory)
         self.at("after host_memory")
         return memory
 

@@ -100,6 +100,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     state_file: str = ""
     device: str = ""
     device_prefetch: Positive = 2
+    page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
 
 
@@ -141,6 +142,7 @@ class ReaderParameters(TypedDict, total=False):
     state_file: str
     device: str
     device_prefetch: int
+    page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
 
 

@@ -174,6 +174,12 @@ class Pipeline(Closing):
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
             self._at = _At(self._at.progress, self._open_group(self._feed, announce))
 
+    def use_huge_pages(self) -> None:
+        """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
+        if self._feed is not None:
+            for _ in self._feed.shared.ring.use_huge_pages():
+                pass
+
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
         if total is not None and self._at.progress.taken >= total:

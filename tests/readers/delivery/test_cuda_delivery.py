@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class _Feeding:
         if not (folder / "train.h5").exists():
             write_images(folder / "train.h5")
         parameters = check_parameters(
-            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
+            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, "page_lock": "ring", **values}
         )
         self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self.device = device
@@ -81,24 +82,63 @@ def feeding(tmp_path: Path) -> Iterator[Any]:
     assert wrong == []
 
 
+_WAYS = [("ring", True), ("ring", False), ("staging", True)]
+"""Parameter page_lock, and whether the device locks the ring if it is asked to."""
+
+
 @pytest.mark.parametrize("buffers", [1, 3])
 @pytest.mark.parametrize("patience", [0, 1000])
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
 def test_every_batch_arrives_once_and_whole_however_long_copies_take(
-    feeding: Any, buffers: int, patience: int, locks: bool
+    feeding: Any, buffers: int, patience: int, page_lock: str, locks: bool
 ) -> None:
     device = PlayedDevice(patience, locks)
-    feed = feeding(
-        device, device_prefetch=buffers, prefetch_batches=1, transform={"scale": 0.5, "mean_value": [1, 2, 3]}
-    )
+    transform = {"scale": 0.5, "mean_value": [1, 2, 3]}
+    feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, page_lock=page_lock, transform=transform)
     mean = np.array([1, 2, 3], np.float32)[:, None, None]
     for number in range(12):
         wanted = np.arange(4 * number, 4 * number + 4) % 20
         data, label = feed.next()
         np.testing.assert_array_equal(label, wanted)
         np.testing.assert_array_equal(data, (images()[wanted] - mean) * np.float32(0.5))
-    assert device.locked is not None
-    assert device.locked.nbytes >= 3 * (240 + 32)  # the whole ring
+    assert (device.locked is None) == (page_lock == "staging")
+    assert device.locked is None or device.locked.nbytes >= 3 * (240 + 32)  # the whole ring
+
+
+def test_a_staged_batch_gives_its_slot_back_before_it_has_arrived(feeding: Any) -> None:
+    device = PlayedDevice(patience=10**9)
+    feed = feeding(device, device_prefetch=1, page_lock="staging")
+    feed.next()
+    feed.wait_until_ready()
+    feed.next()
+    assert not device.copies[-1].done
+    (sent,) = (buffer.sent for buffer in feed.delivery._buffers)
+    assert not feed.pipeline.holds(sent.upcoming.batch)
+
+
+def test_a_stream_that_captures_a_graph_is_refused_and_no_batch_is_lost(feeding: Any) -> None:
+    device = PlayedDevice(0)
+    feed = feeding(device)
+    feed.next()
+    device.captures = True
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="captures a CUDA graph"):
+            feed.next()
+    device.captures = False
+    np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
+
+
+def test_what_travels_lies_in_page_locked_memory(feeding: Any, tmp_path: Path) -> None:
+    """Crops too: a copy from other memory makes the trainer wait for the device."""
+    device = PlayedDevice(0)
+    feed = feeding(device, page_lock="staging", transform=_write_mean_and_images(tmp_path))
+    for _ in range(4):
+        feed.next()
+    assert len(device.copies) >= 12  # data, crops, labels
+    staged = [(array.ctypes.data, array.ctypes.data + array.nbytes) for array in device.staging]
+    for copy in device.copies:
+        address = copy.host.ctypes.data
+        assert any(first <= address < end for first, end in staged)
 
 
 def test_the_next_batch_is_sent_before_deliver_returns(feeding: Any) -> None:
@@ -170,7 +210,8 @@ def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> N
         here = np.zeros(rows.shape, into)
         conversion.put(rows, here)
         there = torch.zeros(rows.shape, dtype=getattr(torch, into), device=device)
-        DeviceConversion(conversion, torch.device(device)).put(torch.from_numpy(rows).to(device), there, None)
+        on = PlayedDevice(0) if device == "cpu" else CudaDevice(device)
+        DeviceConversion(conversion, on.constant).put(torch.from_numpy(rows).to(device), there, None)
         assert there.cpu().numpy().tobytes() == here.tobytes(), (stored, mean, scale)
 
 
@@ -219,12 +260,13 @@ def _assert_the_labels_are_left(feed: Any) -> None:
         np.testing.assert_array_equal(data, np.broadcast_to(label[:, None, None, None] / 2, (4, 3, 5, 5)))
 
 
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
 @pytest.mark.parametrize("patience", [0, 1000])
 def test_each_row_loses_the_part_of_the_mean_under_its_crop(
-    feeding: Any, tmp_path: Path, patience: int, locks: bool
+    feeding: Any, tmp_path: Path, patience: int, page_lock: str, locks: bool
 ) -> None:
-    feed = feeding(PlayedDevice(patience, locks), transform=_write_mean_and_images(tmp_path))
+    transform = _write_mean_and_images(tmp_path)
+    feed = feeding(PlayedDevice(patience, locks), page_lock=page_lock, transform=transform)
     _assert_the_labels_are_left(feed)
 
 
@@ -277,17 +319,20 @@ def _labels_though_raising(feed: Any, count: int) -> list[list[float]]:
     return labels
 
 
+_PLACES = [("ring", step) for step in _STEPS] + [("staging", step) for step in _STEPS[1:]]
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.parametrize(("page_lock", "step"), _PLACES)
 def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(
-    feeding: Any, step: str, when: str, error: type[BaseException]
+    feeding: Any, page_lock: str, step: str, when: str, error: type[BaseException]
 ) -> None:
     raised = 0
     for nth, buffers in ((1, 1), (2, 2), (5, 3)):
         device = PlayedDevice(patience=1, locks=step != "host_memory")
         device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
-        feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, epochs=2)
+        feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, epochs=2, page_lock=page_lock)
         assert _labels_though_raising(feed, 10) == [list(range(4 * k % 20, 4 * k % 20 + 4)) for k in range(10)]
         feed.close()
         assert device.unlocked
@@ -295,10 +340,12 @@ def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batc
     assert raised
 
 
-@pytest.mark.parametrize("step", [*_STEPS[1:], "lock"])
-def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(feeding: Any, step: str) -> None:
+@pytest.mark.parametrize(("page_lock", "step"), _PLACES)
+def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(
+    feeding: Any, page_lock: str, step: str
+) -> None:
     device = PlayedDevice(patience=10**9, locks=step != "host_memory")
-    feed = feeding(device, device_prefetch=1)
+    feed = feeding(device, device_prefetch=1, page_lock=page_lock)
     if step in ("send", "sent", "send_after", "used", "use_after"):
         feed.next()
     device.at = trouble = _Trouble(f"before {step}", 1, RuntimeError, lasting=True)
@@ -319,6 +366,56 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
     device.at = lambda step: None
     for _ in range(8):  # no slot is kept: the pipeline goes on without the delivery
         held.release(held.take())
+    for close in (feed.delivery.close, held.close, feed.delivery.close, held.close):
+        close()
+
+
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any, page_lock: str) -> None:
+    for order in itertools.permutations(("delivery", "pipeline", "delivery", "pipeline")):
+        feed = feeding(PlayedDevice(10**9), page_lock=page_lock)
+        feed.next()
+        for what in order:
+            getattr(feed, what).close()
+        assert feed.delivery.state_dict()["position"] == 4
+
+
+# ---- what is asked of CUDA, without a device
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """CUDA's runtime, of which a test says what it answers."""
+    made = SimpleNamespace(current=1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: made.current)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.captures)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    return made
+
+
+def test_cuda_is_the_device_that_is_current_when_the_delivery_is_made(runtime: SimpleNamespace) -> None:
+    device = CudaDevice("cuda")
+    runtime.current = 0
+    assert str(device.device) == "cuda:1"
+    assert str(CudaDevice("cuda:3").device) == "cuda:3"
+
+
+def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:
+    runtime.cudaHostRegister = lambda *_: 2
+    runtime.cudaGetErrorString = {2: "out of memory"}.__getitem__
+    with pytest.warns(RuntimeWarning, match=r"the ring's 16 bytes \(out of memory\): batches go through a page-locked"):
+        assert not CudaDevice("cuda:0").lock(np.zeros(16, np.uint8))
+
+
+def test_a_capturing_stream_is_told_what_to_do(runtime: SimpleNamespace) -> None:
+    runtime.captures = False
+    CudaDevice("cuda").refuse_capture()
+    runtime.captures = True
+    with pytest.raises(RuntimeError, match="the current stream of cuda:1 captures a CUDA graph"):
+        CudaDevice("cuda").refuse_capture()
 
 
 # ---- on a real device
