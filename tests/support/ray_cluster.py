@@ -127,6 +127,7 @@ def _main() -> None:
     head: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "include_dashboard": False, "object_store_memory": _MEMORY}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # ray prints
+    memory: Any = get_memory_info_reply
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     for line in sys.stdin:
         match line.split():
@@ -140,7 +141,7 @@ def _main() -> None:
                 found = cluster.global_state.actor_table(None).values()
                 answer = sum(actor["State"] in ("ALIVE", "PENDING_CREATION", "RESTARTING") for actor in found)
             case ["objects"]:
-                answer = get_memory_info_reply(cluster.global_state).store_stats.object_store_bytes_used
+                answer = memory(cluster.global_state).store_stats.object_store_bytes_used
             case _:
                 answer = f"what is {line!r}?"
         print(json.dumps(answer), file=answers)
