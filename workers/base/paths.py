@@ -19,17 +19,17 @@ class AnotherHost:
     """
 
     def __init__(self, shipped: str = "", copy: str = "") -> None:
-        self._shipped = shipped.rstrip("/") + "/"
-        self._copy = copy.rstrip("/") + "/"
+        self._shipped = shipped
+        self._copy = copy
 
     def path(self, there: str) -> str:
         """Where a file of the trainer's host is here."""
         if not self.was_shipped(there):
             return there
-        return self._copy + (there.rstrip("/") + "/")[len(self._shipped) :].rstrip("/")
+        return str(Path(self._copy, Path(there).relative_to(self._shipped)))
 
     def was_shipped(self, there: str) -> bool:
-        return len(self._shipped) > 1 and (there + "/").startswith(self._shipped)
+        return bool(self._shipped) and Path(there).is_relative_to(self._shipped)
 
 
 _another_host: AnotherHost | None = None

@@ -65,6 +65,19 @@ def test_bytes_are_those_of_local_loaders_whatever_is_read(
     assert compare(undisturbed(work, files), undisturbed(work, files, **given), in_order=in_order).is_none
 
 
+@pytest.mark.slow
+def test_files_may_be_shipped(files: Path, cluster: RayCluster) -> None:
+    expected = undisturbed(DECODED, files)
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
+    with DECODED.open(files, epochs=EPOCHS, **given) as pipeline:
+        pipeline.start()
+        wait_until(lambda: any(state.pid for state in pipeline.activities()), "the first loader")
+        shipped = [Path(f"/proc/{state.pid}/cwd").readlink() for state in pipeline.activities() if state.pid]
+        (files / "None.h5").rename(files / "elsewhere.h5")
+        assert compare(expected, read(pipeline)).is_none
+    assert all((folder / "None.h5").exists() and folder != files for folder in shipped)
+
+
 def growing() -> Callable[..., dict[str, Any]]:
     """A hook that holds an array so large that it travels beside the pickle."""
     heights = 8 + np.arange(100_000) % 40
