@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -164,7 +165,7 @@ class _Bridge:
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         self._ray.init(
             address=address,
-            runtime_env=self._wanted.runtime_env or None,
+            runtime_env=deepcopy(self._wanted.runtime_env) or None,  # Ray puts the address of its upload into it
             logging_level=logging.WARNING,
             log_to_driver=True,
         )
