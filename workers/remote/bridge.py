@@ -322,7 +322,7 @@ class _Bridge:
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
         # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
-        crashed = isinstance(error, errors.ActorDiedError) and not _says_node_is_lost(error)
+        crashed = isinstance(error, errors.ActorDiedError) and "its node has died" not in str(error)
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
@@ -337,10 +337,6 @@ class _Bridge:
         elif crashed and remote.sent:
             remote.status.begin_task(next(iter(remote.sent)))
         self._tell(LoaderEnded(remote.number, how, crashed))
-
-
-def _says_node_is_lost(error: BaseException) -> bool:
-    return "node" in str(error) and "dead" in str(error) and "NODE_DIED" in str(error)
 
 
 def main() -> None:
