@@ -54,7 +54,7 @@ class Cost:
 def _cases(plan: Plan) -> list[Case]:
     samples = HDF5_28.size(plan.quick)
     one = {"hdf5": {"path": str(HDF5_28.ensure(samples))}}
-    folder = _many_files(samples)
+    folder = many_files(samples)
     many = {"hdf5": {"path": str(folder / "*.h5")}}
     fill(HDF5_28.path(samples))
     fill(folder)
@@ -69,7 +69,7 @@ def _cases(plan: Plan) -> list[Case]:
     ]
 
 
-def _many_files(samples: int) -> Path:
+def many_files(samples: int) -> Path:
     """The 28×28 data set again, cut into a thousand files."""
     folder = data_folder() / f"hdf5_28-{samples}-in-{_FILES}"
     if not folder.exists():

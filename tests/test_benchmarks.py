@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import entrants, harness, report, works
+from benchmarks import entrants, files_run, harness, report, works
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
@@ -312,3 +312,12 @@ def test_a_run_that_does_not_end_is_ended() -> None:
     program = Program("benchmarks.scaling")
     with pytest.raises(RunFailed, match="not done after"):
         run_program(program, {"loaders": 1, "sample_s": 0.001, "seconds": 600.0}, limit_s=1.0)
+
+
+def test_a_cold_read_is_measured_with_what_it_took_from_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, np.zeros((5000, 784), np.uint8))
+    found = files_run.cold_rows({"npy": {"data": str(path)}}, str(path))
+    assert found["wanted_bytes"] == 64 * 784
+    assert 0 <= found["disk_bytes"] < 5000 * 784  # nothing, where files live in memory
+    assert found["seconds"] > 0

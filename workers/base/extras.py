@@ -10,6 +10,7 @@ _EXTRA_OF = {
     "cv2": "images",
     "keras": "keras",
     "lmdb": "lmdb",
+    "plyvel": "leveldb",
     "ray": "ray",
     "tensorflow": "tensorflow",
     "torch": "torch",

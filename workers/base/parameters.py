@@ -156,11 +156,6 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         raise ParameterError(
             f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
         )
-    if parameters.num_loaders == 0 and parameters.remote_loaders is None:
-        raise ParameterError(
-            f"{what}: parameter 'num_loaders' is 0: expected a whole number >= 1 or 'auto'; only with remote_loaders "
-            "can a pipeline do without local ones"
-        )
     _check_tops(parameters.tops, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -131,7 +132,7 @@ class RemoteLoader:
         status = StatusBoard.create(1).line(0)
         # Whatever slot a task names on the trainer's host, here it is this one.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
-        self._worker: Worker = plan.worker(slots, status, self._theirs, self._drawn.descriptor)
+        self._worker: Worker = plan.worker(slots, status, partial(send_exception, self._theirs), self._drawn.descriptor)
 
     def work(self, job: Job) -> Made:
         """Make the rows of one task."""

@@ -69,7 +69,7 @@ class ArraysSource(StoredSource):
     def where(self, index: int) -> str:
         return f"{self.kind}[{index}]"
 
-    def will_need(self, indices: IndexArray) -> None:
+    def _announce(self, indices: IndexArray) -> None:
         """It is in memory."""
 
     def fingerprint(self) -> str:

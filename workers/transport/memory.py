@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,3 +73,9 @@ def _left(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
     except OSError:  # the root has no limit of its own; others may not be read by everybody
         return None
     return max(0, int(text) - used)
+
+
+def give_back_freed_memory() -> None:
+    """Have the C library return what was freed to the kernel: it keeps tens of megabytes after a large computation."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc; others return what they can by themselves
+        trim(0)

@@ -1,10 +1,10 @@
-"""A memory file mapped so that the kernel can use huge pages for it.
+"""What Python's mmap cannot do, since it cannot ask for an address: huge pages for a memory file, files side by side.
 
 Reading the ring in pages of 4 KiB costs the trainer a fifth to a third of its copy: it misses the address translation
 cache all the time. A memory file gets no huge pages by itself if the system says `shmem_enabled: never`, the usual
 setting, but MADV_COLLAPSE (Linux 6.1) puts existing pages together on request, whatever the setting. Other processes
 profit as soon as they touch the memory again, if they have mapped it at a multiple of the huge page's size, which mmap
-does not choose by itself. Python's mmap module cannot ask for an address, hence ctypes.
+does not choose by itself.
 """
 
 from __future__ import annotations
@@ -68,6 +68,34 @@ class SharedMap:
         for offset in range(0, self._size - HUGE_PAGE + 1, HUGE_PAGE):
             made += _libc.madvise(self._address + offset, HUGE_PAGE, _MADV_COLLAPSE) == 0
             yield made
+
+
+class AddressRange:
+    """`size` bytes of address space into which parts of files are mapped, for reading; raises OSError.
+
+    They lie as one array, and any of them can be reached by one number. It takes no memory, and no descriptor: a map
+    outlives the descriptor that it was made by. It goes when the last array on it is gone.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._address = _checked(_libc.mmap(None, size, _PROT_NONE, flags, -1, 0))
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (self._address, True), "version": 3}
+
+    def __del__(self) -> None:
+        if address := getattr(self, "_address", None):
+            _libc.munmap(address, self._size)
+
+    def array(self) -> NDArray[np.uint8]:
+        """All of it, shape (size,); what no file was mapped to must not be touched."""
+        return np.asarray(self)
+
+    def map_file(self, at: int, descriptor: int, offset: int, size: int) -> None:
+        """Show `size` bytes of the file from `offset` on from byte `at` of the range on; both are whole pages."""
+        _checked(_libc.mmap(self._address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
+        # Whoever reads rows announces them; what the kernel read ahead beside them would be for nothing.
+        _libc.madvise(self._address + at, size, mmap.MADV_RANDOM)
 
 
 def _map_aligned(descriptor: int, size: int) -> int:

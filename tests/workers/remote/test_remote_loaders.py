@@ -214,10 +214,5 @@ def test_arrays_in_memory_are_for_local_loaders() -> None:
         BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
 
 
-def test_no_local_loader_needs_remote_ones() -> None:
-    with pytest.raises(ParameterError, match="'num_loaders' is 0"):
-        BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, num_loaders=0)
-
-
 def test_the_trainer_does_not_import_ray() -> None:
     assert "ray" not in sys.modules

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from array import array as compact_list
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
@@ -16,11 +21,13 @@ from ..stored.file import FileStamp, Locking
 from ..stored.hdf5_library import h5py
 from ..stored.library_rows import errors_named, open_file
 from ..stored.paths import PackedNames, natural_key
+from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
+_MEMBERS_AT_ONCE = 256
 _SAMPLES_A_WORD = 256
 _METADATA_CACHE_BYTES = 8 << 20
 
@@ -46,15 +53,34 @@ class Scan:
             file.id.set_mdc_config(config)
             self._external = ExternalFiles(stamp.path, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
-            for name, entry in _entries(file, self._wanted):
-                if len(self._names) == self._wanted.limit:
-                    break
-                with errors_named(f"{_WHAT}: {stamp.path}:{name}"):
-                    self._add_sample(stamp, name, entry)
+            with Path(stamp.path).open("rb") as raw:
+                self._headers = self._header_reader(file, raw.fileno(), stamp)
+                told = len(self._names)
+                for found in _found(file, self._wanted, self._headers):
+                    self._add(stamp, found)
+                    if len(self._names) >= told + _SAMPLES_A_WORD:
+                        told = len(self._names)
+                        self._progress.tell(stamp.path, told)
+                    if len(self._names) == self._wanted.limit:
+                        break
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 
-    def _add_sample(self, stamp: FileStamp, name: str, entry: h5py.HLObject) -> None:
+    def _header_reader(self, file: h5py.File, descriptor: int, stamp: FileStamp) -> HeaderReader | None:
+        """Where a sample is a data set, and addresses are written as the reader expects them."""
+        usual = self._direct_in is not None and file.id.get_create_plist().get_sizes() == (8, 8)
+        labels = list(self._wanted.labels.values())
+        return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
+
+    def _add(self, stamp: FileStamp, found: _Sample | _Samples) -> None:
+        if isinstance(found, _Samples):
+            self._add_samples(found)
+            return
+        with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
+            self._add_sample(stamp, found)
+
+    def _add_sample(self, stamp: FileStamp, found: _Sample) -> None:
+        name, entry = found.name, found.entry
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
@@ -65,8 +91,23 @@ class Scan:
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
-        if len(self._names) % _SAMPLES_A_WORD == 0:
-            self._progress.tell(stamp.path, len(self._names))
+        if self._headers and found.address >= 0:
+            self._learn(self._headers, found)
+
+    def _learn(self, headers: HeaderReader, found: _Sample) -> None:
+        """Have the headers of other data sets compared with this one's."""
+        (column,), labels = self._data.values(), list(self._labels.values())
+        if column.offsets[-1] >= 0 and all(label.is_plain for label in labels):
+            values = {label.name: label.last() for label in labels}
+            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.item_bytes, values)
+
+    def _add_samples(self, found: _Samples) -> None:
+        room = (self._wanted.limit or sys.maxsize) - len(self._names)
+        (column,) = self._data.values()
+        column.add_many(found.read.offsets[:room], found.read.shapes[:room])
+        for label in self._labels.values():
+            label.add_many(found.read.labels[label.name][:room])
+        self._names += found.names[:room]
 
     def index(self) -> SamplesIndex:
         """All that was found; raises SourceError if there is nothing."""
@@ -81,6 +122,23 @@ class Scan:
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values() for top, column in self._labels.items()},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """`address`: of the object's header in the file, -1 if a link leads to it that has none."""
+
+    name: str
+    entry: h5py.HLObject
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Data sets whose headers were read without the library."""
+
+    names: list[str]
+    read: Found
 
 
 class _DataColumn:
@@ -127,6 +185,15 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: {where} reaches to byte {end}, the file has {stamp.size}: it was cut short")
         return int(offset)
 
+    def add_many(self, offsets: NDArray[np.int64], shapes: NDArray[np.int64]) -> None:
+        """Data sets with the type and the number of axes of those before."""
+        self.offsets.frombytes(offsets.tobytes())
+        self._shapes.frombytes(shapes.astype(np.int32).tobytes())
+
+    @property
+    def item_bytes(self) -> int:
+        return self._dtype.itemsize
+
     def indexed(self, top: str) -> IndexedData:
         shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self.offsets), self._rank)
         largest = tuple(int(extent) for extent in shapes.max(axis=0))
@@ -142,7 +209,7 @@ class _LabelColumn:
     """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._bytes = bytearray()
         self._dtype: np.dtype[np.generic] | None = None
         self._shape: tuple[int, ...] = ()
@@ -152,13 +219,13 @@ class _LabelColumn:
     def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
         if self._add_like_before(holders[0]):
             return
-        value = _attribute(holders, self._name, where)
+        value = _attribute(holders, self.name, where)
         if self._dtype is None:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
         if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
             raise SourceError(
-                f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
+                f"{_WHAT}: attribute {self.name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
                 f"has {self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
             )
         widened = np.result_type(self._dtype, value.dtype)
@@ -172,9 +239,9 @@ class _LabelColumn:
 
         This does half of what h5py does for any attribute: nearly all of a scan's time is spent here.
         """
-        if self._type is None or not h5py.h5a.exists(holder.id, self._name.encode()):
+        if self._type is None or not h5py.h5a.exists(holder.id, self.name.encode()):
             return False
-        attribute = h5py.h5a.open(holder.id, self._name.encode())
+        attribute = h5py.h5a.open(holder.id, self.name.encode())
         if attribute.get_type() != self._type or attribute.shape != self._shape:
             return False
         value = np.empty(self._shape, self._dtype)
@@ -182,36 +249,83 @@ class _LabelColumn:
         self._bytes += value.tobytes()
         return True
 
+    def add_many(self, values: NDArray[np.uint8]) -> None:
+        """Values of the type and shape of those before, as bytes, shape (values, bytes of one)."""
+        self._bytes += values.tobytes()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all values so far are stored as they are kept."""
+        return self._type is not None
+
+    def last(self) -> AnyArray:
+        """The last value."""
+        value: AnyArray = self.values()[-1:]
+        return value
+
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
 
 
-def _entries(file: h5py.File, wanted: Wanted) -> Iterator[tuple[str, h5py.HLObject]]:
+def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples]:
     for name in wanted.groups:
         group = file.get(name) if name else file
         if not isinstance(group, h5py.Group):
             raise SourceError(f"{_WHAT}: {file.filename!r} has no group {name!r}{nearest(name, file)}{_held(file)}")
-        yield from _walk(group, name.strip("/"), wanted, set())
+        yield from _walk(group, name.strip("/"), wanted, headers, set())
 
 
 def _walk(
-    group: h5py.Group, name: str, wanted: Wanted, seen: set[tuple[int, int]]
-) -> Iterator[tuple[str, h5py.HLObject]]:
+    group: h5py.Group, name: str, wanted: Wanted, headers: HeaderReader | None, seen: set[tuple[int, int]]
+) -> Iterator[_Sample | _Samples]:
     """The samples at and below `group`, in natural order; a group that is linked more than once is entered once."""
     info = h5py.h5o.get_info(group.id)
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
     if wanted.in_groups and _holds_sample(group, name, wanted):
-        yield name, group
+        yield _Sample(name, group, -1)
         return
-    for member in sorted(group, key=natural_key):
-        path = f"{name}/{member}" if name else member
-        entry = _open(group, member, path)
-        if isinstance(entry, h5py.Group):
-            yield from _walk(entry, path, wanted, seen)
-        elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:
-            yield path, entry
+    for members, addresses, read in _in_runs(_links(group), headers):
+        paths = [f"{name}/{member}" if name else member for member in members]
+        if read is not None:
+            yield _Samples(paths, read)
+            continue
+        for path, member, address in zip(paths, members, addresses, strict=True):
+            entry = _open(group, member, path)
+            if isinstance(entry, h5py.Group):
+                yield from _walk(entry, path, wanted, headers, seen)
+            elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:
+                yield _Sample(path, entry, address)
+
+
+def _in_runs(
+    links: Mapping[str, int], headers: HeaderReader | None
+) -> Iterator[tuple[list[str], list[int], Found | None]]:
+    """The members in natural order, with their addresses; together those whose headers were read, or were not."""
+    ordered = sorted(links, key=natural_key)
+    for first in range(0, len(ordered), _MEMBERS_AT_ONCE):
+        members = ordered[first : first + _MEMBERS_AT_ONCE]
+        addresses = [links[member] for member in members]
+        found = headers.read(np.array(addresses)) if headers else None
+        if found is None:
+            yield members, addresses, None
+            continue
+        edges = np.flatnonzero(np.diff(found.understood)) + 1
+        for start, stop in itertools.pairwise([0, *edges.tolist(), len(members)]):
+            here = slice(start, stop)
+            yield members[here], addresses[here], found.part(here) if found.understood[start] else None
+
+
+def _links(group: h5py.Group) -> dict[str, int]:
+    """The group's members, and where their headers are; -1 for a link that says it by name."""
+    links: dict[str, int] = {}
+
+    def note(name: bytes, info: h5py.h5l.LinkInfo) -> None:
+        links[name.decode(errors="surrogateescape")] = info.u if info.type == h5py.h5l.TYPE_HARD else -1
+
+    group.id.links.iterate(note, info=True)
+    return links
 
 
 def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:

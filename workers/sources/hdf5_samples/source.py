@@ -89,6 +89,7 @@ class HDF5SamplesSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, len(self))
+        self._announce(indices)
         for top, values in self._index.labels.items():
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
@@ -97,6 +98,7 @@ class HDF5SamplesSource(Source):
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._index.data.items():
                 self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
+        self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
     def _read_data(
@@ -134,12 +136,26 @@ class HDF5SamplesSource(Source):
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, len(self))
+        self._announce(indices)
+
+    def _announce(self, indices: IndexArray) -> None:
+        """Also called by `read`: the first task of a loader was not announced before."""
+        self._files.begin()
+        announcements = self._files.announcements
+        if not announcements.are_due(indices):
+            return
+        in_memory = True
         for stamp, positions in self._index.by_file(indices):
             for data in self._index.data.values():
                 samples = indices[positions]
                 direct = samples[data.offsets[samples] >= 0]
                 if len(direct):
-                    self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
+                    in_memory &= self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
+        announcements.note_announced(len(indices), in_memory=in_memory)
+
+    @property
+    def stores_rows(self) -> bool:
+        return not any(data.needs_library for data in self._index.data.values())
 
     def where(self, index: int) -> str:
         return self._index.where(index)

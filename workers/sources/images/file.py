@@ -7,8 +7,6 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from ..stored.file import in_memory
 
 _PROBES = 4
@@ -52,7 +50,7 @@ def _opened(path: bytes, function: Callable[[int], bool]) -> bool:
 
 
 def _begins_in_memory(file: int) -> bool:
-    return in_memory(file, np.zeros(1, np.int64))
+    return in_memory(file, 1, [(0, 1)])
 
 
 def _start_reading(file: int) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ...base.specs import AnyArray, IndexArray, NamedRows
+from .announcements import Announcements
 from .file import FileStamp, Locking, RawFile
-from .layout import StoredArray, ThroughLibrary
+from .joined import JoinedColumns
+from .layout import Column, StoredArray, ThroughLibrary
 from .lru import ChunkCache, RecentlyUsed
 from .rows import StoredRows
 
@@ -42,20 +45,34 @@ class OpenFiles:
     def _begin(self) -> None:
         self._locking, most_files, chunk_cache_bytes = self._options
         self._process = os.getpid()
+        self.announcements = Announcements()
+        self._joined: dict[bytes, JoinedColumns | None] = {}
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self.opened: RecentlyUsed[str, OpenFile] = RecentlyUsed(
             most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
         )
 
-    def get(self, stamp: FileStamp) -> OpenFile:
-        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
+    def begin(self) -> None:
+        """Called before anything is read: in a forked copy nothing is open."""
         if os.getpid() != self._process:
             self._begin()
+
+    def get(self, stamp: FileStamp) -> OpenFile:
+        """The file, opened now if it is not open; it may be closed again when another one is asked for."""
+        self.begin()
         return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
+
+    def joined(self, starts: IndexArray, columns: Sequence[tuple[str, Column]]) -> JoinedColumns | None:
+        """These columns as one array over all files, if they can be read so; made at the first call."""
+        key = starts.tobytes()
+        if key not in self._joined:
+            self._joined[key] = JoinedColumns.of(starts, columns, self.opened.limit)
+        return self._joined[key]
 
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""
+        self._joined.clear()
         self.opened.clear()
         self._chunks.clear()
 
@@ -71,6 +88,7 @@ class Reading:
         self._files = files
         self._used: dict[str, FileStamp] = {}
         self._last: tuple[str, OpenFile] | None = None
+        self._joined: list[tuple[JoinedColumns, list[int]]] = []
 
     def get(self, stamp: FileStamp, others: Sequence[FileStamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
@@ -86,8 +104,14 @@ class Reading:
             self._used[other.path] = other
         return file
 
+    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: NamedRows) -> None:
+        """Read from many files at once."""
+        self._joined.append((joined, joined.read(indices, cast("Mapping[str, AnyArray]", out))))
+
     def require_unchanged(self) -> None:
         """Raises SourceError if one of the files was changed since it was examined."""
+        for joined, used in self._joined:
+            joined.require_unchanged(used)
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
             stamp.require_unchanged(file.raw.descriptor if file else None)
@@ -120,6 +144,14 @@ class OpenFile:
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
         return self._readers[key]
+
+    def will_need(self, array: StoredArray, indices: IndexArray) -> bool:
+        """Start reading these samples of `array`; whether there was nothing to do."""
+        if isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
+            return True
+        reader = self.reader(array)
+        assert isinstance(reader, StoredRows)
+        return reader.will_need(indices)
 
     def _make_reader(self, array: StoredArray) -> StoredRows | LibraryRows:
         if not isinstance(array.layout, ThroughLibrary):

@@ -11,7 +11,7 @@ import numpy as np
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from .chunk_decode import ChunkError, decode_chunk
-from .file import Bytes, RawFile
+from .file import Bytes, RawFile, maps
 from .layout import Chunked, StoredArray, without
 from .lru import ChunkCache
 from .runs import by_group, copy_runs
@@ -45,7 +45,7 @@ class StoredRows:
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
-            if self._in_one_piece and self._file.maps(self._row_bytes) and last - first + 1 == len(positions):
+            if self._in_one_piece and maps(self._row_bytes) and last - first + 1 == len(positions):
                 self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
                 return
             offsets = self._offsets(indices)
@@ -104,7 +104,7 @@ class StoredRows:
         chunk: AnyArray
         if offset < 0:
             chunk = np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        elif self._in_one_piece or (not layout.filters and self._file.maps(self._row_bytes)):
+        elif self._in_one_piece or (not layout.filters and maps(self._row_bytes)):
             chunk = self._mapped(offset)
         else:
             key = (self._array.file.path, self._array.name, number)
@@ -124,17 +124,18 @@ class StoredRows:
             raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
         return data.view(self._dtype).reshape(layout.chunk)
 
-    def will_need(self, indices: IndexArray) -> None:
-        """Start reading these samples, or the chunks that hold them."""
-        if self._in_one_piece:
-            if self._axis == 0:  # else each sample is spread over the whole file
-                self._file.will_need(self._layout.offsets[0] + indices * self._row_bytes, self._row_bytes)
-            return
+    def will_need(self, indices: IndexArray) -> bool:
+        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
+        if self._rows_lie_whole:
+            offsets = self._offsets(indices)
+            if offsets is not None:
+                return self._file.will_need(offsets, self._row_bytes)
+        elif self._in_one_piece:  # each sample is spread over the whole file
+            return True
         groups, layout = np.unique(indices // self._per_chunk), self._layout
         offsets = layout.offsets.reshape(self._grid).take(groups, axis=self._axis).ravel()
         stored = offsets >= 0
         if layout.sizes is None:
-            self._file.will_need(offsets[stored], self._chunk_bytes)
-        else:
-            sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
-            self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))
+            return self._file.will_need(offsets[stored], self._chunk_bytes)
+        sizes = layout.sizes.reshape(self._grid).take(groups, axis=self._axis).ravel()
+        return self._file.will_need(offsets[stored], sizes[stored].astype(np.int64))

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .layout import Column, ThroughLibrary
+from .layout import Chunked, Column, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
 from .runs import require_in_range, split_by_part
-
-_MUCH_LARGER = 16
 
 
 class StoredSource(Source):
@@ -28,11 +26,7 @@ class StoredSource(Source):
             raise SourceError(f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample")
         self._columns = columns
         self._first = next(iter(columns.values()))
-        sizes = [(column.arrays[0].sample_bytes, column) for column in columns.values()]
-        largest, self._largest = max(sizes, key=lambda size: size[0])
-        # The kernel's own reading ahead soon has all of the labels in memory, and advice on them costs as much as on
-        # large samples. So advice is given on the large ones alone.
-        self._large = [column for size, column in sizes if size * _MUCH_LARGER >= largest]
+        self._largest = max(columns.values(), key=lambda column: column.arrays[0].sample_bytes)
         # Columns that are cut at the same samples, as those of the same HDF5 files are: what is wanted is cut up once.
         cuts = {column.starts.tobytes(): column.starts for column in columns.values()}
         self._together = [
@@ -62,8 +56,12 @@ class StoredSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         require_in_range(indices, self._samples)
+        self._announce(indices)
         reading = Reading(self._files)
         for starts, columns in self._together:
+            if len(indices) and (joined := self._files.joined(starts, columns)):
+                reading.read_joined(joined, indices, out)
+                continue
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
                     array = column.arrays[number]
@@ -74,14 +72,34 @@ class StoredSource(Source):
                         raise
                     except Exception as error:
                         raise SourceError(f"{array}: reading samples failed: {error}") from error
+        self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, self._samples)
-        for column in self._large:
-            for number, local, _ in split_by_part(column.starts, indices):
-                array = column.arrays[number]
-                self._files.get(array.file).reader(array).will_need(local)
+        self._announce(indices)
+
+    def _announce(self, indices: IndexArray) -> None:
+        """Also called by `read`: the first task of a loader was not announced before."""
+        self._files.begin()
+        announcements = self._files.announcements
+        if not announcements.are_due(indices):
+            return
+        in_memory = True
+        for starts, columns in self._together:
+            if joined := self._files.joined(starts, columns):
+                in_memory &= joined.will_need(indices)
+                continue
+            for number, local, _ in split_by_part(starts, indices):
+                for _, column in columns:
+                    array = column.arrays[number]
+                    in_memory &= self._files.get(array.file).will_need(array, local)
+        announcements.note_announced(len(indices), in_memory=in_memory)
+
+    @property
+    def stores_rows(self) -> bool:
+        arrays = [array for column in self._columns.values() for array in column.arrays]
+        return all(isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays)
 
     def where(self, index: int) -> str:
         return self._first.where(index)

@@ -24,13 +24,24 @@ def test_a_list_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_missing_images_are_named_by_line_and_path(two_photographs: Path) -> None:
     with two_photographs.open("a") as file:
         file.write("\nnone.jpg 3\nneither.jpg 4\n")
-    with pytest.raises(SourceError, match=r"list\.txt line 4: .*none\.jpg is no image: no such file.* \(1 more of 4"):
+    with pytest.raises(
+        SourceError, match=r"list\.txt line 4: .*none\.jpg is no image: no such file.* \(1 more of the first 100, too"
+    ):
         opened(two_photographs, **SIZE)
     source = opened(two_photographs, check_files=False, **SIZE)
     with pytest.raises(SampleError, match=r"line 5: .*neither\.jpg cannot be read: .*No such file") as raised:
         samples(source, [0, 3])
     assert (raised.value.index, Path(raised.value.path).name) == (3, "neither.jpg")
     assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_an_image_behind_the_first_hundred_is_looked_at_when_it_is_read(two_photographs: Path) -> None:
+    lines = ["china.jpg 0"] * 100 + ["", "none.jpg 3"]
+    two_photographs.write_text("\n".join(lines))
+    source = opened(two_photographs, **SIZE)
+    assert samples(source, [99])["label"] == [0]
+    with pytest.raises(SampleError, match=r"line 102: .*none\.jpg cannot be read: .*No such file"):
+        samples(source, [100])
 
 
 def test_empty_files_and_folders_are_no_images(two_photographs: Path) -> None:

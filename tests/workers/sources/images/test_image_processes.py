@@ -33,7 +33,10 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
     )
     sent = pickle.dumps(source)
     assert len(sent) < 5000
-    result = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, check=False)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(
+        command, input=sent, capture_output=True, timeout=60, check=False, pass_fds=source.descriptors
+    )
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == b"".join(np.asarray(image).tobytes() for image in before["data"])
     source.close()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.specs import ArraySpec
-from blobfeed.workers.sources.images.list_file import parse_image_list
+from blobfeed.workers.sources.images import list_file
+from blobfeed.workers.sources.images.list_file import ListedImages, parse_image_list
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,10 @@ from tests.workers.sources.images.reading import SIZE, opened, samples
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Z")), min_size=1, max_size=8)
 paths = st.lists(words, min_size=1, max_size=3).map(" ".join).filter(lambda path: not path.startswith("#"))
+
+
+def paths_of(listed: ListedImages) -> list[str]:
+    return [listed.path(index).decode() for index in range(len(listed))]
 
 
 @given(
@@ -30,18 +35,21 @@ paths = st.lists(words, min_size=1, max_size=3).map(" ".join).filter(lambda path
     noise=st.sampled_from(["", "\n", "# a comment 1 2\n", "  \n#\n"]),
     ending=st.sampled_from(["\n", "\r\n", "  \n"]),
     separator=st.sampled_from([" ", "\t", "   "]),
+    block_bytes=st.sampled_from([1, 20, 1 << 20]),
 )
 def test_what_is_written_into_a_list_is_parsed_from_it(
-    entries: list[tuple[str, list[int]]], noise: str, ending: str, separator: str
+    entries: list[tuple[str, list[int]]], noise: str, ending: str, separator: str, block_bytes: int
 ) -> None:
     labels = len(entries[0][1])
     text = "".join(noise + separator.join([path, *map(str, numbers)]) + ending for path, numbers in entries)
-    listed = parse_image_list(text.encode(), "list.txt", labels)
-    assert [path.decode() for path in listed.paths] == [path for path, _ in entries]
-    assert [listed.paths[k].decode() for k in range(len(listed.paths))] == [path for path, _ in entries]
-    assert listed.labels.tolist() == [numbers for _, numbers in entries]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(list_file, "_BLOCK_BYTES", block_bytes)
+        listed, values = parse_image_list(text.encode(), "list.txt", labels)
+    assert paths_of(listed) == [path for path, _ in entries]
+    assert values.tolist() == [numbers for _, numbers in entries]
     lines = text.split("\n")
-    assert all(path in lines[line - 1] for line, (path, _) in zip(listed.lines, entries, strict=True))
+    for number, (path, _) in enumerate(entries):
+        assert path in lines[int(listed.line(number).removeprefix("list.txt line ")) - 1]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +64,24 @@ def test_what_is_written_into_a_list_is_parsed_from_it(
     ],
 )
 def test_the_number_of_labels_is_seen_from_the_lines(text: str, labels: list[list[float]], expected: list[str]) -> None:
-    listed = parse_image_list(text.encode(), "list.txt")
-    assert listed.labels.tolist() == labels
-    assert [path.decode() for path in listed.paths] == expected
+    listed, values = parse_image_list(text.encode(), "list.txt")
+    assert values.tolist() == labels
+    assert paths_of(listed) == expected
+
+
+def test_each_number_is_what_python_reads_in_it_and_one_fraction_makes_all_of_them_floats() -> None:
+    words = ["7", "-8", "+9", "007", "1_000", "999999999999999999", "9223372036854775807", "-9223372036854775808"]
+    text = "".join(f"a.jpg {word}\n" for word in words)
+    assert parse_image_list(text.encode(), "list.txt")[1][:, 0].tolist() == list(map(int, words))
+    words += ["1.5", "1e3", "9223372036854775808"]
+    values = parse_image_list("".join(f"a.jpg {word}\n" for word in words).encode(), "list.txt")[1]
+    assert values[:, 0].tolist() == list(map(float, words))
+
+
+def test_a_line_may_be_long_and_the_last_one_may_have_no_end() -> None:
+    path = "x" * 3000 + " y"
+    listed, _ = parse_image_list(f"a.jpg 1\n{path} 2\n{path} 3".encode(), "list.txt")
+    assert paths_of(listed) == ["a.jpg", path, path]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
-from blobfeed.workers.sources.stored.file import FileStamp, RawFile
+from blobfeed.workers.sources.stored.file import FileStamp, RawFile, maps
 from blobfeed.workers.sources.stored.layout import ChunkFilter
 from blobfeed.workers.sources.stored.lru import RecentlyUsed
 from blobfeed.workers.sources.stored.paths import natural_key
@@ -141,30 +141,9 @@ def test_a_file_that_is_another_one_by_now_is_not_read(change: str, thousand_byt
         RawFile(stamp)
 
 
-def test_large_rows_are_read_and_small_ones_mapped(thousand_bytes: Path) -> None:
-    with raw_file(thousand_bytes) as file:
-        assert file.maps(150_528)
-        assert not file.maps(1 << 20)
-
-
-def test_advice_is_given_only_on_what_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "cold.bin"
-    with path.open("wb") as stream:
-        stream.write(bytes(1 << 20))
-        stream.flush()
-        os.fsync(stream.fileno())
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    advised: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, size, _advice: advised.append((offset, size)))
-    with raw_file(path) as file:
-        file.will_need(as_indices([0, 4096, 500_000]), as_indices([4096, 4096, 100]))
-        cold = list(advised)
-        file.read(0, 1 << 20)
-        advised.clear()
-        file.will_need(as_indices([0, 4096, 500_000]), as_indices([4096, 4096, 100]))
-    assert advised == []
-    # A file system that lives in memory cannot be made cold, and then there is nothing to advise on.
-    assert cold in ([(0, 8192), (500_000, 100)], [])
+def test_large_rows_are_read_and_small_ones_mapped() -> None:
+    assert maps(150_528)
+    assert not maps(1 << 20)
 
 
 # ------------------------------------------------------------------------------------------------- the kept chunks

@@ -1,0 +1,182 @@
+"""Rows of many files in one call: the right bytes, whatever the files look like, and no file that was changed."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.stored.joined import JoinedColumns, lay_out_grid
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
+
+PAGE = 4096
+FILES = 40
+SIZES = [1 + number % 7 for number in range(FILES)]
+SAMPLES = sum(SIZES)
+SOURCES = ["hdf5", "npy", "npy of odd rows", "npy with an empty file"]
+
+
+def _row_shape(kind: str) -> tuple[int, ...]:
+    return (7, 3) if kind == "npy of odd rows" else (4, 20)
+
+
+def _stored(kind: str) -> dict[str, Any]:
+    shape = (SAMPLES, *_row_shape(kind))
+    data = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    return {"data": data, "label": np.arange(SAMPLES)}
+
+
+def _write(folder: Path, kind: str) -> Source:
+    stored = _stored(kind)
+    start = 0
+    for number, size in enumerate(SIZES):
+        rows = {top: values[start : start + size] for top, values in stored.items()}
+        if kind == "hdf5":
+            with h5py.File(folder / f"{number}.h5", "w") as file:
+                for top, values in rows.items():
+                    file[top] = values
+        else:
+            for top, values in rows.items():
+                np.save(folder / f"{top}_{number}.npy", values)
+        start += size
+    if kind == "hdf5":
+        return opened("hdf5", folder, ["data", "label"], path="*.h5")
+    if kind == "npy with an empty file":
+        for top, values in stored.items():
+            np.save(folder / f"{top}_7b.npy", values[:0])
+    return opened("npy", folder, data="data_*.npy", label="label_*.npy")
+
+
+@contextmanager
+def few_descriptors(most: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_rows_of_many_files_are_those_that_were_stored(kind: str, tmp_path: Path) -> None:
+    assert_delivers(_write(tmp_path, kind), _stored(kind), patterns(SAMPLES))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_they_are_read_in_one_call(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    read = JoinedColumns.read
+
+    def noted(*given: Any) -> list[int]:
+        calls.append(1)
+        return read(*given)
+
+    monkeypatch.setattr(JoinedColumns, "read", noted)
+    with closing(in_loader(_write(tmp_path, kind))) as source:
+        rows_of(source, list(range(SAMPLES)))
+    assert calls == [1]
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a Path for each is slower
+
+
+@pytest.mark.parametrize("open_files", [None, 5, FILES])
+def test_as_many_files_stay_open_as_may(open_files: int | None, tmp_path: Path) -> None:
+    before = _open_files()
+    stored = _stored("hdf5")
+    source = _write(tmp_path, "hdf5")
+    source.close()
+    source = opened("hdf5", tmp_path, ["data", "label"], path="*.h5", open_files=open_files)
+    with few_descriptors(before + 60), closing(in_loader(source)) as loader:
+        for _ in range(3):
+            np.testing.assert_array_equal(rows_of(loader, list(range(SAMPLES)))["data"], stored["data"])
+    assert _open_files() == before
+
+
+def _overwrite(path: Path) -> None:
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size - 1)
+        file.write(b"X")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _replace(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+@pytest.mark.parametrize("open_files", [5, 1000])
+@pytest.mark.parametrize("change", [_overwrite, _replace, lambda path: os.truncate(path, 100), Path.unlink])
+def test_one_file_that_is_changed_is_an_error_that_names_it(change: Any, open_files: int, tmp_path: Path) -> None:
+    _write(tmp_path, "npy").close()
+    given = {"data": "data_*.npy", "label": "label_*.npy"}
+    source = in_loader(opened("npy", tmp_path, **given, open_files=open_files))
+    everything = list(range(SAMPLES))
+    rows_of(source, everything)
+    change(tmp_path / "data_11.npy")
+    with pytest.raises(SourceError, match=r"data_11\.npy"):
+        rows_of(source, everything)
+    untouched = list(range(sum(SIZES[:11])))
+    np.testing.assert_array_equal(rows_of(source, untouched)["label"], untouched)
+    source.close()
+
+
+def test_a_change_while_rows_are_taken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = in_loader(_write(tmp_path, "npy"))
+    rows_of(source, [0])
+    read = JoinedColumns.read
+
+    def overwritten_then_read(*given: Any) -> list[int]:
+        _overwrite(tmp_path / "data_3.npy")
+        return read(*given)
+
+    monkeypatch.setattr(JoinedColumns, "read", overwritten_then_read)
+    with pytest.raises(SourceError, match=r"data_3\.npy: it was changed"):
+        rows_of(source, list(range(SAMPLES)))
+    source.close()
+
+
+def test_a_limit_to_the_address_space_leaves_the_way_through_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("blobfeed.workers.sources.stored.joined.AddressRange", refused)
+    assert_delivers(_write(tmp_path, "hdf5"), _stored("hdf5"), patterns(SAMPLES))
+
+
+@given(
+    st.integers(1, 6000),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50)), min_size=1, max_size=8),
+    st.sampled_from([1, 8, 64, 4096]),
+)
+def test_a_grid_has_each_row_where_its_page_is_mapped_and_no_two_parts_share_a_page(
+    row_bytes: int, parts: list[tuple[int, int]], alignment: int
+) -> None:
+    offsets, counts = (np.array(column, np.int64) for column in zip(*parts, strict=True))
+    offsets *= alignment
+    grid = lay_out_grid(offsets, counts, row_bytes)
+    if grid is None:
+        common = int(np.gcd(row_bytes, PAGE))
+        assert len(set((offsets % common).tolist())) > 1
+        return
+    mapped_to = grid.pages * PAGE
+    np.testing.assert_array_equal(grid.rows * row_bytes + grid.shift, mapped_to + offsets % PAGE)
+    ends = mapped_to + -(-(offsets % PAGE + counts * row_bytes) // PAGE) * PAGE
+    assert (mapped_to[1:] >= ends[:-1]).all()
+    assert ends[-1] == grid.size

@@ -1,0 +1,34 @@
+"""Arrays in a memory file: the same in whoever maps them, in one copy."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.transport.shared_arrays import SharedArrays
+
+ARRAYS: dict[str, AnyArray] = {
+    "text": np.frombuffer(b"abc", np.uint8),
+    "numbers": np.arange(6).reshape(2, 3),
+    "none": np.zeros((4, 0), np.float32),
+}
+
+
+def test_a_pickled_copy_maps_the_same_memory_and_carries_no_bytes_of_it() -> None:
+    shared = SharedArrays("test", ARRAYS | {"large": np.zeros(100_000)})
+    sent = pickle.dumps(shared)
+    assert len(sent) < 1000
+    copy = pickle.loads(sent)
+    del shared  # its file is closed, and the copy's map stays
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(copy[name], array)
+        assert copy[name].dtype == array.dtype
+    assert copy["numbers"].ctypes.data % 64 == 0
+
+
+def test_they_cannot_be_written_to() -> None:
+    shared = SharedArrays("test", ARRAYS)
+    with pytest.raises(ValueError, match="read-only"):
+        shared["numbers"][0, 0] = 7

@@ -1,0 +1,50 @@
+"""Arrays in a memory file: written once, then mapped by every process that needs them, and copied to none."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..base.specs import AnyArray
+
+_ALIGNMENT = 64
+
+
+class SharedArrays:
+    """The arrays by name, not to be written to. A pickled copy needs `descriptor` under the same number.
+
+    Whoever made it closes the file when it is gone; maps stay valid.
+    """
+
+    def __init__(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
+        self.descriptor = os.memfd_create(f"blobfeed-{name}", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        self._layout: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        with os.fdopen(os.dup(self.descriptor), "wb") as file:
+            for key, array in arrays.items():
+                file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
+                self._layout[key] = array.dtype.str, array.shape, file.tell()
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.truncate(file.tell() + _ALIGNMENT)  # an array without elements begins behind the last one
+        self._map()
+
+    def __getitem__(self, key: str) -> AnyArray:
+        return self._arrays[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._map()
+
+    def _map(self) -> None:
+        memory = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size, prot=mmap.PROT_READ)
+        self._arrays: dict[str, AnyArray] = {
+            key: np.ndarray(shape, dtype, memory, offset) for key, (dtype, shape, offset) in self._layout.items()
+        }
