@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -44,6 +45,9 @@ from .stream_plan import StreamPlan
 
 _TRIAL_BATCH = 2
 """Rows of the batch on which a postprocess hook is tried: enough to tell the axis of rows from others."""
+
+_MOST_SENT_BYTES = 1 << 30
+"""Of a source's memory to each remote loader: 30,000,000 lines of an image list, or a small data set."""
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
@@ -95,10 +99,10 @@ def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource)
     if parameters.remote_loaders is None:
         return
     need("ray", "remote_loaders")
-    if source.descriptors:
+    if (size := sum(os.fstat(memory).st_size for memory in source.descriptors)) > _MOST_SENT_BYTES:
         raise ParameterError(
-            f"remote_loaders: the source {source.kind!r} lies in this host's memory, where no other host can read it: "
-            "write it to a file that all hosts can read, or use local loaders"
+            f"remote_loaders: {size:,} bytes of the source {source.kind!r} lie in this host's memory, and at most "
+            f"{_MOST_SENT_BYTES:,} are sent to each loader: write them to a file that all hosts can read"
         )
     if parameters.cache is not None:
         raise ParameterError(

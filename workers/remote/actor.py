@@ -15,7 +15,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -105,15 +105,21 @@ class RemoteLoader:
 
         return Place(socket.gethostname(), os.getpid()), ray.get_runtime_context().get_node_id()
 
-    def begin(self, plan: bytes, shipped: str, sys_path: Sequence[str], levels: Levels) -> Refusal | None:
-        """Get ready; `plan` is pickled. `shipped`: the trainer's folder that was brought here as working directory."""
+    def begin(
+        self, plan: bytes, memory: Mapping[int, Memory], shipped: str, sys_path: Sequence[str], levels: Levels
+    ) -> Refusal | None:
+        """Get ready; `plan` is pickled. `memory`: the content of the source's memory files, by their descriptors there.
+
+        `shipped`: the trainer's folder that was brought here as working directory.
+        """
         self._theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._frames = ours
         log_to_trainer(self._theirs, levels)
         # What the trainer finds beside its script is found here, if this node has the same folders.
         sys.path += [entry for entry in sys_path if entry not in sys.path]
-        be_another_host(AnotherHost(shipped, str(Path.cwd())))
         try:
+            copies = {descriptor: _memory_file(content) for descriptor, content in memory.items()}
+            be_another_host(AnotherHost(shipped, str(Path.cwd()), copies))
             self._open(pickle.loads(plan))
         except Exception as error:
             return Refusal(summary_of(error), send_exception(self._theirs, error), describe(error), self._told())
@@ -151,6 +157,13 @@ class RemoteLoader:
     def _told(self) -> list[bytes]:
         """What was logged or raised: the bridge passes it on to the trainer."""
         return list(_waiting(self._frames))
+
+
+def _memory_file(content: Memory) -> int:
+    descriptor = os.memfd_create("blobfeed-source", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content.data)
+    return descriptor
 
 
 def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:

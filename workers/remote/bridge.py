@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zmq
 
 from ..processes.config import Config
@@ -63,7 +64,7 @@ from ..transport.messages import (
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
-from .actor import Job, Made, Place, Refusal, RemoteLoader, ranges_of
+from .actor import Job, Made, Memory, Place, Refusal, RemoteLoader, ranges_of
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -138,6 +139,8 @@ class _Bridge:
             return
         plan = pickle.dumps(self._plan, protocol=pickle.HIGHEST_PROTOCOL)
         self._shared_plan = self._ray.put(plan)
+        memory = {number: _content(number) for number in self._config.descriptors.source}
+        self._shared_memory = self._ray.put(memory)
         self._actors = self._ray.remote(RemoteLoader).options(
             num_cpus=self._wanted.num_cpus,
             resources=self._wanted.resources or None,
@@ -262,7 +265,8 @@ class _Bridge:
         shipped = self._wanted.runtime_env.get("working_dir", "")
         folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
         config = self._config
-        begun = remote.actor.begin.remote(self._shared_plan, folder, config.sys_path, config.log_levels)
+        shared = self._shared_plan, self._shared_memory
+        begun = remote.actor.begin.remote(*shared, folder, config.sys_path, config.log_levels)
         self._call(remote, begun, self._note_begun)
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
@@ -337,6 +341,14 @@ class _Bridge:
         elif crashed and remote.sent:
             remote.status.begin_task(next(iter(remote.sent)))
         self._tell(LoaderEnded(remote.number, how, crashed))
+
+
+def _content(descriptor: int) -> Memory:
+    content = np.empty(os.fstat(descriptor).st_size, np.uint8)
+    done = 0
+    while done < len(content) and (read := os.preadv(descriptor, [content[done:].data], done)):
+        done += read
+    return content
 
 
 def main() -> None:

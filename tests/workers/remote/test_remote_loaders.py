@@ -14,6 +14,7 @@ from blobfeed.workers.base import extras
 from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan import make_plan
 
 from blobfeed import BatchReader
 from tests.faults.record import Record, compare, read
@@ -209,8 +210,18 @@ def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) 
         DECODED.open(files, remote_loaders={})
 
 
-def test_arrays_in_memory_are_for_local_loaders() -> None:
-    with pytest.raises(ParameterError, match="'arrays' lies in this host's memory"):
+def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
+    data = np.arange(4000).reshape(100, 40)
+    given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster)}
+    with BatchReader({"arrays": {"data": data}}, batch_size=10, epochs=1, **given) as reader:
+        assert np.array_equal(np.concatenate([batch["data"] for batch in reader]), data)
+
+
+def test_so_many_arrays_that_they_had_better_be_a_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_plan, "_MOST_SENT_BYTES", 10)
+    with pytest.raises(
+        ParameterError, match=r"\d+ bytes of the source 'arrays' lie in this host's memory, and at most 10"
+    ):
         BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
 
 
