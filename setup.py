@@ -38,6 +38,7 @@ EXTRAS = {
     "keras": ("keras>=3.3",),
     "report": ("plotly>=6.0", "textual-image>=0.8"),
     "tensorflow": ("tensorflow>=2.16",),
+    "ray": ("ray>=2.10",),
 }
 
 # What `make docs` needs, beside what is installed for the tests.
@@ -58,6 +59,7 @@ TEST = (
     "pytest>=8.1",
     "pytest-timeout",
     "pytest-xdist",
+    "ray[train]",
     "ruff",
     "scikit-image",
     "scikit-learn",

@@ -40,13 +40,15 @@ def choose_shard(*told: Shard | None) -> Shard:
 def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
     """The shard of this process: from the arguments, else from where its trainer keeps it.
 
-    Asked in turn: the arguments; `torch.distributed`, where a process group has been initialised; the environment's
-    RANK and WORLD_SIZE, which torchrun sets; `caffe.solver_rank()` and `caffe.solver_count()`, where Caffe has been
-    imported. Neither torch nor Caffe is imported for the question: who uses them has done so. Raises ParameterError.
+    Asked in turn: the arguments; `torch.distributed`, if a process group has been initialised; Ray Train's context, in
+    a function that Ray Train runs; the environment's RANK and WORLD_SIZE, which torchrun sets; `caffe.solver_rank()`
+    and `caffe.solver_count()`, if Caffe has been imported. None of them is imported for the question: anyone who uses
+    them has done so. Raises ParameterError.
     """
     return choose_shard(
         _from_arguments(rank, world_size),
         _from_torch_distributed(),
+        _from_ray_train(),
         shard_in_environment(os.environ),
         _from_caffe(),
     )
@@ -95,6 +97,19 @@ def _from_torch_distributed() -> Shard | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return Shard(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _from_ray_train() -> Shard | None:
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+    except RuntimeError:  # this process only started the training
+        return None
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    # Before Ray 2.43 there was always a context; outside of a worker it said None.
+    return None if rank is None or world_size is None else Shard(rank, world_size, "ray.train.get_context()")
 
 
 def _from_caffe() -> Shard | None:

@@ -28,6 +28,8 @@ class Scale:
     """Looked at, of each variant of a small run, if it has more."""
     interrupts: int
     """Inside deliveries, over all ways in which a batch can come."""
+    remote_kills: int
+    """Of actors, raylets, the bridge and trainers, in all."""
     survival_s: float = 1.0
     """So long after its parent's end nothing lives. A second is the promise, if the machine has nothing else to do."""
     work_step: int = 1
@@ -51,6 +53,7 @@ FULL = Scale(
     damaged_files=1000,
     states=200_000,
     interrupts=2000,
+    remote_kills=50,
 )
 QUICK = Scale(
     chaos_s=2.0,
@@ -68,5 +71,6 @@ QUICK = Scale(
     damaged_files=60,
     states=500,
     interrupts=300,
+    remote_kills=4,
     work_step=2,
 )

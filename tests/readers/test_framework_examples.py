@@ -59,6 +59,12 @@ def test_two_ranks_of_torchrun_see_each_sample_once(tmp_path: Path) -> None:
     assert right_in_percent(*launch, str(EXAMPLES / "torchrun_digits" / "train.py"), EPOCHS="5") > 90
 
 
+@pytest.mark.slow
+def test_two_workers_of_ray_train_see_each_sample_once() -> None:
+    skip_without("torch", "ray", "pyarrow")
+    assert right_in_percent(str(EXAMPLES / "ray_digits" / "train.py"), EPOCHS="5") > 90
+
+
 def test_keras() -> None:
     skip_without("keras", "torch")
     assert right_in_percent(str(EXAMPLES / "keras_digits" / "train.py")) > 94

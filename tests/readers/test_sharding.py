@@ -1,4 +1,4 @@
-"""Which shard a process reads: told by the parameters, torch.distributed, the environment or Caffe, in this order."""
+"""Which shard a process reads: told by the parameters, torch.distributed, Ray Train, the environment or Caffe."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def _told_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.delitem(sys.modules, "caffe", raising=False)
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    monkeypatch.delitem(sys.modules, "ray.train", raising=False)
 
 
 def module(name: str, **functions: object) -> types.ModuleType:
@@ -42,6 +43,23 @@ def distributed(rank: int, size: int, *, available: bool = True, initialised: bo
     )
 
 
+def ray_train(rank: int | None, size: int | None) -> types.ModuleType:
+    context = types.SimpleNamespace(get_world_rank=lambda: rank, get_world_size=lambda: size)
+    return module("ray.train", get_context=lambda: context)
+
+
+def no_context() -> None:
+    raise RuntimeError("Ray Train function utilities not initialized.")
+
+
+@pytest.mark.parametrize("train", [ray_train(None, None), module("ray.train", get_context=no_context)])
+def test_a_process_that_only_starts_ray_train_has_no_rank(
+    train: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    assert find_shard() == WHOLE
+
+
 @given(st.lists(st.none() | shards, max_size=4))
 def test_the_first_who_knows_decides(told: list[Shard | None]) -> None:
     known = [shard for shard in told if shard is not None]
@@ -52,12 +70,16 @@ def test_a_process_that_nobody_told_reads_everything() -> None:
     assert (find_shard().rank, find_shard().world_size) == (0, 1)
 
 
-def test_parameters_come_first_then_torch_then_the_environment_then_caffe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_come_first_then_torch_then_ray_then_the_environment_then_caffe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "caffe", module("caffe", solver_rank=lambda: 4, solver_count=lambda: 5))
     assert (find_shard().rank, find_shard().world_size) == (4, 5)
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert (find_shard().rank, find_shard().world_size) == (3, 4)
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 8))
+    assert (find_shard().rank, find_shard().world_size) == (1, 8)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed(2, 3))
     assert (find_shard().rank, find_shard().world_size) == (2, 3)
     assert (find_shard(1, 2).rank, find_shard(1, 2).world_size) == (1, 2)

@@ -24,6 +24,7 @@ ROOMS = (
     "readers.delivery",
     "workers",
     "workers.pipeline",
+    "workers.remote",
     "workers.processes",
     "workers.plan",
     "workers.loading",

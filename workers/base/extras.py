@@ -15,6 +15,7 @@ _EXTRA_OF = {
     "obstore": "cloud",
     "plotly": "report",
     "plyvel": "leveldb",
+    "ray": "ray",
     "tensorboard": "tensorboard",
     "tensorflow": "tensorflow",
     "textual_image": "report",

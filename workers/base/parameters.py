@@ -65,6 +65,24 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_limit: Positive
 
 
+class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Loaders that run as actors of a Ray cluster; `num_cpus` and `resources` are what each of them takes there.
+
+    `count: auto` follows the cluster: as many as it has room for, at most `limit`. `runtime_env` is Ray's.
+    """
+
+    count: Positive | Literal["auto"] = "auto"
+    limit: Positive = 64
+    address: str = "auto"
+    num_cpus: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    resources: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
+    runtime_env: dict[str, Any] = {}
+
+    @property
+    def most(self) -> int:
+        return self.limit if self.count == "auto" else self.count
+
+
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that one pipeline is told. Times are in seconds; None means: chosen at start.
 
@@ -122,6 +140,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: tuple[str, ...] | None = None
     batch_size: Positive
     num_loaders: NotNegative | Literal["auto"] = "auto"
+    remote_loaders: RemoteLoaders | None = None
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
@@ -166,6 +185,7 @@ class ReaderParameters(TypedDict, total=False):
     tops: str | Sequence[str] | None
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
+    remote_loaders: Mapping[str, Any] | None
     prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int

@@ -132,6 +132,8 @@ class Pipeline(Closing):
 
     def _started(self) -> AnyFeed:
         plan, loaders = self._plan, self.parameters.num_loaders
+        if self.parameters.remote_loaders is not None:
+            return Feed(plan)
         if loaders == 0:
             return LocalFeed(plan, promises=self._promises)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders

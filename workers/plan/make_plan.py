@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
+from ..base.extras import need
 from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
@@ -44,6 +46,9 @@ from .stream_plan import StreamPlan
 _TRIAL_BATCH = 2
 """Rows of the batch on which a postprocess hook is tried: enough to tell the axis of rows from others."""
 
+_MOST_SENT_BYTES = 1 << 30
+"""Of a source's memory to each remote loader: 30,000,000 lines of an image list, or a small data set."""
+
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
 _AGAIN_S = 0.2
@@ -59,6 +64,7 @@ def make_plan(
     And PipelineStalled, if that hangs for `timeout_s`.
     """
     source = source or open_declared(parameters, hooks, base_dir)
+    _check_remote_loaders(parameters, source)
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         return _made_plan(parameters, hooks, base_dir, train, source)
@@ -86,6 +92,22 @@ def _made_plan(
         )
         plan = _indexed_plan(plain, hooks, source, transform, base_dir)
         return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
+
+
+def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
+    """Raises ExtraMissing without Ray, ParameterError for what only this host's loaders can read."""
+    if parameters.remote_loaders is None:
+        return
+    need("ray", "remote_loaders")
+    if (size := sum(os.fstat(memory).st_size for memory in source.descriptors)) > _MOST_SENT_BYTES:
+        raise ParameterError(
+            f"remote_loaders: {size:,} bytes of the source {source.kind!r} lie in this host's memory, and at most "
+            f"{_MOST_SENT_BYTES:,} are sent to each loader: write them to a file that all hosts can read"
+        )
+    if parameters.cache is not None:
+        raise ParameterError(
+            "remote_loaders: parameter 'cache' is given, and a cache belongs to one host: leave one of the two out"
+        )
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
@@ -270,7 +292,9 @@ def _stream_plan(
     if not parameters.in_order:
         raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
     loaders = parameters.num_loaders
-    shards = source.shards or (usable_cores() if loaders == "auto" else max(1, loaders))
+    remote = parameters.remote_loaders
+    local = usable_cores() if loaders == "auto" else loaders
+    shards = source.shards or max(1, local + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
     rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)

@@ -44,8 +44,8 @@ class Packed(Generic[_T]):
         return self._value
 
     def __getstate__(self) -> dict[str, object]:
-        if self._value is None:
-            return self.__dict__
+        if self._value is None:  # on its way through the assembler, or to another host
+            return {**self.__dict__, "_buffers": [PickleBuffer(buffer) for buffer in self._buffers]}
         data, buffers, modules = pack(self._value)
         return {"_value": None, "_bytes": data, "_buffers": buffers, "modules": (*self.modules, *modules)}
 

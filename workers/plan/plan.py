@@ -199,8 +199,13 @@ class Plan(ABC):
 
     @property
     def status_lines(self) -> int:
-        """Of the status board: one for each loader, and the last one for the sampler."""
-        return self.max_loaders + 1
+        """Of the status board: the local loaders', the remote ones', and the last one for the sampler."""
+        return self.max_loaders + self.max_remote_loaders + 1
+
+    @property
+    def max_remote_loaders(self) -> int:
+        remote = self.parameters.remote_loaders
+        return 0 if remote is None else remote.most
 
     @property
     def layout(self) -> SlotLayout:

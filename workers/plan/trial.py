@@ -70,6 +70,25 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
     raise ParameterError("the samples of a stream have no indices, so no sampler says which come")
 
 
+def make_one_sample(plan: Plan) -> None:
+    """Make a sample that the run has, as setup does; raises what reading and decode raise.
+
+    With `on_error: replace` one bad sample proves nothing: then one of three has to be good.
+    """
+    first = plan.order.indices(plan.batches.start, 1).tolist() if isinstance(plan, IndexedPlan) else [0]
+    candidates: list[int] = first
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    if plan.parameters.on_error == "replace" and isinstance(decoded, DecodedSource):
+        candidates += [len(decoded.source) // 2, len(decoded.source) - 1]
+    for index in candidates:
+        try:
+            decoded_sample(plan, index, 0)
+            return
+        except Exception:
+            if index == candidates[-1]:
+                raise
+
+
 def _first(rows: Rows) -> AnyArray:
     first: AnyArray = rows.get(0) if isinstance(rows, RaggedRows) else rows[0]
     return first

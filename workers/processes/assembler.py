@@ -18,6 +18,7 @@ trainer (through its pidfd), and the next deadline.
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import os
 import select
@@ -40,6 +41,7 @@ from ..transport.messages import (
     Done,
     Failure,
     FromLoader,
+    JoinFailed,
     Opener,
     Ready,
     Release,
@@ -54,6 +56,7 @@ from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
 from .assembly import Assembly
 from .autoscale import AutoScale
+from .bridge import Bridge
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Death, LoaderPool
@@ -80,7 +83,20 @@ class Assembler:
         self._nursery = nursery
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board, plan.status_lines)
-        self._pool = LoaderPool(config, nursery, self._board)
+        numbers, given = itertools.count(1), plan.parameters
+        self._pool = LoaderPool(
+            nursery,
+            self._board,
+            wanted=1 if given.num_loaders == "auto" else given.num_loaders,
+            lines=range(plan.max_loaders),
+            numbers=numbers,
+            start_timeout_s=given.task_timeout_s,
+        )
+        self._pools = [self._pool]
+        self._bridge: Bridge | None = None
+        if plan.max_remote_loaders:
+            self._bridge = Bridge(config, self._board, numbers)
+            self._pools.append(self._bridge.pool)
         self._assembly = Assembly(plan)
         schedule = self._assembly.schedule
         self._sampling: Sampling | None = None
@@ -99,7 +115,7 @@ class Assembler:
     def _open_links(self) -> None:
         self._folder = Path(self._config.sockets)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, _SOCKETS_BESIDE_LOADERS + self._plan.max_loaders)
+        self._context.set(zmq.MAX_SOCKETS, _SOCKETS_BESIDE_LOADERS + self._plan.status_lines)
         self._batch_link = links.open_socket(self._context, zmq.PUSH)
         self._batch_link.connect(links.address(self._folder, "batches"))
         self._release_link = links.open_socket(self._context, zmq.PULL)
@@ -131,10 +147,15 @@ class Assembler:
         finally:
             self._upkeep.end()
             self._context.destroy(linger=0)
+            if self._bridge is not None:
+                self._bridge.close()
 
     def _turn(self) -> None:
         try:
-            self._pool.start_missing(time.monotonic())
+            if self._bridge is not None and self._assembly.last is None:
+                self._bridge.start_if_due(time.monotonic(), self._poller)
+            for pool in self._pools:
+                pool.start_missing(time.monotonic())
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
                 self._slots.assigned(order.task)
@@ -148,7 +169,8 @@ class Assembler:
                 self._poller.unregister(self._nursery.fileno())
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
         if self._assembly.last is not None:
-            self._pool.wanted = 0
+            for pool in self._pools:
+                pool.wanted = 0
 
     def _tell_trainer(self) -> None:
         for message in self._assembly.outbox:
@@ -172,6 +194,8 @@ class Assembler:
             self._take_event()
         if self._port is not None:
             self._port.handle(ready)
+        if self._bridge is not None and self._bridge.fileno() in ready:
+            self._take_remote_events(self._bridge)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
@@ -186,15 +210,24 @@ class Assembler:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
             self._sampling.handle_event(event)
-        elif death := self._pool.handle_event(event):
+        elif death := self._pool.handle_event(event, time.monotonic()):
             # Its last reports may already lie in the socket: what they tick off need not be made again.
             self._drain_results()
-            self._bury(death)
+            self._bury(death, self._pool)
+
+    def _take_remote_events(self, bridge: Bridge) -> None:
+        for event in bridge.receive(time.monotonic(), self._poller):
+            if isinstance(event, JoinFailed):
+                self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
+            elif death := bridge.pool.handle_event(event, time.monotonic()):
+                self._drain_results()
+                self._bury(death, bridge.pool)
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         limit = self._plan.parameters.task_timeout_s
-        deadlines = [self._assembly.ledger.next_deadline(limit), self._pool.next_deadline()]
+        deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
+        deadlines += [] if self._bridge is None else [self._bridge.next_start()]
         deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
@@ -204,10 +237,14 @@ class Assembler:
     def _kill_overdue(self) -> None:
         limit = self._plan.parameters.task_timeout_s
         for loader in self._assembly.ledger.overdue(time.monotonic(), limit):
-            self._pool.kill(loader, f"its task took longer than task_timeout_s={limit:g}")
-        self._pool.kill_slow_starters(time.monotonic())
+            self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}")
+        for pool in self._pools:
+            pool.kill_slow_starters(time.monotonic())
         if self._sampling is not None:
             self._sampling.kill_overdue(time.monotonic())
+
+    def _pool_of(self, loader: int) -> LoaderPool:
+        return next((pool for pool in self._pools if loader in pool), self._pool)
 
     def _scale(self, waited_s: float) -> None:
         auto, before = self._auto, self._pool.wanted
@@ -222,7 +259,7 @@ class Assembler:
     def _let_go(self) -> None:
         for loader in self._assembly.ledger.dismissed_and_free():
             self._assembly.ledger.remove_loader(loader)
-            self._pool.dismiss(loader)
+            self._pool_of(loader).dismiss(loader)
 
     # ---- from the loaders
 
@@ -239,30 +276,31 @@ class Assembler:
                     self._assembly.end(failure)
 
     def _welcome(self, loader: int) -> None:
-        if not self._pool.note_ready(loader):
+        if not self._pool_of(loader).note_ready(loader):
             self._results.dropped += 1
             return
         link = links.open_socket(self._context, zmq.PUSH)
         link.connect(links.address(self._folder, f"tasks-{loader}"))
         self._task_links[loader] = link
-        self._assembly.ledger.add_loader(loader)
+        remote = self._bridge is not None and loader in self._bridge.pool
+        self._assembly.ledger.add_loader(loader, remote=remote)
 
     def _book(self, done: Done) -> None:
         if not self._assembly.done(done, time.monotonic()):
             self._results.dropped += 1
             return
-        self._pool.note_task_done()
+        self._pool_of(done.loader).note_task_done()
         for text in self._assembly.taken_bad_samples():
             _log.warning("%s", text)
 
-    def _bury(self, death: Death) -> None:
+    def _bury(self, death: Death, pool: LoaderPool) -> None:
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
         if link := self._task_links.pop(death.loader, None):
             link.close()
         was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
             self._slots.died(death)
-            self._pool.count(death, was_idle, time.monotonic())
+            pool.count(death, was_idle, time.monotonic())
 
     # ---- from the trainer
 

@@ -23,7 +23,7 @@ from ..transport.messages import (
     Resent,
     ToTrainer,
 )
-from .ledger import Ledger, Task, TaskSize
+from .ledger import REMOTE_TASK_S, TASK_S, Ledger, Task, TaskSize
 
 if TYPE_CHECKING:
     from .loader_pool import Death
@@ -54,7 +54,8 @@ class Assembly:
             can_be_cut=self._schedule.can_be_cut,
             waits=plan.rows_at_once > 1,
         )
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once)
+        task_s = TASK_S if plan.parameters.remote_loaders is None else REMOTE_TASK_S
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, task_s)
         self._orders: dict[int, int] = {}
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}

@@ -21,12 +21,21 @@ MAX_ASSIGNED = 2
 MAX_ASSIGNED_WAITING = 3
 """If loaders wait for a network: with one behind the one that is worked on there would be none at the moment when that
 one is done, and nothing to fetch beside it."""
+MAX_ASSIGNED_REMOTE = 4
+"""A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
+
+_REST = 20
+"""A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
 
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
 
-_TASK_S = 0.010
+TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
+
+REMOTE_TASK_S = 0.100
+"""With remote loaders: what a task makes is an object of the cluster, and one of these costs 5 to 10 ms of processor
+time on its way from node to node."""
 
 _MEMORY = 0.7
 """Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
@@ -88,15 +97,39 @@ class _Loader:
 
     waits: bool = False
     """For a network, more than it computes."""
+    remote: bool = False
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
     """When it began its oldest task."""
     dismissed: bool = False
+    seconds_per_row: float = 0.0
+    """A moving mean; 0 until it has done a task."""
+    slowness: int = 1
+    """How many times longer than the fastest one it takes for a row; always 1 for a loader of this host."""
+    rests: bool = False
+    rests_until: float = 0.0
+    """If it is far slower than the others: when it is tried again."""
 
     @property
     def may_get_more(self) -> bool:
-        return not self.dismissed and len(self.tasks) < (MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED)
+        most = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
+        if self.remote:  # of whose speed nothing is known before its first task is done
+            most = max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
+        rests = self.rests and not self.waiting
+        return not self.dismissed and not rests and len(self.tasks) < most
+
+    def observe(self, task: Task, now: float) -> None:
+        seconds = now - self.since
+        self.rests_until = now + _REST * seconds
+        if task.rows:
+            before = self.seconds_per_row or seconds / task.rows
+            self.seconds_per_row = _MEMORY * before + (1 - _MEMORY) * seconds / task.rows
+
+    @property
+    def load(self) -> int:
+        """What has the fewest tasks, or would have done one more the soonest, comes first."""
+        return (len(self.tasks) + 1) * self.slowness
 
 
 class Ledger:
@@ -215,16 +248,16 @@ class Ledger:
         """Announced, and not released."""
         return len(self._announced)
 
-    def add_loader(self, loader: int) -> None:
-        self._loaders[loader] = _Loader(self._waits)
+    def add_loader(self, loader: int, *, remote: bool = False) -> None:
+        self._loaders[loader] = _Loader(self._waits, remote)
 
     @property
     def loaders(self) -> list[int]:
         return list(self._loaders)
 
     def dismiss_one(self) -> None:
-        """Give no more tasks to the loader that has the fewest."""
-        working = [line for line in self._loaders.values() if not line.dismissed]
+        """Give no more tasks to the loader of this host that has the fewest."""
+        working = [line for line in self._loaders.values() if not line.dismissed and not line.remote]
         if working:
             least = min(working, key=lambda line: len(line.tasks))
             least.dismissed = True
@@ -240,6 +273,7 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
+        self._compare_speeds(now)
         while (found := self._next_assignment()) is not None:
             loader, task = found
             line = self._loaders[loader]
@@ -248,8 +282,24 @@ class Ledger:
             line.tasks.append(task)
             yield found
 
+    def _compare_speeds(self, now: float) -> None:
+        """A slow node, busy with other people's work perhaps, gets fewer tasks: a batch waits for its last one.
+
+        It gets none for a while if the others would have done all that there is to do before it had done one.
+        """
+        known = [line for line in self._loaders.values() if line.remote and line.seconds_per_row]
+        fastest = min((line.seconds_per_row for line in known), default=0.0)
+        for line in known:
+            line.slowness = max(1, round(line.seconds_per_row / max(1e-9, fastest)))
+        for line in known:
+            line.rests = line.slowness > 1 and now < line.rests_until and self._others_are_done_before(line)
+
+    def _others_are_done_before(self, slow: _Loader) -> bool:
+        open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
+        return slow.slowness * sum(1 / line.slowness for line in self._loaders.values()) > open_tasks
+
     def _next_assignment(self) -> tuple[int, Task] | None:
-        free = [(len(line.tasks), loader) for loader, line in self._loaders.items() if line.may_get_more]
+        free = [(line.load, loader) for loader, line in self._loaders.items() if line.may_get_more]
         if not free:
             return None
         # What one loader shall get waits for it alone: else it would be looked at again and again while that is busy.
@@ -280,6 +330,7 @@ class Ledger:
         if line is None or task is None:
             return None
         line.tasks.remove(task)
+        line.observe(task, now)
         line.since = now
         self._tick_off(task)
         return task
@@ -364,7 +415,7 @@ class Ledger:
 
 
 class TaskSize:
-    """Rows in a task, at most those of a slot, following the measured time per row.
+    """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
 
     A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
     a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
@@ -374,8 +425,9 @@ class TaskSize:
     are in a task; without this, measured times would make tasks ever smaller.
     """
 
-    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1) -> None:
+    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1, task_s: float = TASK_S) -> None:
         self._least = least
+        self._task_s = task_s
         self._seconds_per_row = seconds_per_row
         self._slot_rows = slot_rows
 
@@ -386,4 +438,4 @@ class TaskSize:
 
     @property
     def rows(self) -> int:
-        return min(self._slot_rows, max(self._least, int(_TASK_S / max(1e-9, self._seconds_per_row))))
+        return min(self._slot_rows, max(self._least, int(self._task_s / max(1e-9, self._seconds_per_row))))

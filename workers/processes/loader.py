@@ -37,7 +37,7 @@ Report = Callable[[FromLoader], None]
 def run_loader(config: Config, loader: int, line: int) -> None:
     """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
-    _settle()
+    settle()
     status = config.status(line)
     status.begin(loader, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
@@ -53,10 +53,10 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     tasks = links.open_socket(context, zmq.PULL)
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
     report(Ready(loader))
-    _work(loader, worker, status, _messages(_Tasks(loader, tasks, config.key, status), status, worker), report)
+    _work(loader, worker, status, _messages(Tasks(loader, tasks, config.key, status), status, worker), report)
 
 
-def _settle() -> None:
+def settle() -> None:
     """What suits a process that decodes and does little else."""
     keep_freed_memory()
     if cv2 := sys.modules.get("cv2"):
@@ -84,7 +84,7 @@ def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[
         status.begin_task(0)
 
 
-class _Tasks:
+class Tasks:
     """The loader's end of its tasks link: what is no order of ours, or was done before, is dropped and counted."""
 
     def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
@@ -108,7 +108,7 @@ class _Tasks:
             yield order.task
 
 
-def _messages(tasks: _Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
+def _messages(tasks: Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
     """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
     waiting: list[ToLoader] = []
     while True:

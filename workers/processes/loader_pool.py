@@ -1,22 +1,26 @@
-"""The loader pool: asks the nursery for loaders, keeps their handles, replaces the dead with a growing pause.
+"""A pool of loaders: asks their home for them, keeps their handles, replaces the dead with a growing pause.
 
-Decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.
+The home of this host's loaders is the nursery, that of remote ones the bridge to the cluster; each has a pool. A pool
+decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..base.errors import LoaderDied
+from ..transport.messages import LoaderEnded, LoaderPlaced
 from ..transport.status_board import Count, LoaderState, StatusBoard
-from .config import Config
 from .ledger import Weight
-from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
-from .process import exit_in_words, send_signal
+from .nursery import ForkFailed, LoaderExited, LoaderStarted
+from .process import exit_in_words
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -24,7 +28,7 @@ _PROMPT = 2
 """Deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
 
 _STARTING_AT_ONCE = 16
-"""Requests to the nursery that it has not answered yet. More would fill the socket between the two, and with thousands
+"""Requests that the home has not answered yet. More would fill the socket between the two, and with thousands
 of loaders each would wait for ever for the other to read."""
 
 _DEATHS_BEYOND = 8
@@ -34,12 +38,27 @@ loaders die is isolated after seven at most."""
 _log = logging.getLogger("blobfeed")
 
 
+Started = LoaderStarted | LoaderPlaced
+Ended = LoaderExited | ForkFailed | LoaderEnded
+
+
+class Home(Protocol):
+    """Where loaders are started and ended; it answers with events."""
+
+    def spawn(self, loader: int, line: int) -> None:
+        """Ask for a loader; raises NurseryDied."""
+
+    def kill(self, loader: int, handle: int) -> None:
+        """End one at once, whatever it is doing. `handle`: its pidfd, -1 for a remote one."""
+
+
 @dataclass(slots=True)
 class _Member:
     line: int
-    deadline: float
-    """When it must be ready."""
+    deadline: float = math.inf
+    """When it must be ready; nobody knows how long a cluster needs to find a place for it."""
     handle: int = -1
+    started: bool = False
     ready: bool = False
     kill_reason: str = ""
     dismissed: bool = False
@@ -61,17 +80,29 @@ class Death:
 
 
 class LoaderPool:
-    """At most `max_loaders` loaders, each on a line of the status board; loader numbers are never used again."""
+    """At most as many loaders as there are `lines` of the status board, each on its own.
 
-    def __init__(self, config: Config, nursery: Nursery, board: StatusBoard) -> None:
-        plan = config.plan
-        self.wanted = 1 if plan.parameters.num_loaders == "auto" else plan.parameters.num_loaders
-        self._start_timeout_s = plan.parameters.task_timeout_s
-        self._nursery = nursery
+    `numbers`: those of the loaders; none is given twice, in no pool.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        board: StatusBoard,
+        *,
+        wanted: int,
+        lines: Iterable[int],
+        numbers: Iterator[int],
+        start_timeout_s: float,
+    ) -> None:
+        self.wanted = wanted
+        self._start_timeout_s = start_timeout_s
+        self._home = home
         self._board = board
         self._members: dict[int, _Member] = {}
-        self._free_lines = deque(range(plan.max_loaders))
-        self._next_loader = 1
+        self._free_lines = deque(lines)
+        self._numbers = numbers
+        self._most_wanted = wanted
         self._failed_starts: list[str] = []
         self._failed_tasks: list[str] = []
         self._next_start = 0.0
@@ -79,17 +110,20 @@ class LoaderPool:
     def __len__(self) -> int:
         return len(self._members)
 
+    def __contains__(self, loader: int) -> bool:
+        return loader in self._members
+
     def start_missing(self, now: float) -> list[int]:
         """Ask for loaders that are wanted and not there, some at a time; returns their numbers."""
         started: list[int] = []
         while self._may_ask_for_one and now >= self._next_start:
-            loader, line = self._next_loader, self._free_lines.popleft()
-            self._next_loader += 1
-            self._members[loader] = _Member(line, now + self._start_timeout_s)
+            loader, line = next(self._numbers), self._free_lines.popleft()
+            self._members[loader] = _Member(line)
+            self._board.add(Count.LOADERS)
             self._board.line(line).begin(loader, 0)
-            self._nursery.spawn(loader, line)
+            self._home.spawn(loader, line)
             started.append(loader)
-        self._board.set_count(Count.LOADERS, len(self._members))
+        self._most_wanted = max(self._most_wanted, self.wanted)
         return started
 
     def next_deadline(self) -> float | None:
@@ -103,7 +137,7 @@ class LoaderPool:
     def _may_ask_for_one(self) -> bool:
         if len(self._members) >= self.wanted:
             return False
-        return sum(member.handle < 0 for member in self._members.values()) < _STARTING_AT_ONCE
+        return sum(not member.started for member in self._members.values()) < _STARTING_AT_ONCE
 
     def note_ready(self, loader: int) -> bool:
         """False for a loader that is not, or no longer, one of ours, or that has said so before."""
@@ -118,12 +152,12 @@ class LoaderPool:
         self._failed_tasks.clear()
 
     def kill(self, loader: int, reason: str) -> None:
-        """SIGKILL: works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
+        """Works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
         member = self._members.get(loader)
-        if member is None or member.kill_reason or member.handle < 0:
+        if member is None or member.kill_reason or not member.started:
             return
         member.kill_reason = reason
-        send_signal(member.handle, signal.SIGKILL)
+        self._home.kill(loader, member.handle)
 
     def dismiss(self, loader: int) -> None:
         """End a loader that is not needed any more and has no task; this is no death to be counted."""
@@ -135,18 +169,22 @@ class LoaderPool:
             if not member.ready and now > member.deadline:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
-    def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> Death | None:
-        """What the nursery has told of a loader."""
-        if isinstance(event, LoaderStarted):
-            self._members[event.loader].handle = event.handle
-            return None
-        if isinstance(event, ForkFailed):
-            how = f"could not be forked: {os.strerror(event.error)}"
-        else:
-            how = exit_in_words(event.returncode)
-        return self._bury(event, how)
+    def handle_event(self, event: Started | Ended, now: float) -> Death | None:
+        """What the home has told of a loader."""
+        match event:
+            case LoaderStarted() | LoaderPlaced():
+                member = self._members[event.loader]
+                member.started, member.deadline = True, now + self._start_timeout_s
+                member.handle = event.handle if isinstance(event, LoaderStarted) else -1
+                return None
+            case ForkFailed():
+                return self._bury(event, f"could not be forked: {os.strerror(event.error)}")
+            case LoaderExited():
+                return self._bury(event, exit_in_words(event.returncode))
+            case LoaderEnded():
+                return self._bury(event, event.how)
 
-    def _bury(self, event: LoaderExited | ForkFailed, how: str) -> Death:
+    def _bury(self, event: Ended, how: str) -> Death:
         member = self._members.pop(event.loader)
         if member.handle >= 0:
             os.close(member.handle)
@@ -154,7 +192,7 @@ class LoaderPool:
         last = status.read()
         status.end()
         self._free_lines.append(member.line)
-        self._board.set_count(Count.LOADERS, len(self._members))
+        self._board.add(Count.LOADERS, -1)
         weight = Weight.HUNG if member.kill_reason else _weight_of(event)
         if member.kill_reason:
             how = f"{how} by us: {member.kill_reason}"
@@ -172,7 +210,7 @@ class LoaderPool:
         if not was_idle:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
         deaths = len(self._failed_starts) + len(self._failed_tasks)
-        if deaths > _DEATHS_BEYOND + 2 * self.wanted:
+        if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
             raise self._no_use()
         # The pause grows, for memory may be short for a while.
         self._next_start = now + (min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (deaths - 3)) if deaths > _PROMPT else 0)
@@ -186,6 +224,7 @@ class LoaderPool:
         )
 
 
-def _weight_of(event: LoaderExited | ForkFailed) -> Weight:
+def _weight_of(event: Ended) -> Weight:
     killed = isinstance(event, LoaderExited) and event.returncode == -signal.SIGKILL
+    killed |= isinstance(event, LoaderEnded) and not event.crashed
     return Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED

@@ -106,6 +106,10 @@ class Nursery:
         except ConnectionError:
             raise self._death() from None
 
+    def kill(self, _loader: int, handle: int) -> None:
+        """End the loader that `handle` stands for; its exit is told as any other."""
+        send_signal(handle, signal.SIGKILL)
+
     def receive(self) -> LoaderStarted | LoaderExited | ForkFailed:
         """The next event; raises NurseryDied."""
         try:

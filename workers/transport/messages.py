@@ -251,11 +251,56 @@ class DrawFailed(_Message, frozen=True, tag="draw_failed"):
     traceback: str = ""
 
 
+# assembler → bridge and back, over an inherited socket pair
+class StartLoader(_Message, frozen=True, tag="start_loader"):
+    """Start `loader` somewhere in the cluster; `line` of the status board is its own."""
+
+    loader: int
+    line: int
+
+
+class KillLoader(_Message, frozen=True, tag="kill_loader"):
+    """End `loader`, whatever it is doing."""
+
+    loader: int
+
+
+class LoaderPlaced(_Message, frozen=True, tag="loader_placed"):
+    """The cluster has found a node for `loader`: from now on it must be ready in time."""
+
+    loader: int
+
+
+class LoaderEnded(_Message, frozen=True, tag="loader_ended"):
+    """`loader` is gone, and nothing is written into a slot on its behalf any more; `how` says so in words.
+
+    `crashed`: by itself; else its node was lost, or somebody ended it.
+    """
+
+    loader: int
+    how: str
+    crashed: bool
+
+
+class Room(_Message, frozen=True, tag="room"):
+    """The bridge has joined the cluster, which has nodes for so many `loaders`."""
+
+    loaders: int
+
+
+class JoinFailed(_Message, frozen=True, tag="join_failed"):
+    """The bridge could not join the cluster."""
+
+    text: str
+
+
 ToAssembler = Release | Resend | SetWeights | Stop
 ToTrainer = Announce | Failure | End | Resent
 ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed
 FromSampler = Drawn | DrawFailed
+ToBridge = StartLoader | KillLoader
+FromBridge = LoaderPlaced | LoaderEnded | Room | JoinFailed
 
 _M = TypeVar("_M")
 

@@ -51,6 +51,16 @@ class SlotLayout:
                 end = _round_up(end + rows * len(spec.shape) * 4, _ALIGNMENT)
         self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
 
+    def ranges(self, first: int, rows: int) -> list[slice]:
+        """Which bytes of a slot hold `rows` rows from `first`, of every top."""
+        found = []
+        for name, spec in self.specs.items():
+            sizes = [(self._offsets[name], spec.nbytes)]
+            if spec.varies:
+                sizes.append((self._shape_offsets[name], len(spec.shape) * 4))
+            found += [slice(start + first * size, start + (first + rows) * size) for start, size in sizes]
+        return found
+
     def view(self, memory: NDArray[np.uint8], slot: int) -> dict[str, Rows]:
         """All the rows of `slot`, by name, as views on `memory`, shape (slots * slot_bytes,)."""
         base = slot * self.slot_bytes

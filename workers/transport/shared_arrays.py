@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..base.paths import another_host
 from ..base.specs import AnyArray
 
 _ALIGNMENT = 64
 
 
 class SharedArrays:
-    """The arrays by name, not to be written to. A pickled copy needs `descriptor` under the same number.
+    """The arrays by name, not to be written to. A pickled copy needs `descriptor` under the same number, on this host.
 
     Whoever made it closes the file when it is gone; maps stay valid.
     """
@@ -41,6 +42,8 @@ class SharedArrays:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if host := another_host():
+            self.descriptor = host.descriptor(self.descriptor)
         self._map()
 
     def _map(self) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
-from ...base.paths import in_folder, is_url
+from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ...transport.memory import give_back_freed_memory
@@ -134,6 +134,11 @@ class ImageListSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_decoder": None, "_objects": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if host := another_host():
+            self._root = os.fsencode(host.path(os.fsdecode(self._root)))
 
     def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
         options = self._options

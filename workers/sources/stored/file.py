@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ...base.paths import another_host
 from ...base.specs import IndexArray
 from .runs import merge_ranges, stretches
 
@@ -54,6 +55,9 @@ class FileStamp:
     device: int = field(repr=False)
     inode: int = field(repr=False)
 
+    def __reduce__(self) -> tuple[Callable[..., FileStamp], tuple[object, ...]]:
+        return _unpickled, (self.path, self.size, self.mtime_ns, self.ctime_ns, self.device, self.inode)
+
     @classmethod
     def of(cls, path: str) -> FileStamp:
         now = Path(path).stat()
@@ -76,6 +80,27 @@ class FileStamp:
                 f"{self.path}: it was changed since it was examined ({self.size} bytes then, {now.st_size} now); "
                 "start the training again, on files that nobody writes to, renames or removes"
             )
+
+
+def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
+    """On the trainer's host the same stamp.
+
+    Elsewhere devices and inodes have other numbers: there the file counts as it is found, if it is the same or a copy.
+    """
+    if (host := another_host()) is None:
+        return FileStamp(path, size, mtime_ns, ctime_ns, device, inode)
+    here = host.path(path)
+    try:
+        found = FileStamp.of(here)
+    except OSError as error:
+        raise SourceError(f"{here}: the trainer's host has this file, and this one: {error.strerror}") from error
+    # What was shipped has lost its times on the way.
+    if found.size != size or (found.mtime_ns != mtime_ns and not host.was_shipped(path)):
+        raise SourceError(
+            f"{here}: another file than the trainer's host has: {found.size} bytes, written at {found.mtime_ns} ns, "
+            f"there {size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
+        )
+    return found
 
 
 def maps(row_bytes: int) -> bool:

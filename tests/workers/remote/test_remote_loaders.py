@@ -1,0 +1,229 @@
+"""Loaders on a Ray cluster of two raylets: the bytes of local ones, whatever dies, and nothing left of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from blobfeed.workers.base import extras
+from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
+from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan import make_plan
+
+from blobfeed import BatchReader
+from tests.faults.record import Record, compare, read
+from tests.faults.works import WORKS, Work
+from tests.support.pipelines import Fault, Harm, Place, Trap, trapped_pipeline
+from tests.support.ray_cluster import RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
+from tests.support.trainers import trainer
+from tests.support.waiting import is_gone, wait_until
+
+DECODED, STREAM = WORKS[4], WORKS[7]
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with RayCluster(nodes=1, cpus=2, head_cpus=2) as cluster:
+        yield cluster
+        wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of all actors and objects")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def remote(cluster: RayCluster, count: int = 2, **values: Any) -> dict[str, Any]:
+    return {"address": cluster.address, "count": count, **values}
+
+
+def undisturbed(work: Work, folder: Path, **values: Any) -> Record:
+    with work.open(folder, **{"epochs": EPOCHS, **values}) as pipeline:
+        return read(pipeline)
+
+
+def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path, cluster: RayCluster) -> None:
+    expected = undisturbed(DECODED, files, num_loaders=2)
+    given = {"num_loaders": 1, "remote_loaders": remote(cluster, 1)}
+    assert compare(expected, undisturbed(DECODED, files, **given)).is_none
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+@pytest.mark.parametrize("local", [0, 1])
+def test_bytes_are_those_of_local_loaders_whatever_is_read(
+    files: Path, cluster: RayCluster, work: Work, local: int
+) -> None:
+    given = {"num_loaders": local, "remote_loaders": remote(cluster, 2 - local)}
+    in_order = work.values.get("in_order", True)
+    assert compare(undisturbed(work, files), undisturbed(work, files, **given), in_order=in_order).is_none
+
+
+@pytest.mark.slow
+def test_files_may_be_shipped(files: Path, cluster: RayCluster) -> None:
+    expected = undisturbed(DECODED, files)
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
+    with DECODED.open(files, epochs=EPOCHS, **given) as pipeline:
+        pipeline.start()
+        wait_until(lambda: any(state.pid for state in pipeline.activities()), "the first loader")
+        shipped = [Path(f"/proc/{state.pid}/cwd").readlink() for state in pipeline.activities() if state.pid]
+        (files / "None.h5").rename(files / "elsewhere.h5")
+        assert compare(expected, read(pipeline)).is_none
+    assert all((folder / "None.h5").exists() and folder != files for folder in shipped)
+
+
+def growing() -> Callable[..., dict[str, Any]]:
+    """A hook that holds an array so large that it travels beside the pickle."""
+    heights = 8 + np.arange(100_000) % 40
+
+    def grow(sample: Any, _rng: np.random.Generator) -> dict[str, Any]:
+        return {"data": sample["data"][:, : heights[sample.index]], "label": sample["label"]}
+
+    return grow
+
+
+def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
+    return np.arange(samples)[:: -1 - epoch]
+
+
+@pytest.mark.slow
+def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(files: Path, cluster: RayCluster) -> None:
+    DECODED.open(files).close()
+    records: list[list[tuple[bytes, list[int]]]] = []
+    cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
+    for given in cases:
+        path = str(files / "None.h5")
+        how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": growing(), "pad": {}}
+        with BatchReader({"hdf5": {"path": path}}, max_shapes={"data": (3, 48, 48)}, **how, **given) as reader:
+            records.append(
+                [(batch["data"].tobytes(), batch.indices.tolist()) for _ in range(EPOCHS) for batch in reader]
+            )
+    assert records[0] == records[1]
+    assert len(records[0]) > EPOCHS
+
+
+def take_some(pipeline: Pipeline, record: Record, batches: int) -> None:
+    for _ in range(batches):
+        batch = pipeline.take()
+        record.add(batch)
+        pipeline.release(batch)
+
+
+def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(files: Path, cluster: RayCluster) -> None:
+    record, expected = Record(), Record()
+    with DECODED.open(files, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+        for strike in (kill_an_actor, kill_a_raylet, kill_the_bridge):
+            take_some(pipeline, record, 10)
+            deaths = pipeline.statistics().loader_deaths
+            strike(cluster, pipeline)
+            # An actor that has nothing to do is missed when it gets the next task.
+            while pipeline.statistics().loader_deaths == deaths:
+                take_some(pipeline, record, 1)
+        take_some(pipeline, record, 10)
+    with DECODED.open(files, epochs=1000) as pipeline:
+        take_some(pipeline, expected, len(record.digests))
+    assert compare(expected, record).is_none
+
+
+def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
+    while True:
+        pipeline.release(pipeline.take())
+
+
+KILLED = """
+from tests.faults.works import WORKS
+from pathlib import Path
+with WORKS[4].open(Path(sys.argv[1]), epochs=None, num_loaders=0, remote_loaders={remote!r}) as pipeline:
+    pipeline.release(pipeline.take())
+    say("ready")
+    hear()
+"""
+
+
+def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: RayCluster) -> None:
+    code = KILLED.replace("sys.argv[1]", repr(str(tmp_path))).replace("{remote!r}", repr(remote(cluster)))
+    with trainer(tmp_path, code) as run:
+        run.expect("ready")
+        bridge = bridges(run.process.pid)[0]
+        assert cluster.living_actors() == 2
+        run.process.kill()
+        run.end()
+        wait_until(lambda: is_gone(bridge), "the end of the bridge")
+        wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of actors and objects")
+
+
+def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> None:
+    given = {"address": cluster.address, "resources": {"later": 1}, "num_cpus": 0}
+    with DECODED.open(files, epochs=None, num_loaders=1, remote_loaders=given) as pipeline:
+        pipeline.release(pipeline.take())
+        cluster.add_node(resource="later")
+
+        def joined() -> bool:
+            pipeline.release(pipeline.take())
+            return sum(state.pid > 0 for state in pipeline.activities()) == 3
+
+        wait_until(joined, "both loaders of the new node")
+
+
+def test_what_a_node_cannot_read_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
+    with DECODED.open(files, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+        (files / "None.h5").rename(files / "elsewhere.h5")
+        with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
+            pipeline.take()
+
+
+@pytest.mark.slow
+def test_an_exception_comes_back_as_itself(cluster: RayCluster) -> None:
+    trap = Trap(Fault.EXCEPTION, Place.DECODE, frozenset({11}))
+    given = RemoteLoaders(**remote(cluster))
+    with trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None) as pipeline:
+        with pytest.raises(SampleError, match=r"sample 11 ") as caught:
+            deliver_until_the_end(pipeline)
+        assert isinstance(caught.value.__cause__, Harm)
+
+
+@pytest.mark.slow
+def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
+    trap = Trap(Fault.SEGMENTATION_FAULT, Place.DECODE, frozenset({11}))
+    given = RemoteLoaders(**remote(cluster))
+    pipeline = trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None)
+    with pipeline, pytest.raises(SampleError, match=r"sample 11 .*loaders died on it"):
+        deliver_until_the_end(pipeline)
+
+
+def test_a_cluster_that_is_not_there_is_named(files: Path) -> None:
+    pipeline = DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
+    with pipeline, pytest.raises(LoaderDied, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
+        pipeline.take()
+
+
+def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    with pytest.raises(ExtraMissing, match=r"remote_loaders needs ray.*pip install 'blobfeed\[ray\]'"):
+        DECODED.open(files, remote_loaders={})
+
+
+def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
+    data = np.arange(4000).reshape(100, 40)
+    given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster)}
+    with BatchReader({"arrays": {"data": data}}, batch_size=10, epochs=1, **given) as reader:
+        assert np.array_equal(np.concatenate([batch["data"] for batch in reader]), data)
+
+
+def test_so_many_arrays_that_they_had_better_be_a_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_plan, "_MOST_SENT_BYTES", 10)
+    with pytest.raises(
+        ParameterError, match=r"\d+ bytes of the source 'arrays' lie in this host's memory, and at most 10"
+    ):
+        BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
+
+
+def test_the_trainer_does_not_import_ray() -> None:
+    assert "ray" not in sys.modules

@@ -1,0 +1,179 @@
+"""The bridge as the assembler sees it: the home of remote loaders.
+
+The bridge is a process of its own (remote/bridge.py), since Ray brings threads, and since it may end when a cluster
+does. It speaks the loaders' protocol for each actor. If it dies, all its loaders have died. Another one is started
+after a growing pause, for as long as the run lasts: a cluster may come back; this host's loaders go on meanwhile.
+
+    assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
+    bridge → assembler    Room, LoaderPlaced, LoaderEnded, JoinFailed
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import zmq
+
+from ..transport.messages import (
+    FromBridge,
+    JoinFailed,
+    KillLoader,
+    LoaderEnded,
+    LoaderPlaced,
+    Opener,
+    Room,
+    Sealer,
+    StartLoader,
+    ToBridge,
+)
+from ..transport.status_board import StatusBoard
+from .config import Config
+from .loader_pool import LoaderPool
+from .process import exit_in_words
+
+_MODULE = "blobfeed.workers.remote.bridge"
+_FRAME_BYTES = 1 << 16
+_END_S = 2.0
+"""For leaving the cluster; after that the bridge is killed, and the cluster clears up by itself."""
+
+_MOST_FAILED_JOINS = 3
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+_log = logging.getLogger("blobfeed")
+
+
+class Bridge:
+    """At most one process at a time."""
+
+    def __init__(self, config: Config, board: StatusBoard, numbers: Iterator[int]) -> None:
+        plan = config.plan
+        self._config = config
+        self.pool = LoaderPool(
+            self,
+            board,
+            wanted=0,
+            lines=range(plan.max_loaders, plan.max_loaders + plan.max_remote_loaders),
+            numbers=numbers,
+            start_timeout_s=plan.parameters.task_timeout_s,
+        )
+        self._most = plan.max_remote_loaders
+        self._sealer = Sealer(config.key)
+        self._opener: Opener[FromBridge] = Opener(config.key, FromBridge)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._living: set[int] = set()
+        self._next_start = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self._has_joined = False
+        self._failed_joins = 0
+
+    def fileno(self) -> int:
+        """Readable when there is something to `receive`; -1 while there is no process."""
+        return -1 if self._link is None else self._link.fileno()
+
+    def next_start(self) -> float | None:
+        return None if self._process is not None else self._next_start
+
+    def start_if_due(self, now: float, poller: zmq.Poller) -> None:
+        """Start the process, unless it runs or its last death was a moment ago."""
+        if self._process is not None or now < self._next_start:
+            return
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptor = self._config.write()
+        try:
+            with theirs:
+                # In the assembler's own session and group: what is left at its end, it ends.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", _MODULE, str(descriptor), str(theirs.fileno()), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(descriptor, theirs.fileno(), *self._config.descriptors.of_loaders),
+                )
+        finally:
+            os.close(descriptor)
+        poller.register(self._link.fileno(), zmq.POLLIN)
+
+    # ---- as the pool's home
+
+    def spawn(self, loader: int, line: int) -> None:
+        self._living.add(loader)
+        self._send(StartLoader(loader, line))
+
+    def kill(self, loader: int, _handle: int) -> None:
+        self._send(KillLoader(loader))
+
+    def _send(self, message: ToBridge) -> None:
+        try:
+            if self._link is not None:
+                self._link.send(self._sealer.seal(message))
+        except ConnectionError:
+            _log.info("the bridge is gone, and was to be told %r", message)  # `receive` will say so
+
+    # ---- what it tells
+
+    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+        """What has arrived of loaders; room in the cluster is noted."""
+        while self._link is not None:
+            try:
+                frame = self._link.recv(_FRAME_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                frame = b""
+            if not frame:
+                yield from self._bury(now, poller)
+                return
+            yield from self._note(self._opener.open(frame))
+
+    def _note(self, message: FromBridge | None) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+        match message:
+            case Room(loaders):
+                self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
+                self.pool.wanted = min(self._most, loaders)
+            case JoinFailed(text):
+                if not self._has_joined:
+                    yield message
+                else:
+                    _log.warning("%s", text)
+            case LoaderPlaced(loader) | LoaderEnded(loader):
+                if isinstance(message, LoaderEnded):
+                    self._living.discard(loader)
+                yield message
+
+    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded | JoinFailed]:
+        """Only when the process is gone can it no longer write into slots."""
+        if self._link is None or self._process is None:
+            return
+        poller.unregister(self._link.fileno())
+        self._link.close()
+        self._process.kill()
+        how = exit_in_words(self._process.wait())
+        self._link = self._process = None
+        _log.warning("the bridge to the cluster died: %s; another one starts in %g s", how, self._pause_s)
+        self._failed_joins += not self._has_joined
+        if self._failed_joins == _MOST_FAILED_JOINS:
+            yield JoinFailed(
+                f"the bridge to the cluster has died {self._failed_joins} times before it had joined: {how}"
+            )
+        self._next_start = now + self._pause_s
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        self.pool.wanted = 0
+        gone, self._living = sorted(self._living), set()
+        for loader in gone:
+            yield LoaderEnded(loader, f"the bridge to the cluster died: {how}", False)
+
+    def close(self) -> None:
+        """End the process; the cluster ends its actors."""
+        if self._link is not None:
+            self._link.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

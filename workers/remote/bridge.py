@@ -1,0 +1,375 @@
+"""`python -m blobfeed.workers.remote.bridge CONFIG LINK PARENT`: between the assembler and a Ray cluster's loaders.
+
+     assembler                        bridge                          actor N, on some node
+        │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
+        │ ◄── LoaderPlaced, Ready ───── │ ◄─── where it is, or why not ─── │      a sample on trial
+        │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
+        │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
+        │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
+
+For each actor it binds the same link `tasks-N` and sends the same reports as a loader of this host would. Only this
+process writes an actor's rows into slots: once it has said that a loader has ended, what that one may still send is
+thrown away. Ray's own threads do the transport; what they bring is put into a queue, and one loop does all the rest.
+
+It dies with the assembler (PR_SET_PDEATHSIG), and Ray ends a dead driver's actors and objects: nothing is left.
+
+CONFIG, LINK: the descriptors of the Config and of the link to the assembler. PARENT: the assembler's process id.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import queue
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ..processes.config import Config
+from ..processes.loader import Tasks
+from ..processes.process import die_with, leave_signals_to_trainer
+from ..transport import links
+from ..transport.error_channel import log_to_trainer, summary_of
+from ..transport.messages import (
+    Done,
+    FromBridge,
+    FromLoader,
+    JoinFailed,
+    KillLoader,
+    LoaderEnded,
+    LoaderPlaced,
+    Opener,
+    Ready,
+    Room,
+    Sealer,
+    StartFailed,
+    StartLoader,
+    ToBridge,
+    ToLoader,
+)
+from ..transport.ring import Ring
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import Activity, LoaderStatus, StatusBoard
+from .actor import Job, Made, Memory, Place, Refusal, RemoteLoader, ranges_of
+
+_LOOK_S = 0.5
+"""How often the cluster is asked which nodes it has."""
+
+_CONNECT_S = 10.0
+_SLOW_PLACING_S = 10.0
+_MOST_CAREFUL = 256
+_FRAME_BYTES = 1 << 16
+
+_log = logging.getLogger("blobfeed")
+
+
+@dataclass
+class _Remote:
+    """One actor. `waiting`: what it has not been sent yet; `sent`: what it is working on, oldest first."""
+
+    number: int
+    actor: Any
+    status: LoaderStatus
+    asked: float
+    place: Place | None = None
+    node: str = ""
+    tasks: Tasks | None = None
+    link: zmq.Socket[bytes] | None = None
+    waiting: deque[ToLoader] = field(default_factory=deque)
+    sent: dict[int, ToLoader] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"remote loader {self.number} on {self.place or 'no node yet'}"
+
+
+class _Bridge:
+    def __init__(self, config: Config, link: socket.socket) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self._config = config
+        self._plan = config.plan
+        remote = config.plan.parameters.remote_loaders
+        if remote is None:
+            raise TypeError("a plan without remote_loaders needs no bridge")
+        self._wanted = remote
+        self._link = link
+        self._sealer = Sealer(config.key)
+        self._opener: Opener[ToBridge] = Opener(config.key, ToBridge)
+        self._ring = Ring.attach(config.descriptors.ring, self._plan.layout, self._plan.slots)
+        self._board = StatusBoard(config.descriptors.board, self._plan.status_lines)
+        self._errors = socket.socket(fileno=config.descriptors.errors)
+        self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
+        self._remotes: dict[int, _Remote] = {}
+        self._careful: deque[int] = deque(maxlen=_MOST_CAREFUL)
+        """Groups during which an actor died that had several tasks: nobody can say which one it died of. Their tasks
+        are given one at a time, so that the next death says it."""
+        self._arrived: queue.SimpleQueue[tuple[int, Callable[[_Remote, Any], None], Future[Any]]] = queue.SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._next_look = 0.0
+        self._room = -1
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, self._plan.max_remote_loaders + 64)
+        self._results = links.open_socket(self._context, zmq.PUSH)
+        self._results.connect(links.address(Path(config.sockets), "results"))
+        self._poller = zmq.Poller()
+        self._poller.register(link.fileno(), zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Until the assembler closes its end."""
+        try:
+            self._join()
+        except Exception as error:
+            self._tell(JoinFailed(f"the Ray cluster at {self._wanted.address!r} cannot be joined: {summary_of(error)}"))
+            return
+        plan = pickle.dumps(self._plan, protocol=pickle.HIGHEST_PROTOCOL)
+        self._shared_plan = self._ray.put(plan)
+        memory = {number: _content(number) for number in self._config.descriptors.source}
+        self._shared_memory = self._ray.put(memory)
+        self._actors = self._ray.remote(RemoteLoader).options(
+            num_cpus=self._wanted.num_cpus,
+            resources=self._wanted.resources or None,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        while True:
+            self._look_at_nodes(time.monotonic())
+            ready = dict(self._poller.poll(int(1000 * _LOOK_S)))
+            if self._link.fileno() in ready and not self._take_requests():
+                return
+            if self._wake in ready:
+                self._take_arrived()
+            for remote in [each for each in self._remotes.values() if each.link in ready]:
+                self._take_tasks(remote)
+
+    def _join(self) -> None:
+        address = self._wanted.address
+        if address != "auto":
+            # Ray would try for half a minute and then end the process.
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"expected auto or host:port, got {address!r}")
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        self._ray.init(
+            address=address,
+            runtime_env=deepcopy(self._wanted.runtime_env) or None,  # Ray puts the address of its upload into it
+            logging_level=logging.WARNING,
+            log_to_driver=True,
+        )
+
+    def leave(self) -> None:
+        """End the actors and leave the cluster."""
+        for remote in self._remotes.values():
+            self._ray.kill(remote.actor)
+        self._ray.shutdown()
+
+    # ---- towards the assembler
+
+    def _tell(self, message: FromBridge) -> None:
+        self._link.send(self._sealer.seal(message))
+
+    def _report(self, message: FromLoader) -> None:
+        self._results.send(self._sealer.seal(message))
+
+    def _look_at_nodes(self, now: float) -> None:
+        """How many loaders the cluster has nodes for, and whose node is gone."""
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        for remote in list(self._remotes.values()):
+            if remote.node and remote.node not in nodes:
+                self._end(remote, f"the cluster has lost the node of {remote}", crashed=False)
+            elif remote.place is None and now > remote.asked + _SLOW_PLACING_S:
+                remote.asked = now
+                _log.warning("the cluster has no place for remote loader %d: its processors are taken", remote.number)
+        room = sum(self._room_on(node["Resources"]) for node in nodes.values())
+        if room != self._room:
+            self._room = room
+            self._tell(Room(room))
+            if self._wanted.count != "auto" and room < self._wanted.count:
+                _log.warning("the cluster has room for %d of %d remote loaders", room, self._wanted.count)
+
+    def _room_on(self, resources: Mapping[str, float]) -> int:
+        needs = {"CPU": self._wanted.num_cpus, **self._wanted.resources}
+        rooms = [int(resources.get(name, 0) / need + 1e-9) for name, need in needs.items() if need > 0]
+        return min([*rooms, self._wanted.most])
+
+    def _take_requests(self) -> bool:
+        """False when the assembler is gone."""
+        frame = self._link.recv(_FRAME_BYTES)
+        match self._opener.open(frame) if frame else None:
+            case StartLoader(number, line):
+                self._start(number, line)
+            case KillLoader(number):
+                if remote := self._remotes.get(number):
+                    # It hangs, and what it had done before has long arrived.
+                    remote.status.begin_task(next(iter(remote.sent), 0))
+                    self._end(remote, f"{remote} was killed", crashed=False)
+        return bool(frame)
+
+    # ---- towards the actors
+
+    def _start(self, number: int, line: int) -> None:
+        status = self._board.line(line)
+        remote = _Remote(number, self._actors.remote(), status, time.monotonic())
+        self._remotes[number] = remote
+        self._call(remote, remote.actor.place.remote(), self._note_placed)
+
+    def _call(self, remote: _Remote, ref: Any, then: Callable[[_Remote, Any], None]) -> None:
+        """`then` gets what `ref` stands for, in the loop; if there is nothing to get, the actor has ended."""
+        number = remote.number
+
+        def arrived(future: Future[Any]) -> None:
+            self._arrived.put((number, then, future))
+            os.eventfd_write(self._wake, 1)
+
+        ref.future().add_done_callback(arrived)
+
+    def _take_arrived(self) -> None:
+        os.eventfd_read(self._wake)
+        while True:
+            try:
+                number, then, future = self._arrived.get_nowait()
+            except queue.Empty:
+                return
+            remote = self._remotes.get(number)
+            if remote is None:
+                continue  # it has been told to have ended
+            if error := future.exception():
+                self._note_error(remote, error)
+            else:
+                then(remote, future.result())
+
+    def _note_placed(self, remote: _Remote, answer: tuple[Place, str]) -> None:
+        remote.place, remote.node = answer
+        remote.status.begin(remote.number, remote.place.pid)
+        _log.info("%s", remote)
+        self._tell(LoaderPlaced(remote.number))
+        shipped = self._wanted.runtime_env.get("working_dir", "")
+        folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
+        config = self._config
+        shared = self._shared_plan, self._shared_memory
+        begun = remote.actor.begin.remote(*shared, folder, config.sys_path, config.log_levels)
+        self._call(remote, begun, self._note_begun)
+
+    def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self._pass_on(refusal.frames)
+            text = f"{remote} cannot do its work there: {refusal.text}"
+            self._report(StartFailed(remote.number, text, refusal.cause, refusal.traceback))
+            return
+        remote.link = links.open_socket(self._context, zmq.PULL)
+        remote.link.bind(links.address(Path(self._config.sockets), f"tasks-{remote.number}"))
+        remote.tasks = Tasks(remote.number, remote.link, self._config.key, remote.status)
+        self._poller.register(remote.link, zmq.POLLIN)
+        remote.status.write(Activity.WAITING)
+        self._report(Ready(remote.number))
+
+    def _take_tasks(self, remote: _Remote) -> None:
+        if remote.tasks is not None:
+            remote.waiting.extend(remote.tasks.arrived())
+        self._send_waiting(remote)
+
+    def _send_waiting(self, remote: _Remote) -> None:
+        while remote.waiting and self._may_send(remote):
+            task = remote.waiting.popleft()
+            remote.sent[task.task] = task
+            job = Job.of(task, self._drawn, self._slot(task))
+            self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
+        remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
+
+    def _may_send(self, remote: _Remote) -> bool:
+        alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
+        return not (alone and remote.sent)
+
+    def _slot(self, task: ToLoader) -> Any:
+        size = self._plan.layout.slot_bytes
+        return self._ring.memory[task.slot * size : (task.slot + 1) * size]
+
+    def _note_made(self, task: ToLoader, remote: _Remote, made: Made) -> None:
+        slot = self._slot(task)
+        for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
+            slot[where] = rows
+        del remote.sent[task.task]
+        self._pass_on(made.frames)
+        self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows))
+        self._send_waiting(remote)
+
+    def _pass_on(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            with suppress(BlockingIOError):  # a trainer that does not read gets the text alone
+                self._errors.send(frame, socket.MSG_DONTWAIT)
+
+    # ---- the end of an actor
+
+    def _note_error(self, remote: _Remote, error: BaseException) -> None:
+        errors = self._ray.exceptions
+        if remote.place is None and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
+            text = f"{remote} could not be started: {summary_of(error)}"
+            self._report(StartFailed(remote.number, text, 0, str(error)))
+            return
+        # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
+        crashed = isinstance(error, errors.ActorDiedError) and "its node has died" not in str(error)
+        self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
+
+    def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
+        del self._remotes[remote.number]
+        with suppress(Exception):  # it is gone, or the cluster is
+            self._ray.kill(remote.actor)
+        if remote.link is not None:
+            self._poller.unregister(remote.link)
+            remote.link.close()
+        if crashed and len(remote.sent) > 1:
+            self._careful.extend({task.group for task in remote.sent.values()})
+        elif crashed and remote.sent:
+            remote.status.begin_task(next(iter(remote.sent)))
+        self._tell(LoaderEnded(remote.number, how, crashed))
+
+
+def _content(descriptor: int) -> Memory:
+    content = np.empty(os.fstat(descriptor).st_size, np.uint8)
+    done = 0
+    while done < len(content) and (read := os.preadv(descriptor, [content[done:].data], done)):
+        done += read
+    return content
+
+
+def main() -> None:
+    descriptor, link, parent = map(int, sys.argv[1:4])
+    die_with(parent)
+    leave_signals_to_trainer()
+    config = Config.read(descriptor)
+    log_to_trainer(socket.socket(fileno=os.dup(config.descriptors.errors)), config.log_levels)
+    sys.path[:] = config.sys_path
+    bridge = _Bridge(config, socket.socket(fileno=link))
+    code = 1
+    try:
+        with suppress(ConnectionError):  # the assembler has closed its end
+            bridge.run()
+        bridge.leave()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # Ray's threads and exit handlers have nothing more to do here
+
+
+if __name__ == "__main__":
+    main()
