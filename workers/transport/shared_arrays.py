@@ -16,14 +16,17 @@ _ALIGNMENT = 64
 
 
 class SharedArrays:
-    """The arrays by name, not to be written to. A pickled copy needs `descriptor` under the same number.
+    """The arrays by name, not to be written to.
 
-    Whoever made it closes the file when it is gone; maps stay valid.
+    A pickled copy needs `descriptor` under the same number; without it, as on another machine, it `is_lost`. Whoever
+    made it closes the file when it is gone; maps stay valid.
     """
 
     def __init__(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
         self.descriptor = os.memfd_create(f"blobfeed-{name}", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
+        status = os.fstat(self.descriptor)
+        self._file = status.st_dev, status.st_ino
         self._layout: dict[str, tuple[str, tuple[int, ...], int]] = {}
         with os.fdopen(os.dup(self.descriptor), "wb") as file:
             for key, array in arrays.items():
@@ -31,6 +34,7 @@ class SharedArrays:
                 self._layout[key] = array.dtype.str, array.shape, file.tell()
                 file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             file.truncate(file.tell() + _ALIGNMENT)  # an array without elements begins behind the last one
+        self.is_lost = False
         self._map()
 
     def __getitem__(self, key: str) -> AnyArray:
@@ -41,7 +45,14 @@ class SharedArrays:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._map()
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError:
+            self.is_lost = True
+        else:
+            self.is_lost = (status.st_dev, status.st_ino) != self._file
+        if not self.is_lost:
+            self._map()
 
     def _map(self) -> None:
         memory = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size, prot=mmap.PROT_READ)
