@@ -29,6 +29,7 @@ EXTRAS = {
     "torch": ("torch>=2.1",),
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
+    "leveldb": ("plyvel>=1.5",),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3"),
     "fast": ("numba>=0.59",),
     "keras": ("keras>=3.3",),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .layers import MultiProcessInputLayer as MultiProcessInputLayer
     from .layers import NpyInputLayer as NpyInputLayer
     from .layers import StreamInputLayer as StreamInputLayer
+    from .layers import WindowsInputLayer as WindowsInputLayer
     from .readers import AsyncReader as AsyncReader
     from .readers import BatchReader as BatchReader
     from .readers import H5Dataset as H5Dataset
@@ -61,6 +62,7 @@ _HOMES = {
         "MultiProcessInputLayer",
         "NpyInputLayer",
         "StreamInputLayer",
+        "WindowsInputLayer",
     ),
     "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasDataset", "TensorFlowDataset", "TorchDataset"),
     "workers.base.errors": (

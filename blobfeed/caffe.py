@@ -4,6 +4,7 @@ Where no Caffe is installed, importing this module makes `import caffe` give it 
 run as they are. A real Caffe is never hidden.
 """
 
+# ruff: noqa: PLC0414 - an import as the same name is one for others
 from __future__ import annotations
 
 import sys
@@ -12,47 +13,32 @@ from importlib.util import find_spec
 from .layers import standin
 from .trainer import pycaffe as proto  # has caffe_pb2
 from .trainer.layer_types.layer import LAYER_TYPES
-from .trainer.pycaffe import caffe_pb2, io, net_spec
-from .trainer.pycaffe.classifier import Classifier
-from .trainer.pycaffe.mode import set_device, set_mode_cpu, set_mode_gpu, set_random_seed
-from .trainer.pycaffe.net import Net
-from .trainer.pycaffe.net_spec import NetSpec, layers, params, to_proto
-from .trainer.pycaffe.solvers import (
-    AdaDeltaSolver,
-    AdaGradSolver,
-    AdamSolver,
-    NesterovSolver,
-    RMSPropSolver,
-    SGDSolver,
-    get_solver,
-)
-
-__all__ = [
-    "TEST",
-    "TRAIN",
-    "AdaDeltaSolver",
-    "AdaGradSolver",
-    "AdamSolver",
-    "Classifier",
-    "Layer",
-    "NesterovSolver",
-    "Net",
-    "NetSpec",
-    "RMSPropSolver",
-    "SGDSolver",
-    "get_solver",
-    "io",
-    "layer_type_list",
-    "layers",
-    "net_spec",
-    "params",
-    "proto",
-    "set_device",
-    "set_mode_cpu",
-    "set_mode_gpu",
-    "set_random_seed",
-    "to_proto",
-]
+from .trainer.pycaffe import caffe_pb2
+from .trainer.pycaffe import io as io
+from .trainer.pycaffe import net_spec as net_spec
+from .trainer.pycaffe.classifier import Classifier as Classifier
+from .trainer.pycaffe.mode import has_nccl as has_nccl
+from .trainer.pycaffe.mode import set_device as set_device
+from .trainer.pycaffe.mode import set_mode_cpu as set_mode_cpu
+from .trainer.pycaffe.mode import set_mode_gpu as set_mode_gpu
+from .trainer.pycaffe.mode import set_multiprocess as set_multiprocess
+from .trainer.pycaffe.mode import set_random_seed as set_random_seed
+from .trainer.pycaffe.mode import set_solver_count as set_solver_count
+from .trainer.pycaffe.mode import set_solver_rank as set_solver_rank
+from .trainer.pycaffe.mode import solver_count as solver_count
+from .trainer.pycaffe.mode import solver_rank as solver_rank
+from .trainer.pycaffe.net import Net as Net
+from .trainer.pycaffe.net_spec import NetSpec as NetSpec
+from .trainer.pycaffe.net_spec import layers as layers
+from .trainer.pycaffe.net_spec import params as params
+from .trainer.pycaffe.net_spec import to_proto as to_proto
+from .trainer.pycaffe.solvers import AdaDeltaSolver as AdaDeltaSolver
+from .trainer.pycaffe.solvers import AdaGradSolver as AdaGradSolver
+from .trainer.pycaffe.solvers import AdamSolver as AdamSolver
+from .trainer.pycaffe.solvers import NesterovSolver as NesterovSolver
+from .trainer.pycaffe.solvers import RMSPropSolver as RMSPropSolver
+from .trainer.pycaffe.solvers import SGDSolver as SGDSolver
+from .trainer.pycaffe.solvers import get_solver as get_solver
 
 TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
 

@@ -13,6 +13,7 @@ from .ready_made import (
     ImageListInputLayer,
     NpyInputLayer,
     StreamInputLayer,
+    WindowsInputLayer,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "MultiProcessInputLayer",
     "NpyInputLayer",
     "StreamInputLayer",
+    "WindowsInputLayer",
 ]

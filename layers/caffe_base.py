@@ -34,11 +34,35 @@ def _find_layer_class() -> Any:
 
 
 def _let_caffe_be_imported() -> None:
-    """The module of the user's class may say `import caffe`, where the trainer has blobfeed.caffe."""
+    """The module of the user's class may say `import caffe.io`, where the trainer has blobfeed.caffe."""
     if not _caffe_exists():
-        module = ModuleType("caffe", "The little of Caffe that a class in a loader needs.")
-        vars(module).update(Layer=standin.Layer, TRAIN=0, TEST=1)
-        sys.modules["caffe"] = module
+        package = __name__.partition(".")[0]
+        sys.modules["caffe"] = caffe = _Later("caffe", f"{package}.caffe")
+        vars(caffe).update(Layer=standin.Layer, TRAIN=0, TEST=1)
+        for name in ("io", "net_spec", "coord_map", "proto", "proto.caffe_pb2"):
+            module = _Later(
+                f"caffe.{name}", f"{package}.trainer.pycaffe.{name.rpartition('.')[2].removesuffix('proto')}"
+            )
+            sys.modules[f"caffe.{name}"] = module
+            above, _, last = f"caffe.{name}".rpartition(".")
+            setattr(sys.modules[above], last, module)
+
+
+class _Later(ModuleType):
+    """Stands for the module `home`, which is imported when a name in it is asked for: most loaders need none.
+
+    By its name, since nothing here may import what stands above.
+    """
+
+    def __init__(self, name: str, home: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self._home = home.rstrip(".")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._home), name)
 
 
 def _caffe_exists() -> bool:

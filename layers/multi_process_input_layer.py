@@ -26,7 +26,7 @@ from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import InnerSource, read_param_str
-from .state_file import StateFile, snapshot_of_command
+from .state_file import StateFile, path_of, snapshot_of_command
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -94,13 +94,16 @@ class MultiProcessInputLayer(CaffeLayer):
         self.extra = options.extra
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
-        parameters = with_shard(options.parameters) if train else options.parameters
         base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
+        parameters = self._prepared(options.parameters, base_dir)
+        parameters = with_shard(parameters) if train else parameters
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         self._input.reshape_first(top)
         if parameters.state_file and train:
-            self._input.keep_state(StateFile(base_dir / parameters.state_file))
+            path = path_of(parameters.state_file, base_dir, parameters.rank or 0)
+            if path is not None:
+                self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 
@@ -215,6 +218,10 @@ class MultiProcessInputLayer(CaffeLayer):
     def _inner_source(self) -> InnerSource | None:
         """The source whose options a ready-made layer takes at the top level of param_str."""
         return None
+
+    def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
+        """What a ready-made layer changes in the parameters, before its hooks are copied."""
+        return parameters
 
     def _opened(self) -> _Input:
         if self._input is None:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..readers.delivery.mean_file import load_mean_file
 from ..workers.base.checks import known_names
+from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import Sample
+from ..workers.base.parameters import Parameters
+from ..workers.base.specs import IndexArray
+from ..workers.sources import open_source
 from .multi_process_input_layer import MultiProcessInputLayer
 from .options import InnerSource
 
@@ -61,3 +73,70 @@ class StreamInputLayer(_ReadyMadeLayer):
 
     source_kind = "stream"
     source_options = "stream:StreamOptions"
+
+
+class WindowsInputLayer(_ReadyMadeLayer):
+    """Windows of pictures, as Caffe's WindowData takes them: `param_str: "{path: train.txt, crop_size: 227, …}"`.
+
+    Each batch has fg_fraction of foreground windows, behind those of the background, drawn with replacement. `data` is
+    float32, less the mean and times `scale` where it shows the picture, and 0 beyond the picture's border; the mean is
+    the middle of the one in mean_file, or mean_value, one number or one for each channel.
+    """
+
+    source_kind = "windows"
+    source_options = "images.windows:WindowOptions"
+    extra_parameters: ClassVar[Mapping[str, object]] = {
+        "fg_fraction": 0.25,
+        "mean_file": "",
+        "mean_value": (),
+        "scale": 1.0,
+    }
+
+    def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
+        what = f"layer {type(self).__name__}"
+        wanted = parameters.tops or ("data", "label")
+        source: Any = open_source(parameters.source, tops=("data", "label", "area"), base_dir=base_dir)
+        self._batch = parameters.batch_size
+        self._from_front = int(np.float32(self._batch) * np.float32(self.extra["fg_fraction"]))
+        self._windows = {"background": source.background, "foreground": source.foreground}
+        for kind, needed in zip(self._windows, (self._batch - self._from_front, self._from_front), strict=True):
+            if needed and not self._windows[kind]:
+                raise ParameterError(
+                    f"{what}: the window file has no {kind} windows, and fg_fraction {self.extra['fg_fraction']} asks "
+                    f"for {needed} of them in each batch: check fg_threshold and bg_threshold"
+                )
+        self._mean = self._mean_of(source.specs["data"].shape, base_dir, what)
+        return msgspec.structs.replace(parameters, source={"windows": source}, tops=wanted)
+
+    def _mean_of(self, shape: tuple[int, ...], base_dir: Path, what: str) -> NDArray[np.float32] | None:
+        values, name = np.array(self.extra["mean_value"], np.float32), self.extra["mean_file"]
+        if name:
+            mean = load_mean_file(base_dir / name)
+            offset = (mean.shape[2] - shape[2]) // 2
+            cut = mean[:, offset : offset + shape[1], offset : offset + shape[2]]
+            if values.size or offset < 0 or cut.shape != shape:
+                raise ParameterError(
+                    f"{what}: mean_file {name} has the shape {mean.shape}: expected at least {shape}, and no mean_value"
+                )
+            return cut
+        if values.size not in (0, 1, shape[0]):
+            raise ParameterError(f"{what}: mean_value has {values.size} numbers: expected 1 or {shape[0]}")
+        return np.broadcast_to(values.reshape(-1, 1, 1), shape).copy() if values.size else None
+
+    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
+        top, left, height, width = sample["area"].tolist()
+        part = np.s_[:, top : top + height, left : left + width]
+        data = np.zeros(sample["data"].shape, np.float32)
+        shown = sample["data"][part].astype(np.float32)
+        data[part] = (shown if self._mean is None else shown - self._mean[part]) * np.float32(self.extra["scale"])
+        return {"data": data, "label": sample["label"]}
+
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Iterator[IndexArray]:
+        back, front = self._windows.values()
+        for _ in range(max(1, samples // self._batch)):
+            drawn = [
+                rng.integers(back or 1, size=self._batch - self._from_front),
+                back + rng.integers(front or 1, size=self._from_front),
+            ]
+            mirrored = rng.integers(samples // (back + front), size=self._batch)
+            yield np.concatenate(drawn) + mirrored * (back + front)

@@ -24,13 +24,20 @@ from typing import NoReturn
 
 from ..workers.base.errors import ParameterError
 from ..workers.plan.plan import State
+from .caffe_base import IS_STANDIN
 from .last_words import is_embedded
 
 _LINE = 4096
 _SETTLED_NS = 10_000_000_000
 _SNAPSHOT = re.compile(r"_iter_(\d+)\.solverstate(\.h5)?$")
 
+_PREFIX = re.compile(r"""(?<!\w)snapshot_prefix\s*:\s*("[^"]*"|'[^']*')""")
+_COMMENT_OR_STRING = re.compile(r"""("[^"]*"|'[^']*')|\#[^\n]*""")
+
 _log = logging.getLogger("blobfeed")
+
+
+_in_use: set[tuple[Path, int]] = set()
 
 
 class StateFile:
@@ -92,6 +99,7 @@ class StateFile:
                 self._fail(f"it cannot be written: {error.strerror}")
 
     def close(self) -> None:
+        _in_use.difference_update({(self._path, rank) for path, rank in _in_use if path == self._path})
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -159,15 +167,57 @@ class StateFile:
         raise ParameterError(f"parameter 'state_file' is {str(self._path)!r}: {why}")
 
 
+def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
+    """The file that the parameter `state_file` names; raises ParameterError.
+
+    `auto`: beside the snapshots of the solver that the command `caffe train` names, a file for each layer of the net
+    that asks for one, in their order; None in our own trainer, whose snapshots hold the data's position themselves.
+    """
+    if state_file != "auto":
+        return base_dir / state_file
+    if (solver := _of_command("solver")) is None:
+        if IS_STANDIN:
+            return None
+        raise ParameterError(
+            "parameter 'state_file' is 'auto': only the command `caffe train` says where the snapshots will lie, and "
+            "this is another program; name a file in their folder, such as state_file: runs/data.json"
+        )
+    prefix = _snapshot_prefix(Path(solver))
+    endings = itertools.chain([""], map("_{}".format, itertools.count(2)))
+    names = (prefix.with_name(f"{prefix.name}_data{ending}.json") for ending in endings)
+    path = next(name for name in names if (name, rank) not in _in_use)
+    _in_use.add((path, rank))
+    return path
+
+
+def _snapshot_prefix(solver: Path) -> Path:
+    """What the names of its snapshots begin with, as Caffe's UpgradeSnapshotPrefixProperty has it."""
+    try:
+        text = solver.read_text()
+    except OSError as error:
+        raise ParameterError(
+            f"parameter 'state_file' is 'auto', and the solver {str(solver)!r} cannot be read: {error.strerror}"
+        ) from None
+    found = _PREFIX.search(_COMMENT_OR_STRING.sub(lambda part: part[1] or "", text))
+    prefix = Path(found[1][1:-1]) if found else solver.with_suffix("")
+    return prefix / solver.stem if prefix.is_dir() else prefix
+
+
 def snapshot_of_command() -> Path | None:
     """The snapshot that the command `caffe train` is told to go on from; None in pycaffe, where there is no command."""
+    snapshot = _of_command("snapshot")
+    return None if snapshot is None else Path(snapshot)
+
+
+def _of_command(option: str) -> str | None:
+    """What the command `caffe train` says of an option, as gflags takes it."""
     if not is_embedded():
         return None
     words = Path("/proc/self/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
     for word, following in itertools.pairwise(words):
         name, equals, value = word.partition("=")
-        if name in ("-snapshot", "--snapshot"):
-            return Path(value if equals else following)
+        if name in (f"-{option}", f"--{option}"):
+            return value if equals else following
     return None
 
 

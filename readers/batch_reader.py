@@ -141,7 +141,8 @@ class BatchReader(Closing):
 
     def _begin(self, span: _Span) -> None:
         if self.parameters.epochs is not None and self._begun is not None and self._begun.is_left(self._feed.batches):
-            self._feed.jump(self._state_of_next_loop())
+            left = None if self._begun.end is None else self._begun.end - self._feed.batches.count
+            self._feed.go_to(self._state_of_next_loop(), left)
         state, batches = self.state_dict(), self._feed.batches
         left = self._feed.loops.left(state)
         span.end = None if left is None else batches.count + left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from ..workers.base.closing import close_all
-from ..workers.base.errors import ParameterError
+from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.base.source import Source
@@ -25,6 +26,9 @@ from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
 from .loops import IndexedLoops, Loops, SampledLoops, StreamLoops
 from .sharding import with_shard
+
+_RESTART_S = 0.2
+"""What it takes to end the processes and to start others, until they give the first batch."""
 
 _Hook = TypeVar("_Hook")
 
@@ -76,6 +80,28 @@ class LoopedPipeline:
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
         self.batches = self._batches_of(self.pipeline)
+
+    def go_to(self, state: Mapping[str, object], batches: int | None) -> None:
+        """Go on where `state` was saved, which lies so many `batches` ahead, if that is known.
+
+        If they are quickly made, leaving them out takes less time than starting other processes.
+        """
+        if batches is None or not self._leave_out(batches):
+            self.jump(state)
+
+    def _leave_out(self, batches: int) -> bool:
+        """Whether the next `batches` have been left out."""
+        rows = batches * self.parameters.batch_size
+        loaders = max(1, self.pipeline.statistics().loaders)
+        if rows * self.pipeline.plan.seconds_per_row / loaders > _RESTART_S:
+            return False
+        end, deadline = self.batches.count + batches, time.monotonic() + _RESTART_S
+        try:
+            while self.batches.count < end and time.monotonic() < deadline:
+                self.batches.delivery.leave_out()
+        except BlobfeedError:
+            return False  # a sample is bad, of which nobody wants to know
+        return self.batches.count == end
 
     def jump(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what has been prefetched is thrown away.

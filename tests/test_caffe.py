@@ -122,10 +122,16 @@ def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         textwrap.dedent("""
         import caffe
+        import caffe.io
+        import numpy as np
         from blobfeed import MultiProcessInputLayer
+        from caffe import layers as L
+        from caffe.proto import caffe_pb2
 
         class Doubled(MultiProcessInputLayer):
             def decode(self, sample, rng):
+                datum = caffe.io.array_to_datum(np.zeros((1, 2, 3), np.uint8), 7)
+                assert caffe_pb2.Datum.FromString(datum.SerializeToString()).label == 7
                 return {"data": 2 * sample["data"], "label": sample["label"]}
 
         class Other(caffe.Layer):

@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 import blobfeed
@@ -226,3 +227,52 @@ def test_the_version_needs_no_torch() -> None:
         [sys.executable, "-P", "-c", program, "version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert finished.stdout == f"blobfeed {blobfeed.__version__}\n"
+
+
+def test_several_gpus_are_refused_by_name_and_one_needs_a_device(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    assert "--gpu 0,1: training on several GPUs (0, 1; NCCL in Caffe) is not supported" in message_of(
+        run("train", "--solver", path, "--gpu", "0,1")
+    )
+    for gpu in ("first", "-1"):
+        assert f"--gpu {gpu}: expected the number" in message_of(run("time", "--model", "x", f"--gpu={gpu}"))
+    both = run("train", "--solver", path, "--gpu", "0", "--device", "cpu")
+    assert (both.exit_code, "give --gpu or --device, not both" in both.stderr) == (2, True)
+    for gpu in ("0", "all"):
+        if not torch.cuda.is_available():
+            assert "torch finds no CUDA device" in message_of(run("train", "--solver", path, "--gpu", gpu))
+
+
+def test_every_command_that_computes_takes_the_same_options() -> None:
+    for command in ("train", "test", "time"):
+        told = run(command, "--help").output
+        assert all(option in told for option in ("--level", "--stage", "--gpu", "--device", "--threads", "--debug"))
+
+
+def test_flags_that_caffe_takes_and_does_not_use_are_told(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER.replace("max_iter: 30", "max_iter: 2"))
+    result = run("train", "--solver", path, "--iterations", 5, "--phase", "TEST")
+    assert result.exit_code == 0
+    assert "--iterations and --phase change nothing in training" in result.stdout
+    assert (tmp_path / "solver_iter_2.pt").exists()
+
+
+def test_a_solver_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "solver.prototxt"
+    path.write_text('net: "net.prototxt"\nsolver_type: ADAM\nbase_lr: 0.5\n')
+    printed = run("upgrade", path).stdout.splitlines()
+    assert sorted(printed) == ["base_lr: 0.5", 'net: "net.prototxt"', 'type: "Adam"']
+    path.write_text("solver_type: ADAM\n base_lrr: 0.5\n")
+    assert f"{path}:2:2: SolverParameter has no field 'base_lrr'" in message_of(run("upgrade", path))
+    path.write_text('layer { name: "a"\n namee: "b" }')
+    assert f"{path}:2:2: LayerParameter has no field 'namee'" in message_of(run("upgrade", path))
+
+
+def test_a_net_is_drawn(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    result = run("draw", tmp_path / "net.prototxt", tmp_path / "net.svg")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "net.svg").read_text()
+    assert text.startswith("<svg")
+    assert ">ip1</text>" in text
+    assert "no such file" in message_of(run("draw", tmp_path / "none.prototxt", tmp_path / "net.svg"))

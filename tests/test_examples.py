@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
@@ -17,6 +20,7 @@ from .support.trainer_nets import importing_leaves_no_trace, one_thread
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 
+FASHION = Path("/usr/share/datasets/fashion-mnist")
 EXAMPLES = Path(__file__).resolve().parent.parent / "prototxt_examples"
 
 
@@ -117,3 +121,45 @@ def test_the_data_is_what_its_script_makes(tmp_path: Path, example: str) -> None
 
 def test_the_data_is_small() -> None:
     assert sum(path.stat().st_size for path in EXAMPLES.rglob("*.h5")) < 150_000
+
+
+def fashion(folder: Path, max_iter: str) -> Path:
+    """A copy of the example, with the data in its folder still to make."""
+    example = EXAMPLES / "fashion_mnist"
+    for name in ("net.prototxt", "make_lmdb.py"):
+        (folder / name).write_bytes((example / name).read_bytes())
+    solver = folder / "solver.prototxt"
+    solver.write_text((example / "solver.prototxt").read_text().replace("max_iter: 5625", max_iter))
+    return solver
+
+
+def make_lmdbs(folder: Path, source: Path) -> None:
+    words = [sys.executable, str(folder / "make_lmdb.py"), str(source)]
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
+
+
+def test_a_net_over_lmdbs_runs_as_in_caffe(tmp_path: Path) -> None:
+    solver = fashion(tmp_path, "max_iter: 100")
+    solver.write_text(solver.read_text().replace("test_iter: 100", "test_iter: 2").replace("1875", "100"))
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 640), ("t10k", 200)):  # a bright row tells the class
+        labels = rng.integers(0, 10, count, np.uint8)
+        images = rng.integers(0, 99, (count, 28, 28), np.uint8)
+        images[np.arange(count), 2 + 2 * labels] = 255
+        for kind, header, numbers in (("images-idx3", 16, images), ("labels-idx1", 8, labels)):
+            (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(bytes(header) + numbers.tobytes()))
+    make_lmdbs(tmp_path, tmp_path)
+    result = CliRunner().invoke(app, ["train", "--solver", str(solver), "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    assert last_scores(result.stdout)["accuracy"] >= 0.9
+
+
+@pytest.mark.slow
+def test_clothes_are_told_apart(tmp_path: Path) -> None:
+    if not FASHION.exists():
+        pytest.skip(f"needs Debian's package dataset-fashion-mnist ({FASHION})")
+    solver = fashion(tmp_path, "max_iter: 5625")
+    make_lmdbs(tmp_path, FASHION)
+    result = CliRunner().invoke(app, ["train", "--solver", str(solver)])
+    assert "samples/s" in result.stdout, result.output
+    assert last_scores(result.stdout)["accuracy"] >= 0.9

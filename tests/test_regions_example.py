@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness
-from blobfeed.trainer.net.graph import Generators, Net
+from blobfeed.trainer.layer_types.layer import Generators
+from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 
 from ...workers.base.specs import AnyArray, IndexArray
 
-_FEWEST_ITEMS = 1 << 20
-"""Below a million items NumPy takes less than half a millisecond; loading and compiling takes about a second, once."""
+_WORTH_COMPILING = 1 << 30
+"""Loading Numba and compiling takes about a second, once. NumPy converts so many items in about half of one: who has
+had so many converted will have many more."""
 
-_Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
+_FEWEST_ITEMS = 1 << 12
+"""Below, calling a compiled loop takes as long as NumPy does."""
+
+_items = 0
+"""Converted so far in this process."""
+
+_Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None], Callable[..., None]]
 
 
 def convert_compiled(
@@ -31,7 +38,7 @@ def convert_compiled(
     """
     if not _fits(rows, out) or (loops := _loops()) is None:
         return False
-    by_plane, by_item, _ = loops
+    by_plane, by_item, _, _ = loops
     scales = np.float32(scale).reshape(-1)
     if mean.size in (1, rows.shape[1]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
         planes = (rows.shape[0] * max(mean.size, scales.size), -1)
@@ -41,6 +48,14 @@ def convert_compiled(
     else:
         items = (rows.shape[0], -1)
         by_item(rows.reshape(items), out.reshape(items), mean.reshape(-1), scales[0])
+    return True
+
+
+def cast_compiled(rows: AnyArray, out: AnyArray) -> bool:
+    """`rows` into `out` as they are; False where it was not done."""
+    if rows.dtype == out.dtype or not _fits(rows, out) or (loops := _loops()) is None:
+        return False
+    loops[3](rows.reshape(-1), out.reshape(-1))
     return True
 
 
@@ -62,7 +77,12 @@ def convert_cropped(
 
 
 def _fits(rows: AnyArray, out: AnyArray) -> bool:
-    return rows.size >= _FEWEST_ITEMS and out.dtype == np.float32 and _is_plain(rows) and _is_plain(out)
+    """Whether compiled loops can do it, and are worth it by now."""
+    global _items  # noqa: PLW0603 - of this process
+    if rows.size < _FEWEST_ITEMS or out.dtype != np.float32 or not _is_plain(rows) or not _is_plain(out):
+        return False
+    _items += rows.size
+    return _items > _WORTH_COMPILING
 
 
 def _is_plain(array: AnyArray) -> bool:
@@ -78,7 +98,13 @@ def _loops() -> _Loops | None:
     except ImportError:
         return None
     compiled = numba.njit(nogil=True)
-    return compiled(_by_plane), compiled(_by_item), compiled(_by_crop)
+    return compiled(_by_plane), compiled(_by_item), compiled(_by_crop), compiled(_cast)
+
+
+def _cast(rows: Any, out: Any) -> None:
+    """Both of shape (items,)."""
+    for item in range(len(rows)):
+        out[item] = np.float32(rows[item])
 
 
 def _by_plane(rows: Any, out: Any, mean: Any, scale: Any) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
 from ...workers.base.specs import AnyArray, IndexArray
-from .compiled import convert_compiled, convert_cropped
+from .compiled import cast_compiled, convert_compiled, convert_cropped
 from .mean_image import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
@@ -60,10 +60,12 @@ class Conversion:
         """Convert `rows` into `out`, both of shape (rows, *sample shape), which `check_types` has let pass.
 
         `corners`: shape (rows, 3), as MeanImage.corners gives them, where each row has its own part of the mean.
-        Raises FloatingPointError where a value is beyond the range of the type that is computed in.
+        Raises FloatingPointError where a value is beyond the range of the type that is computed in, or the result is
+        beyond that of a narrower `out`. What the arithmetic itself takes beyond float32 is infinite, as in Caffe.
         """
         if not self.changes_values:
-            _cast(rows, out)
+            if not cast_compiled(rows, out):
+                _cast(rows, out)
             return
         if self.image is not None and corners is not None:
             self._put_cropped(rows, out, self.image, corners)
@@ -107,7 +109,7 @@ class Conversion:
         if scale is not None:
             np.multiply(values, scale, out=work)
         if work is not out:
-            np.copyto(out, work, casting="same_kind")
+            _cast(work, out)
 
 
 def _cast(values: AnyArray, out: AnyArray) -> None:
@@ -189,27 +191,54 @@ def _whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
     return int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
 
 
-def check_range(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
-    """Raises InexactValueError where a floating-point value gets infinite in the type `into`.
+def check_range(
+    rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion, top: str, corners: IndexArray | None = None
+) -> None:
+    """Raises InexactValueError where a value gets infinite in the type `into`, as `Conversion.put` would.
 
-    Only for memory that the processor does not write to itself; else `put` sees it for nothing.
+    Only for memory that the processor does not write to itself; else `put` sees it for nothing. `corners`: as there.
     """
-    if rows.dtype.kind != "f" or into.kind != "f" or into.itemsize >= rows.dtype.itemsize:
+    if _stays_within(rows, into, conversion):
         return
-    with np.errstate(over="raise"):
+    step = max(1, _BLOCK_ITEMS // max(1, math.prod(rows.shape[1:])))
+    for first in range(0, len(rows), step):
+        here = slice(first, first + step)
         try:
-            for block in _blocks(rows.shape):
-                rows[block].astype(into)
+            conversion.put(rows[here], np.empty(rows[here].shape, into), None if corners is None else corners[here])
         except FloatingPointError:
-            raise out_of_range(rows, into, top) from None
+            raise out_of_range(rows, into, conversion, top) from None
 
 
-def out_of_range(rows: AnyArray, into: np.dtype[np.generic], top: str) -> InexactValueError:
-    """The error for `rows`, of which one value is finite and gets infinite in the type `into`."""
+def _stays_within(rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion) -> bool:
+    """Whether that much is clear without computing the values."""
+    kind, computed_in = rows.dtype.kind, conversion.computed_in(into)
+    if into.kind != "f" or kind not in "biuf" or not rows.size:
+        return True
+    if kind == "f" and computed_in.itemsize < rows.itemsize:
+        return False
+    if computed_in == into:
+        return True
+    ends = (rows.min(), rows.max()) if kind == "f" or rows.itemsize > 1 else _ends(rows.dtype)
+    largest = max(abs(float(end)) for end in ends) + _largest(conversion.mean, conversion.image)
+    return bool(largest * np.abs(conversion.scale).max() < np.finfo(into.name).max)
+
+
+def _ends(dtype: np.dtype[np.generic]) -> tuple[int, int]:
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max))
+
+
+def _largest(mean: Mean | None, image: MeanImage | None) -> float:
+    values = image.both if image is not None else mean
+    return 0.0 if values is None else float(np.abs(values).max())
+
+
+def out_of_range(rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion, top: str) -> InexactValueError:
+    """The error for `rows`, of which one value is finite and gets infinite on its way into the type `into`."""
     finite = rows[np.isfinite(rows)]
-    value = finite[np.abs(finite).argmax()]
+    value = finite[np.abs(finite.astype(np.float64)).argmax()]
+    changed = ", from which 'transform' subtracts and which it scales" if conversion.changes_values else ""
     return InexactValueError(
-        f"top {top!r} got the {rows.dtype.name} value {value:g}, and {into.name} holds none beyond "
+        f"top {top!r} got the {rows.dtype.name} value {value:g}{changed}, and {into.name} holds none beyond "
         f"{float(np.finfo(into.name).max):g}: bring the values into that range in decode, or read them with a "
         "BatchReader, whose arrays keep the type"
     )

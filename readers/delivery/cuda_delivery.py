@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...workers.base.closing import close_all
-from ...workers.base.specs import AnyArray
+from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
@@ -152,12 +152,13 @@ class CudaDelivery(Delivery):
             buffer.sent.done.synchronize()  # long done; its host memory is about to be written to
             self._release_slot(buffer)
         hosts = [self._host_array(*each, batch, buffer) for each in zip(self.tops, upcoming.shapes, strict=True)]
-        for top, host, dtype in zip(self.tops, hosts, types, strict=True):
-            _check_values(top, host, dtype)
+        all_corners = [top.corners(batch) if isinstance(top, EvenTop) else None for top in self.tops]
+        for each in zip(self.tops, hosts, types, all_corners, strict=True):
+            _check_values(*each)
         values: dict[str, torch.Tensor] = {}
-        for top, host in zip(self.tops, hosts, strict=True):
+        for top, host, corners in zip(self.tops, hosts, all_corners, strict=True):
             values[top.name] = self._send_array(top.name, host, self._largest_bytes(top, host.dtype), buffer)
-            if isinstance(top, EvenTop) and (corners := top.corners(batch)) is not None:
+            if corners is not None:
                 largest = self.pipeline.parameters.batch_size * corners[0].nbytes
                 staged = self._staging(CROPS, corners.shape, corners.dtype, largest, buffer)
                 np.copyto(staged, corners)
@@ -246,13 +247,13 @@ def _conversion_on_device(top: Top) -> Conversion:
     return top.conversion if isinstance(top, EvenTop) else Conversion()
 
 
-def _check_values(top: Top, host: AnyArray, into: np.dtype[np.generic] | None) -> None:
+def _check_values(top: Top, host: AnyArray, into: np.dtype[np.generic] | None, corners: IndexArray | None) -> None:
     """The device would cut and round without a word. `into`: None if NumPy has no such type, as bfloat16."""
     if into is not None:
         conversion = _conversion_on_device(top)
         check_types(host.dtype, into, conversion, top.name)
         check_whole_numbers(host, conversion.computed_in(into), top.name)
-        check_range(host, conversion.computed_in(into), top.name)
+        check_range(host, into, conversion, top.name, corners)
 
 
 def _sent(buffer: _Buffer) -> _Sent:

@@ -93,6 +93,12 @@ class Delivery(ABC):
         self._finish(self.filled, blobs)
         return self.filled.upcoming.batch
 
+    def leave_out(self) -> None:
+        """Take the next batch and bring it nowhere."""
+        self.filled = filled = self.filled or Filled(self._upcoming())
+        self._take(filled.upcoming.batch, ())
+        self.filled = None
+
     def next_shapes(self) -> list[Shape]:
         """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
         return self._next().shapes

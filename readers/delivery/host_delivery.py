@@ -7,7 +7,7 @@ torch starts no second thread against the loaders, and its number of threads sta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -52,6 +52,9 @@ class HostDelivery(Delivery):
         self._shown = [(i, top) for i, top in enumerate(tops) if loans and shows[i]]
         self._copied = [(i, top) for i, top in enumerate(tops) if not (loans and shows[i])]
         self._shown_as = shown_as
+        self._as_stored = [(i, top) for i, top in self._copied if _is_as_stored(top)]
+        is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
+        pipeline.deliver_into_host(promises=is_even and bool(self._as_stored))
         self._lent: deque[Batch] = deque()
 
     def end_loans(self) -> None:
@@ -68,9 +71,18 @@ class HostDelivery(Delivery):
         for i, top in self._copied:
             copies[i] = data = blobs[i].data
             require_shape(top, upcoming.shapes[i], tuple(data.shape))
+        made = self._make_in(upcoming.batch, copies) if self.pipeline.is_promised(upcoming.batch) else ()
         for i, top in self._copied:
-            top.put(upcoming.batch, as_numpy(copies[i]))
+            if top.name not in made:
+                top.put(upcoming.batch, as_numpy(copies[i]))
         return copies
+
+    def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
+        """Make the batch right in the blobs that can have its rows as they are stored; returns the names of these."""
+        arrays = {top.name: as_numpy(copies[i]) for i, top in self._as_stored}
+        straight = {top.name: a for _, top in self._as_stored if _can_be_read_into(top, a := arrays[top.name])}
+        self.pipeline.make_in(batch, straight)
+        return straight
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:
@@ -116,8 +128,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
 
 def _can_be_shown(top: Top, blob: Blob) -> bool:
     """Whether a batch in its slot is already what `blob` shall get; raises ParameterError."""
-    as_stored = isinstance(top, EvenTop) and not top.conversion.changes_values
-    if not as_stored or top.dtype != as_numpy(blob.data).dtype:
+    if not _is_as_stored(top) or top.dtype != as_numpy(blob.data).dtype:
         return False
     if not isinstance(blob, AdoptingBlob):
         raise ParameterError(
@@ -125,6 +136,14 @@ def _can_be_shown(top: Top, blob: Blob) -> bool:
             "adopt(tensor) to be shown other memory with: use delivery: copy"
         )
     return True
+
+
+def _is_as_stored(top: Top) -> bool:
+    return isinstance(top, EvenTop) and not top.conversion.changes_values
+
+
+def _can_be_read_into(top: Top, array: AnyArray) -> bool:
+    return array.dtype == top.dtype and array.flags.c_contiguous and array.flags.writeable
 
 
 def device_of(data: Memory) -> str:

@@ -203,12 +203,11 @@ def _put(
     top: EvenTop | UnevenTop | JoinedTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None
 ) -> None:
     check_types(rows.dtype, out.dtype, top.conversion, top.name)
-    into = top.conversion.computed_in(out.dtype)
-    check_whole_numbers(rows, into, top.name)
+    check_whole_numbers(rows, top.conversion.computed_in(out.dtype), top.name)
     try:
         top.conversion.put(rows, out, corners)
     except FloatingPointError:
-        raise out_of_range(rows, into, top.name) from None
+        raise out_of_range(rows, out.dtype, top.conversion, top.name) from None
 
 
 def varying_axes(spec: ArraySpec) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
 
 def _feed(pipeline: Pipeline) -> Feed:
     feed = pipeline._feed
-    assert feed is not None
+    assert isinstance(feed, Feed)
     return feed
 
 

@@ -51,6 +51,10 @@ _MODULE = textwrap.dedent("""
             while sample.index == 70:
                 time.sleep(1)
             return dict(sample)
+
+    class HangsInSetup(MultiProcessInputLayer):
+        def decode(self, sample, rng):
+            time.sleep(1000)
 """)
 
 
@@ -111,6 +115,7 @@ def test_batches_are_made_while_the_trainer_holds_the_gil(program: Path, folder:
         ("FailsInSetup", "", ["no luck in setup", 'raise RuntimeError("no luck in setup")']),
         ("FailsInDecode", "", ["SampleError: sample 70", "sample seventy is odd", "in decode"]),
         ("HangsInDecode", ", timeout_s: 1", ["PipelineStalled: no batch for timeout_s=1 s"]),
+        ("HangsInSetup", ", timeout_s: 1", ["PipelineStalled: setup hung for timeout_s=1 s, making a sample on trial"]),
         ("Plain", ", bach_size: 3", ["ParameterError: layer Plain: unknown parameter 'bach_size'"]),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer, state_file
-from blobfeed.layers.state_file import StateFile
+from blobfeed.layers.state_file import StateFile, path_of
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 
@@ -189,13 +189,16 @@ class Tells(MultiProcessInputLayer):
 """
 
 
-def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["data.json", "auto"])
+def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(named: str, tmp_path: Path) -> None:
     program = compile_caffe_train(tmp_path)
     (tmp_path / "tells.py").write_text(_MODULE)
-    values = _values(tmp_path)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(f'net: "net.prototxt" # snapshot_prefix: "no"\nsnapshot_prefix: "{tmp_path}/net"\n')
+    values = _values(tmp_path, state_file=named)
 
-    def train(iterations: int, *snapshot: str) -> list[str]:
-        options = ["2", str(iterations), "0", "0", str(tmp_path / "net"), "4", *snapshot]
+    def train(iterations: int, *command: str) -> list[str]:
+        options = ["2", str(iterations), "0", "0", str(tmp_path / "net"), "4", *command, f"--solver={solver}"]
         done = subprocess.run(
             [str(program), "tells", "Tells", repr(values), *options],
             cwd=tmp_path,
@@ -209,8 +212,65 @@ def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(t
 
     whole = train(15)
     assert len(np.unique(whole)) == 15
+    if named == "auto":
+        assert train(15, f"--snapshot={tmp_path}/net_iter_8.solverstate") == whole[8:]
+        assert {path.name for path in tmp_path.glob("*.json")} == {"net_data.json"}
+        return
     assert train(6) == whole[:6]
     resumed = train(10, f"--snapshot={tmp_path}/net_iter_6.solverstate")  # the last one, that no batch followed
     assert resumed == whole[6:10]
     assert train(15, f"--snapshot={tmp_path}/net_iter_8.solverstate") == whole[8:]
     assert train(6, f"--snapshot={tmp_path}/net_iter_4.solverstate") == whole[4:6]
+
+
+# ---- auto
+
+
+@pytest.fixture
+def in_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The solver of the command that this process seems to be."""
+    solver = tmp_path / "solver.prototxt"
+    command = {"solver": str(solver)}
+    monkeypatch.setattr(state_file, "_of_command", command.get)
+    monkeypatch.setattr(state_file, "_in_use", set())
+    return solver
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("snapshot_prefix: 'runs/digits' snapshot: 100", "runs/digits_data.json"),
+        ('base_lr: 0.1\nsnapshot_prefix:"runs/#7"  # snapshot_prefix: "other"', "runs/#7_data.json"),
+        ('net: "snapshot_prefix: x" # snapshot_prefix: "other"', "{folder}/solver_data.json"),
+        ('snapshot_prefix: "{folder}"', "{folder}/solver_data.json"),
+    ],
+)
+def test_auto_means_beside_the_snapshots_of_the_solver(in_command: Path, text: str, expected: str) -> None:
+    folder = in_command.parent
+    in_command.write_text(text.format(folder=folder))
+    assert path_of("auto", Path("elsewhere"), 0) == Path(expected.format(folder=folder))
+
+
+def test_each_layer_has_a_file_of_its_own_and_all_ranks_the_same(in_command: Path) -> None:
+    in_command.write_text(f'snapshot_prefix: "{in_command.parent}/net"')
+    found = [path_of("auto", Path(), rank) for rank in (0, 0, 1, 1)]
+    assert [path.name for path in found if path] == ["net_data.json", "net_data_2.json"] * 2
+    assert found[1] is not None
+    StateFile(found[1]).close()
+    assert path_of("auto", Path(), 0) == found[1]
+
+
+def test_auto_without_a_readable_solver_is_an_error(in_command: Path) -> None:
+    with pytest.raises(ParameterError, match=r"'state_file' is 'auto', and the solver .* cannot be read: No such file"):
+        path_of("auto", Path(), 0)
+
+
+def test_auto_in_pycaffe_is_refused_and_needless_in_our_own_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="auto"), base_dir=tmp_path) as harness:
+        harness.forward()
+    assert list(tmp_path.glob("*.json")) == []
+    monkeypatch.setattr(state_file, "IS_STANDIN", False)
+    with pytest.raises(ParameterError, match="'state_file' is 'auto': only the command `caffe train` says where"):
+        LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="auto"), base_dir=tmp_path)

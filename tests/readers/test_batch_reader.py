@@ -16,6 +16,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
@@ -108,6 +109,42 @@ def test_a_loop_that_was_left_at_its_last_batch_skips_no_epoch(source: dict[str,
             if batch.rows == 2:
                 break
         assert next(iter(reader)).epoch == 1
+
+
+@pytest.mark.parametrize("limit_s", [1000.0, 0.0], ids=["left out", "by other processes"])
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+@pytest.mark.parametrize("copies", [True, False])
+def test_loops_that_are_left_anywhere_give_the_beginnings_of_whole_ones(
+    source: dict[str, Any], copies: bool, last_batch: Any, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looped, "_RESTART_S", limit_s)
+    options: dict[str, Any] = {"epochs": 2, "shuffle": True, "last_batch": last_batch}
+    with read(source, **options) as whole, read(source, copy=copies, **options) as reader:
+        for taken in (1, 4, 2, 3):
+            wanted = [(batch.epoch, batch.position, batch["label"].tolist()) for batch in whole]
+            found = []
+            for batch in reader:
+                found.append((batch.epoch, batch.position, batch["label"].tolist()))
+                if len(found) == taken:
+                    break
+            assert found == wanted[:taken]
+            assert len(wanted) == len(reader) >= taken
+        assert (reader.statistics().batches > sum((1, 4, 2))) == (limit_s > 0)
+
+
+def test_a_bad_sample_in_what_is_left_out_is_nobody_s_business(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looped, "_RESTART_S", 1000.0)
+
+    def decode(sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
+        if (sample.epoch, sample.index) == (0, 9):
+            raise ValueError("bad once")
+        return dict(sample)
+
+    with read(source, epochs=1, last_batch="partial", decode=decode) as reader:
+        next(iter(reader))
+        assert all_labels(list(reader)) == list(range(SAMPLES))
 
 
 def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
@@ -276,6 +313,22 @@ def test_a_closed_reader_says_so(source: dict[str, Any]) -> None:
     for use in (lambda: next(loop), lambda: next(iter(reader)), lambda: reader.load_state_dict(reader.state_dict())):
         with pytest.raises(PipelineClosed, match="closed"):
             use()
+
+
+def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_why(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("the device has gone")
+
+    reader = read(source, epochs=1)
+    next(iter(reader))
+    assert leftovers.orphans()
+    monkeypatch.setattr(reader._feed.batches, "close", fail)
+    with pytest.raises(OSError, match="the device has gone"):
+        reader.close()
+    wait_until(lambda: not leftovers.orphans(), "the processes have ended")
+    reader.close()
 
 
 def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:

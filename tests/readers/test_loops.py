@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from blobfeed.readers.loops import IndexedLoops, StreamLoops
+from blobfeed.readers.loops import IndexedLoops, SampledLoops, StreamLoops
 from blobfeed.workers.order.batches import Batches, LastBatch
 from blobfeed.workers.plan.plan import State
 from hypothesis import assume, given, settings
@@ -83,3 +83,40 @@ def test_a_streams_next_loop_begins_all_its_shards_anew(
 
 def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
     assert StreamLoops("wrap", 2).pipeline_epochs({"epoch": "soon"}) == 2
+
+
+# ---- epochs that a sampler draws
+
+
+@given(epoch=st.integers(0, 50), position=st.integers(0, 30), epochs=st.integers(1, 5))
+def test_the_loop_after_epochs_of_unknown_length_begins_with_the_next_epoch(
+    epoch: int, position: int, epochs: int
+) -> None:
+    loop, state = SampledLoops(epochs, None), {"epoch": epoch, "position": position, "seed": 7}
+    assert (loop.batches, loop.left(state)) == (None, None)
+    following = loop.next_loop(state)
+    assert (following["position"], following["seed"]) == (0, 7)
+    assert following["epoch"] == loop.end_epoch(state)
+    begin = int(following["epoch"]) - epochs
+    assert begin % epochs == 0
+    assert begin <= epoch < begin + epochs
+
+
+@settings(deadline=None, max_examples=80)
+@given(loops(), st.integers(0, 50))
+def test_epochs_of_equal_length_make_the_loops_of_indexed_ones(equal: IndexedLoops, number: int) -> None:
+    loop, samples = SampledLoops(equal.epochs, equal), equal.samples
+    position = equal.endless.round_start(number)
+    state: State = {"epoch": position // samples, "position": position % samples, "seed": 7}
+    assert (loop.batches, loop.left(state)) == (equal.batches, equal.left(at(position)))
+    assert loop.end_epoch(state) is None
+    following = loop.next_loop(state)
+    whole = int(following["epoch"]) * samples + int(following["position"])
+    assert whole == equal.next_loop(at(position))["position"]
+    assert 0 <= int(following["position"]) < samples
+
+
+def test_an_endless_loop_of_a_sampler_has_no_successor() -> None:
+    loop, state = SampledLoops(None, None), {"epoch": 3, "position": 8}
+    assert loop.next_loop(state) == state
+    assert loop.end_epoch(state) is None

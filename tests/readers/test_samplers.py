@@ -23,6 +23,7 @@ from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources.stream import StreamSource
 
@@ -544,7 +545,7 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
         for number, _ in enumerate(islice(reader, 60)):
             reader.set_weights(only(number % SAMPLES), at_once=number % 2 == 0)
         feed = reader._feed.pipeline._feed
-        assert feed is not None
+        assert isinstance(feed, Feed)
         assert feed.shared.weights is not None
         assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
 

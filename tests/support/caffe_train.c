@@ -1,6 +1,6 @@
 /* A stand-in for the `caffe train` binary: a program that embeds Python, and is no kinder to its layer than Caffe is.
  *
- *   caffe_train MODULE CLASS PARAM_STR TOPS ITERATIONS COMPUTE_MS [PHASE [PREFIX EVERY [--snapshot=FILE]]]
+ *   caffe_train MODULE CLASS PARAM_STR TOPS ITERATIONS COMPUTE_MS [PHASE [PREFIX EVERY [--snapshot=FILE] [--…]]]
  *
  * It makes the layer and calls setup, reshape, and at every iteration reshape and forward, then "computes" for
  * COMPUTE_MS while it holds the GIL. SIGINT and SIGHUP have handlers of its own, installed before Python's: after SIGINT
@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     double duration = atof(argv[6]) / 1000;
     const char *prefix = argc > 9 ? argv[8] : NULL;
     int every = argc > 9 ? atoi(argv[9]) : 0;
-    int done = argc > 10 ? read_snapshot(argv[10]) : 0;
+    int done = argc > 10 && strncmp(argv[10], "--snapshot=", 11) == 0 ? read_snapshot(argv[10]) : 0;
     install_handlers();
 #ifdef USES_HDF5
     if (H5open() < 0) {

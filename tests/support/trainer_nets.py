@@ -10,7 +10,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.net.graph import Generators, Net
+from blobfeed.trainer.layer_types.layer import Generators
+from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase

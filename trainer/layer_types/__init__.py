@@ -2,7 +2,6 @@
 
 from . import (  # noqa: F401
     activations,
-    combining,
     convolution,
     data,
     inner_product,

@@ -1,4 +1,4 @@
-"""Blobs as a Python layer meets them in Caffe, over torch tensors on the net's device."""
+"""Blobs over torch tensors on the net's device, as a Python layer meets them in Caffe, and as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor
 from ..prototxt.errors import BlobError
 
 Shape = tuple[int, ...]
+Array = NDArray[np.float32]
+_EXTENTS = ("num", "channels", "height", "width")
 
 
 class BlobTensor(Tensor):
@@ -77,21 +79,14 @@ class Blob:
     def count(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def num(self) -> int:
-        return self._legacy_extent(0)
-
-    @property
-    def channels(self) -> int:
-        return self._legacy_extent(1)
-
-    @property
-    def height(self) -> int:
-        return self._legacy_extent(2)
-
-    @property
-    def width(self) -> int:
-        return self._legacy_extent(3)
+    def __getattr__(self, name: str) -> int:
+        """`num`, `channels`, `height` and `width`: the extents of a blob of up to four axes."""
+        if name not in _EXTENTS:
+            raise AttributeError(f"a blob has no {name!r}")
+        if len(self.shape) > len(_EXTENTS):
+            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
+        axis = _EXTENTS.index(name)
+        return self.shape[axis] if axis < len(self.shape) else 1
 
     def reshape(self, *shape: int) -> None:
         """Set the shape; takes only plain Python integers, as Caffe does. `reshape()` gives a blob without axes."""
@@ -125,7 +120,72 @@ class Blob:
             return memory
         return torch.zeros(self.count, device=self._device)
 
-    def _legacy_extent(self, axis: int) -> int:
-        if len(self.shape) > 4:
-            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
-        return self.shape[axis] if axis < len(self.shape) else 1
+
+class ArrayBlob:
+    """A blob between layers, or one of the weights of a layer, as NumPy arrays: so pycaffe shows them.
+
+    On the CPU the arrays are the net's own memory. On CUDA each is a copy that `upload` brings back to the
+    device, so that what was written to it counts.
+    """
+
+    def __init__(self, source: Blob | Tensor) -> None:
+        self._source = source
+        self._copies: dict[str, tuple[Tensor, Array]] = {}
+
+    @property
+    def data(self) -> Array:
+        return self._array("data")
+
+    @property
+    def diff(self) -> Array:
+        return self._array("diff")
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self._source.shape)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def __getattr__(self, name: str) -> int:
+        """`num`, `channels`, `height` and `width` are those of a blob of this shape."""
+        blob = Blob(torch.device("cpu"))
+        blob.reshape(*self.shape)
+        return int(getattr(blob, name))
+
+    def reshape(self, *shape: int) -> None:
+        if isinstance(self._source, Tensor):
+            raise BlobError(f"weights cannot be reshaped: they have the shape {self.shape}, and {shape} was asked for")
+        self._copies.clear()
+        self._source.reshape(*shape)
+
+    def upload(self) -> None:
+        """Bring to the device what was written to arrays on the CPU."""
+        for tensor, array in self._copies.values():
+            # By `data`, as autograd would not allow it: a blob that was only read, and may be needed by a backward,
+            # goes back too.
+            tensor.data.copy_(torch.from_numpy(array))
+        self._copies.clear()
+
+    def _array(self, which: str) -> Array:
+        if which not in self._copies:
+            tensor = self._tensor(which)
+            array: Array = tensor.cpu().numpy()
+            if tensor.device.type == "cpu":
+                return array
+            self._copies[which] = tensor, array
+        return self._copies[which][1]
+
+    def _tensor(self, which: str) -> Tensor:
+        if isinstance(self._source, Tensor):
+            return self._source.detach() if which == "data" else _gradient(self._source)
+        return self._source.tensor.detach() if which == "data" else self._source.diff.as_subclass(Tensor)
+
+
+def _gradient(weights: Tensor) -> Tensor:
+    # Weights shared in another shape are a view; the gradient is that of what they are a view of.
+    owner = weights if weights.is_leaf or weights._base is None else weights._base
+    if owner.grad is None:
+        owner.grad = torch.zeros_like(owner, requires_grad=False)
+    return owner.grad.view(weights.shape)

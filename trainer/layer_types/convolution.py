@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
-from .spatial import read_sizes
+from .layer import ANY, Layer, Tensors, layer_type
 
-_FIELD = "convolution_param"
+
+def read_sizes(layer: Layer, both: str, single: str, default: int | None, axes: int = 2, least: int = 0) -> Shape:
+    """One size per spatial axis, from the option `both`, or from `single`_h and `single`_w.
+
+    Raises PrototxtError if a size is below `least`, or missing without `default`.
+    """
+    options: Any = layer.options
+    singles = [name for name in (f"{single}_h", f"{single}_w") if name in options.DESCRIPTOR.fields_by_name]
+    given = [name for name in singles if options.HasField(name)]
+    value = getattr(options, both)
+    sizes = ([value] if options.HasField(both) else []) if isinstance(value, int) else list(value)
+    if given:
+        if sizes:
+            raise layer.wrong(f"give {both} or {given[0]}, not both", given[0])
+        if axes != 2:
+            raise layer.wrong(f"{given[0]} is for two spatial axes; the bottom has {axes}", given[0])
+        if default is None and len(given) < 2:
+            (missing,) = set(singles) - set(given)
+            raise layer.wrong(f"{missing} is needed as well")
+        sizes = [getattr(options, name) if name in given else default for name in singles]
+    elif len(sizes) not in (0, 1, axes):
+        raise layer.wrong(f"{both} is given {len(sizes)} times for {axes} spatial axes", both)
+    elif not sizes and default is None:
+        raise layer.wrong(f"{both} is needed")
+    result = tuple(sizes * (axes if len(sizes) == 1 else 1)) or (default or 0,) * axes
+    if any(size < least for size in result):
+        raise layer.wrong(f"{both} must be at least {least}, got {result}")
+    return result
 
 
 class _Sliding(Layer):
-    fields = (_FIELD,)
+    fields = ("convolution_param",)
 
     def _read_sizes(self, axes: int) -> None:
-        self._kernel = read_sizes(self.context, _FIELD, "kernel_size", "kernel", None, axes, least=1)
-        self._stride = read_sizes(self.context, _FIELD, "stride", "stride", 1, axes, least=1)
-        self._pad = read_sizes(self.context, _FIELD, "pad", "pad", 0, axes)
-        self._dilation = read_sizes(self.context, _FIELD, "dilation", "dilation", 1, axes, least=1)
+        self._kernel = read_sizes(self, "kernel_size", "kernel", None, axes, least=1)
+        self._stride = read_sizes(self, "stride", "stride", 1, axes, least=1)
+        self._pad = read_sizes(self, "pad", "pad", 0, axes)
+        self._dilation = read_sizes(self, "dilation", "dilation", 1, axes, least=1)
 
     def _slid(self, shape: Shape, spatial: Shape) -> Shape:
         """The number of positions of the kernel along each of the axes `spatial` of a bottom of `shape`."""
@@ -55,48 +81,45 @@ class Convolution(_Sliding):
         functional.conv3d,
     )
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._options = self.param.convolution_param
-        if not self._options.num_output:
-            raise context.unsupported("num_output must be at least 1", _FIELD)
+    def read_options(self) -> None:
+        if not self.options.num_output:
+            raise self.wrong("num_output must be at least 1")
         if len(self.param.top) != len(self.param.bottom):
-            raise context.unsupported("needs as many tops as bottoms")
+            raise self.context.unsupported("needs as many tops as bottoms")
 
     def make_weights(self, *bottom: Shape) -> None:
-        self._axis = self.axis(self._options.axis, bottom[0], _FIELD, "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         spatial = len(bottom[0]) - self._axis - 1
         if not 1 <= spatial <= 3:
             raise self.context.misfit(f"needs 1 to 3 spatial axes after axis {self._axis}, got shape {bottom[0]}")
         self._read_sizes(spatial)
         self._function = self.functions[spatial - 1]
-        channels, outputs, group = bottom[0][self._axis], self._options.num_output, self._options.group
+        channels, outputs, group = bottom[0][self._axis], self.options.num_output, self.options.group
         if not group or channels % group or outputs % group:
-            raise self.context.unsupported(
+            raise self.wrong(
                 f"group: {group} does not divide both the {channels} channels of the bottom and num_output: {outputs}",
-                _FIELD,
                 "group",
             )
         shape = (*self._weight_channels(channels, outputs, group), *self._kernel)
-        self.add_weights(shape, self._options.weight_filler, _FIELD, "weight_filler")
+        self.add_weights(shape, "weight_filler")
         if spatial == 2 and self.context.device.type == "cpu":
             # The result has the memory format of the weights, and the layers after it keep that format. On the CPU
             # torch is faster with channels last: by a third for LeNet and the CIFAR nets.
             weights = self.blobs[0].detach().to(memory_format=torch.channels_last)
             self.blobs[0] = weights.requires_grad_(self.blobs[0].requires_grad)
-        if self._options.bias_term:
-            self.add_weights((outputs,), self._options.bias_filler, _FIELD, "bias_filler")
+        if self.options.bias_term:
+            self.add_weights((outputs,), "bias_filler")
         self._arguments = self._call_arguments()
 
     def _weight_channels(self, channels: int, outputs: int, group: int) -> Shape:
         return outputs, channels // group
 
     def _call_arguments(self) -> tuple[object, ...]:
-        return self._stride, self._pad, self._dilation, self._options.group
+        return self._stride, self._pad, self._dilation, self.options.group
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [
-            (*shape[: self._axis], self._options.num_output, *self._slid(shape, shape[self._axis + 1 :]))
+            (*shape[: self._axis], self.options.num_output, *self._slid(shape, shape[self._axis + 1 :]))
             for shape in bottom
         ]
 
@@ -125,7 +148,7 @@ class Deconvolution(Convolution):
         return channels, outputs // group
 
     def _call_arguments(self) -> tuple[object, ...]:
-        return self._stride, self._pad, 0, self._options.group, self._dilation
+        return self._stride, self._pad, 0, self.options.group, self._dilation
 
     def _slid(self, shape: Shape, spatial: Shape) -> Shape:
         sizes = tuple(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
-from ..prototxt.schema import DB, TransformationParameter
+from ...layers.ready_made import WindowsInputLayer
+from ..prototxt.schema import DB
 from .blobs import Shape
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
 from .python import PythonLayer
 
 _LARGEST_CROPPED = 8192
@@ -24,34 +25,31 @@ the pages of it that an image fills are used."""
 _LARGEST_ALONE = 2048
 """Height and width of the largest image that is a batch by itself: so large is a slot then."""
 
-_MOVED = ("scale", "mean_file", "crop_size", "mirror")
-"""Fields that Caffe reads in transform_param, and before 2014 read here."""
-
 
 class _DataLayer(PythonLayer):
     """A Python layer whose class and parameters follow from the fields of another type."""
 
+    fields: ClassVar[tuple[str, ...]] = ()
     bottoms = range(1)
     tops = range(1, 3)
     in_place = False
+    moved: ClassVar[tuple[str, ...]] = ("scale", "mean_file", "crop_size", "mirror")
+    """Fields that Caffe reads in transform_param, and before 2014 read here."""
 
-    def __init__(self, context: LayerContext) -> None:
-        self._field = self.fields[0]
-        """The name of the message that says where the data are."""
-        self._options: Any = getattr(context.param, self._field)
+    def _make(self) -> Any:
         for name in ("source", "batch_size"):
-            if not getattr(self._options, name):
-                raise context.unsupported(f"{self._field} needs {name!r}", self._field, name)
-        for name in _MOVED:
-            if name in self._options.DESCRIPTOR.fields_by_name and self._options.HasField(name):
-                raise context.unsupported(f"{name!r} belongs in transform_param", self._field, name)
-        super().__init__(context)
+            if not getattr(self.options, name):
+                raise self.wrong(f"{self.fields[0]} needs {name!r}", name)
+        for name in self.moved:
+            if name in self.options.DESCRIPTOR.fields_by_name and self.options.HasField(name):
+                raise self.wrong(f"{name!r} belongs in transform_param", name)
+        return super()._make()
 
     def _find_class(self) -> Any:
         return MultiProcessInputLayer
 
     def _param_str(self) -> str:
-        return repr({"batch_size": self._options.batch_size, **self._parameters()})
+        return repr({"batch_size": self.options.batch_size, **self._parameters()})
 
     def _parameters(self) -> Mapping[str, object]:
         """What MultiProcessInputLayer is told, beside the batch_size."""
@@ -62,7 +60,7 @@ class _DataLayer(PythonLayer):
 
     def _of_images(self) -> dict[str, object]:
         """What Data and ImageData have in common: the label may be left out, and transform_param."""
-        options: TransformationParameter = self.param.transform_param
+        options = self.param.transform_param
         transform = {
             "scale": options.scale,
             "mirror": options.mirror,
@@ -73,36 +71,35 @@ class _DataLayer(PythonLayer):
         return {
             "tops": ("data", "label")[: len(self.param.top)],
             "transform": transform,
-            "rand_skip": self._options.rand_skip,
-            "seed": self.context.data_seed,
+            "rand_skip": self.options.rand_skip,
+            "seed": self.context.generators.data_seed,
         }
 
     def _largest(self) -> int:
         """Height and width of the largest image if sizes may vary, as in Caffe: in crops, and alone in a batch."""
         if self.param.transform_param.crop_size:
             return _LARGEST_CROPPED
-        alone = self._options.batch_size == 1 and not self.param.transform_param.mean_file
+        alone = self.options.batch_size == 1 and not self.param.transform_param.mean_file
         return _LARGEST_ALONE if alone else 0
 
 
 @layer_type("Data")
 class Data(_DataLayer):
-    """Records of an LMDB, in the order of their keys."""
+    """Records of an LMDB or a LevelDB, in the order of their keys."""
 
-    fields = ("data_param", "transform_param")
+    fields = ("transform_param",)
 
     def _parameters(self) -> Mapping[str, object]:
-        options = self.param.data_param
-        if options.HasField("backend") and options.backend == DB.LEVELDB:
-            raise self.context.unsupported(
-                "a LevelDB cannot be read: convert it to LMDB, and say backend: LMDB", "data_param", "backend"
-            )
+        options = self.options
         source: dict[str, object] = {"path": self._located(options.source)}
         if (color := self._is_color()) is not None:
             source["is_color"] = color
         if largest := self._largest():
             source["max_height"] = largest
-        parameters = {"source": {"lmdb": source}, **self._of_images()}
+        # Where no backend is given, Caffe takes a LevelDB, and old files of LMDBs do not always give one.
+        told = options.HasField("backend") or Path(self._located(options.source), "CURRENT").exists()
+        kind = "leveldb" if told and options.backend == DB.LEVELDB else "lmdb"
+        parameters = {"source": {kind: source}, **self._of_images()}
         if options.HasField("prefetch"):
             parameters["prefetch_batches"] = options.prefetch
         return parameters
@@ -114,19 +111,19 @@ class Data(_DataLayer):
             raise self.context.unsupported("force_color and force_gray exclude each other", "transform_param")
         if transform.force_gray:
             return False
-        return True if transform.force_color or self.param.data_param.force_encoded_color else None
+        return True if transform.force_color or self.options.force_encoded_color else None
 
 
 @layer_type("ImageData")
 class ImageData(_DataLayer):
     """Images that a text file lists."""
 
-    fields = ("image_data_param", "transform_param")
+    fields = ("transform_param",)
 
     def _parameters(self) -> Mapping[str, object]:
-        options = self.param.image_data_param
+        options = self.options
         if bool(options.new_height) != bool(options.new_width):
-            raise self.context.unsupported("new_height and new_width go together", "image_data_param")
+            raise self.wrong("new_height and new_width go together")
         # Relative paths in a list that lies in the working directory are taken from there, as in Caffe.
         is_beside = (self.context.folder / options.source).exists()
         root = self._located(options.root_folder) if options.root_folder else "" if is_beside else str(Path.cwd())
@@ -150,16 +147,50 @@ class ImageData(_DataLayer):
 class HDF5Data(_DataLayer):
     """The files that a text file lists, put end to end; each top is the data set of that name."""
 
-    fields = ("hdf5_data_param",)
     tops = ANY
 
     def _parameters(self) -> Mapping[str, object]:
-        options = self.param.hdf5_data_param
+        options = self.options
         return {
             "source": {"hdf5": {"path": self._located(options.source)}},
             "tops": tuple(self.param.top),
             "shuffle": options.shuffle,
-            "seed": self.context.data_seed,
+            "seed": self.context.generators.data_seed,
+        }
+
+
+@layer_type("WindowData")
+class WindowData(_DataLayer):
+    """Windows of pictures, some of the foreground and some of the background in each batch, drawn at random."""
+
+    fields = ("transform_param",)
+    tops = range(2, 3)
+    moved = ("mean_file", "crop_size", "mirror")  # its scale counts here alone
+
+    def _find_class(self) -> Any:
+        return WindowsInputLayer
+
+    def _parameters(self) -> Mapping[str, object]:
+        options, transform = self.options, self.param.transform_param
+        for name in ("scale", "force_color", "force_gray"):
+            if transform.HasField(name):
+                raise self.context.unsupported(
+                    f"a layer of type WindowData does not read {name!r} here; it has a scale in window_data_param",
+                    "transform_param",
+                    name,
+                )
+        if not transform.crop_size:
+            raise self.context.unsupported("needs a crop_size in transform_param", "transform_param")
+        names = ("context_pad", "crop_mode", "fg_threshold", "bg_threshold", "fg_fraction", "scale")
+        return {
+            "path": self._located(options.source),
+            "root_folder": options.root_folder and self._located(options.root_folder),
+            "crop_size": transform.crop_size,
+            "mirror": transform.mirror,
+            "mean_value": tuple(transform.mean_value),
+            "mean_file": transform.mean_file and self._located(transform.mean_file),
+            "seed": self.context.generators.data_seed,
+            **{name: getattr(options, name) for name in names},
         }
 
 
@@ -167,16 +198,14 @@ class HDF5Data(_DataLayer):
 class HDF5Output(Layer):
     """Writes its bottoms as `data` and `label` of an HDF5 file, batch behind batch; the first one begins it anew."""
 
-    fields = ("hdf5_output_param",)
     bottoms = range(2, 3)
     tops = range(1)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._path = self.param.hdf5_output_param.file_name
+    def read_options(self) -> None:
+        self._path = self.options.file_name
         self._begun = False
         if not self._path:
-            raise context.unsupported("hdf5_output_param needs a file_name", "hdf5_output_param")
+            raise self.wrong("hdf5_output_param needs a file_name")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if len({shape[:1] for shape in bottom}) > 1:

@@ -9,39 +9,35 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 
 @layer_type("InnerProduct")
 class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
-    fields = ("inner_product_param",)
-
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._options = self.param.inner_product_param
-        self._axis_given, self._transpose = self._options.axis, self._options.transpose
-        if not self._options.num_output:
-            raise context.unsupported("num_output must be at least 1", "inner_product_param")
+    def read_options(self) -> None:
+        self._axis_given, self._transpose = self.options.axis, self.options.transpose
+        if not self.options.num_output:
+            raise self.wrong("num_output must be at least 1")
 
     def make_weights(self, *bottom: Shape) -> None:
-        options = self._options
+        options = self.options
         inputs = math.prod(bottom[0][self._axis(bottom[0]) :])
         shape = (inputs, options.num_output) if self._transpose else (options.num_output, inputs)
-        self.add_weights(shape, options.weight_filler, "inner_product_param", "weight_filler")
+        self.add_weights(shape, "weight_filler")
         if options.bias_term:
-            self.add_weights((options.num_output,), options.bias_filler, "inner_product_param", "bias_filler")
+            self.add_weights((options.num_output,), "bias_filler")
 
     def _axis(self, shape: Shape) -> int:
-        return self.axis(self._axis_given, shape, "inner_product_param", "axis")
+        return self.axis(self._axis_given, shape, "axis")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         axis = self._axis(bottom[0])
         inputs, known = math.prod(bottom[0][axis:]), self.blobs[0].shape[0 if self._transpose else 1]
         if inputs != known:
             raise self.context.misfit(f"the bottom {bottom[0]} has {inputs} inputs, but the weights are for {known}")
-        return [(*bottom[0][:axis], self._options.num_output)]
+        return [(*bottom[0][:axis], self.options.num_output)]
 
     def forward(self, bottom: Tensor) -> Tensors:
         weights = self.blobs[0].t() if self._transpose else self.blobs[0]
@@ -53,16 +49,14 @@ class InnerProduct(Layer):
 class Embed(Layer):
     """For each number i of the bottom, row i of the weights (input_dim, num_output), plus bias."""
 
-    fields = ("embed_param",)
-
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.param.embed_param
+        options = self.options
         if not options.num_output or not options.input_dim:
-            raise self.context.unsupported("num_output and input_dim must be at least 1", "embed_param")
+            raise self.wrong("num_output and input_dim must be at least 1")
         shape = (options.input_dim, options.num_output)
-        self.add_weights(shape, options.weight_filler, "embed_param", "weight_filler")
+        self.add_weights(shape, "weight_filler")
         if options.bias_term:
-            self.add_weights((options.num_output,), options.bias_filler, "embed_param", "bias_filler")
+            self.add_weights((options.num_output,), "bias_filler")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [(*bottom[0], self.blobs[0].shape[1])]

@@ -11,32 +11,28 @@ from ..prototxt.descriptors import message_class
 from ..prototxt.schema import FillerParameter
 from .blobs import Blob, Shape
 from .fillers import filled
-from .layer import ANY, Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
 
 
 @layer_type("Input")
 class Input(Layer):
     """Tops of the given shapes (one for all, or one for each); the user of the net fills them."""
 
-    fields = ("input_param",)
     bottoms = range(1)
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._tops: Sequence[Blob] = ()
-        self._wants_gradient = context.net.message.force_backward
-        shapes, tops = self.param.input_param.shape, len(self.param.top)
+        self._wants_gradient = self.context.net.message.force_backward
+        shapes, tops = self.options.shape, len(self.param.top)
         if len(shapes) not in (1, tops):
-            raise context.unsupported(
-                f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}", "input_param"
-            )
+            raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
         for nth, shape in enumerate(shapes):
             if any(dim < 0 for dim in shape.dim):
-                raise context.unsupported("dim must not be negative", "input_param", "shape", nth, "dim")
+                raise self.wrong("dim must not be negative", "shape", nth, "dim")
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        shapes = self.param.input_param.shape
+        shapes = self.options.shape
         for position, blob in enumerate(top):
             blob.reshape(*shapes[position if len(shapes) > 1 else 0].dim)
         self._tops = top
@@ -51,26 +47,63 @@ class Input(Layer):
         return tuple(blob.tensor.detach().requires_grad_(self._wants_gradient) for blob in self._tops)
 
 
+@layer_type("MemoryData")
+class MemoryData(Layer):
+    """Batch after batch of the arrays that `reset` was given, from the start again at their end.
+
+    As in Caffe, transform_param does not count for arrays.
+    """
+
+    fields = ("transform_param",)
+    bottoms = range(1)
+    tops = range(2, 3)
+    _arrays: Tensors = ()
+    _at = 0
+
+    def read_options(self) -> None:
+        self._shape: Shape = tuple(getattr(self.options, name) for name in ("channels", "height", "width"))
+        if not all((self.options.batch_size, *self._shape)):
+            raise self.wrong("batch_size, channels, height and width must be at least 1")
+
+    def reset(self, data: Tensor, labels: Tensor) -> None:
+        """Begin with the first batch of `data`, (samples, channels, height, width), and `labels`, (samples, …)."""
+        rows = len(data)
+        if data.shape[1:] != self._shape or labels.numel() != rows or not rows or rows % self.options.batch_size:
+            raise self.context.misfit(
+                f"needs data of shape (samples, {', '.join(map(str, self._shape))}), the number of samples a multiple "
+                f"of batch_size {self.options.batch_size}, and one label for each; got data of shape "
+                f"{tuple(data.shape)} and labels of shape {tuple(labels.shape)}"
+            )
+        self._arrays = tuple(each.to(self.context.device, torch.float32) for each in (data, labels.reshape(rows)))
+        self._at = 0
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [(self.options.batch_size, *self._shape), (self.options.batch_size,)]
+
+    def forward(self) -> Tensors:
+        if not self._arrays:
+            raise self.context.misfit("has no arrays yet: give it some by net.set_input_arrays(data, labels)")
+        first, self._at = self._at, (self._at + self.options.batch_size) % len(self._arrays[0])
+        return tuple(each[first : first + self.options.batch_size] for each in self._arrays)
+
+
 @layer_type("DummyData")
 class DummyData(Layer):
     """Tops filled by fillers: constants once, random numbers anew at every forward."""
 
-    fields = ("dummy_data_param",)
     bottoms = range(1)
     tops = ANY
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        options, tops = self.param.dummy_data_param, len(self.param.top)
+    def read_options(self) -> None:
+        options, tops = self.options, len(self.param.top)
         shapes = [tuple(shape.dim) for shape in options.shape]
         if not shapes:
             shapes = list(zip(options.num, options.channels, options.height, options.width, strict=False))
         fillers = list(options.data_filler) or [message_class(FillerParameter)()]
         if len(shapes) not in (1, tops) or len(fillers) not in (1, tops):
-            raise context.unsupported(
+            raise self.wrong(
                 f"needs one shape and one data_filler, or one of each for each of its {tops} tops, got {len(shapes)} "
-                f"and {len(fillers)}",
-                "dummy_data_param",
+                f"and {len(fillers)}"
             )
         self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
         self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)
@@ -82,7 +115,7 @@ class DummyData(Layer):
     def forward(self) -> Tensors:
         for nth, (shape, filler) in enumerate(zip(self._shapes, self._fillers, strict=True)):
             if self._constants[nth] is None or filler.type != "constant":
-                self._constants[nth] = filled(shape, filler, self.context.weights_generator).to(self.context.device)
+                self._constants[nth] = filled(shape, filler, self.context.generators.weights).to(self.context.device)
         return tuple(top for top in self._constants if top is not None)
 
 
@@ -90,11 +123,10 @@ class DummyData(Layer):
 class Parameter(Layer):
     """A learnt blob, 0 at first, as a top."""
 
-    fields = ("parameter_param",)
     bottoms = range(1)
 
     def make_weights(self, *bottom: Shape) -> None:
-        self.add_weights(tuple(self.param.parameter_param.shape.dim), message_class(FillerParameter)())
+        self.add_weights(tuple(self.options.shape.dim))
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [tuple(self.blobs[0].shape)]

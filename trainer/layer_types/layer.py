@@ -6,15 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...workers.base.checks import nearest
+from ..prototxt.descriptors import message_class, own_fields
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, LayerParameter, NetParameter, ParamSpec, Phase
+from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase
 from .blobs import Blob, Shape
 from .fillers import FILLERS, filled
 
@@ -28,6 +29,23 @@ _MOST_UNCHECKED = 8
 
 
 @dataclass(frozen=True)
+class Generators:
+    """The sources of a net's random numbers."""
+
+    weights: torch.Generator
+    """Draws the first weights, on the CPU."""
+    dropout: torch.Generator
+    """Draws during forward, on the device."""
+    data_seed: int
+    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
+        weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
+        return cls(weights, dropout, seed if data_seed is None else data_seed)
+
+
+@dataclass(frozen=True)
 class LayerContext:
     """What a layer is made from: its position in a prototxt, and its net's phase, device and random generators."""
 
@@ -35,15 +53,10 @@ class LayerContext:
     position: int
     phase: Phase
     device: torch.device
-    weights_generator: torch.Generator
-    """Draws the first weights, on the CPU."""
-    dropout_generator: torch.Generator
-    """Draws during forward, on the device."""
-    data_seed: int
-    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+    generators: Generators
 
     @property
-    def param(self) -> LayerParameter:
+    def param(self) -> Any:
         return self.net.message.layer[self.position]
 
     @property
@@ -71,7 +84,8 @@ class Layer:
     """Takes the bottoms' tensors and returns the tops'."""
 
     fields: ClassVar[tuple[str, ...]] = ()
-    """The `..._param` fields of LayerParameter that this type reads; any other is refused."""
+    """The `..._param` fields of LayerParameter that this type reads; any other is refused. `layer_type` adds the one
+    that is named after the type, in front."""
     bottoms: ClassVar[range] = range(1, 2)
     tops: ClassVar[range] = range(1, 2)
     in_place: ClassVar[bool] = False
@@ -82,9 +96,15 @@ class Layer:
     def __init__(self, context: LayerContext) -> None:
         self.context = context
         self.param = context.param
+        self.options: Any = getattr(self.param, self.fields[0]) if self.fields else None
+        """The first of `fields`."""
         self.blobs: list[Tensor] = []
         """The weights, in the order of the layer's `param { ... }`."""
         self._unchecked: deque[tuple[HostCopy, str]] = deque()
+        self.read_options()
+
+    def read_options(self) -> None:
+        """Check what can be checked before the bottoms are known; most layers need none."""
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -108,16 +128,18 @@ class Layer:
             self.blobs = blobs
         return [tuple(top.shape) for top in tops]
 
-    def add_weights(self, shape: Shape, filler: FillerParameter, *field: str) -> None:
-        """Append weights of `shape`; `field` is the path to the filler, for the error about an unknown type."""
+    def add_weights(self, shape: Shape, name: str = "", value: float = 0.0) -> None:
+        """Append weights of `shape`, filled as the option `name` says, or with `value` if it is not given."""
+        given = bool(name) and self.options.HasField(name)
+        filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
         if filler.type not in FILLERS:
-            raise self.context.unsupported(
+            raise self.wrong(
                 f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
                 f"the known ones are {', '.join(FILLERS)}",
-                *field,
+                name,
                 "type",
             )
-        weights = filled(shape, filler, self.context.weights_generator).to(self.context.device)
+        weights = filled(shape, filler, self.context.generators.weights).to(self.context.device)
         spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
@@ -141,14 +163,18 @@ class Layer:
             if is_wrong:
                 raise self.context.misfit(why.format(number))
 
-    def spec(self, index: int) -> ParamSpec | None:
+    def wrong(self, text: str, *field: str | int) -> PrototxtError:
+        """An error about the options, at the line of `field` in them."""
+        return self.context.unsupported(text, *self.fields[:1], *field)
+
+    def spec(self, index: int) -> Message | None:
         """The multipliers of weights `index`, if the prototxt gives any."""
         return self.param.param[index] if index < len(self.param.param) else None
 
     def axis(self, axis: int, shape: Shape, *field: str) -> int:
-        """`axis` counted from the front; raises if `shape` has no such axis."""
+        """`axis`, given as the option `field`, counted from the front; raises if `shape` has no such axis."""
         if not -len(shape) <= axis < len(shape):
-            raise self.context.unsupported(f"a bottom of shape {shape} has no axis {axis}", *field)
+            raise self.wrong(f"a bottom of shape {shape} has no axis {axis}", *field)
         return axis % len(shape)
 
     def need_axes(self, count: int, shape: Shape) -> None:
@@ -186,6 +212,8 @@ def layer_type(name: str) -> Callable[[type[Layer]], type[Layer]]:
 
     def register(layer_class: type[Layer]) -> type[Layer]:
         LAYER_TYPES[name] = layer_class
+        if (own := own_fields().get(name)) and own not in layer_class.fields:
+            layer_class.fields = (own, *layer_class.fields)
         return layer_class
 
     return register

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..prototxt.blob_proto import read_blob
-from ..prototxt.schema import HingeNorm, LossParameter, NormalizationMode
+from ..prototxt.schema import HingeNorm, Message, NormalizationMode
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 _SMALLEST = 1e-20
 """Caffe raises smaller probabilities to this before it takes their logarithm."""
@@ -54,12 +54,12 @@ def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: in
     return Judged(rows, flat.masked_fill(wrong, 0), counts & ~wrong)
 
 
-def ignored_label(options: LossParameter) -> int | None:
+def ignored_label(options: Message) -> int | None:
     return options.ignore_label if options.HasField("ignore_label") else None
 
 
 def normalized(
-    total: Tensor, counts: Tensor, options: LossParameter, default: NormalizationMode = NormalizationMode.VALID
+    total: Tensor, counts: Tensor, options: Message, default: NormalizationMode = NormalizationMode.VALID
 ) -> Tensor:
     """`total` divided as loss_param says, by at least 1: the loss of a batch of ignored labels is 0."""
     mode = default
@@ -90,11 +90,11 @@ class _Loss(Layer):
 class SoftmaxWithLoss(_Loss):
     """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Tops: the loss, and probabilities if wanted."""
 
-    fields = ("loss_param", "softmax_param")
+    fields = ("softmax_param", "loss_param")
     tops = range(1, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.softmax_param.axis, bottom[0], "softmax_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom[:2])
         return [(), bottom[0]][: len(self.param.top)]
 
@@ -114,24 +114,21 @@ class InfogainLoss(_Loss):
     The matrix is the third bottom or in the file `source`.
     """
 
-    fields = ("loss_param", "infogain_loss_param")
+    fields = ("loss_param",)
     bottoms = range(2, 4)
     tops = range(1, 3)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
+    def read_options(self) -> None:
         self._matrix: Tensor | None = None
         if len(self.param.bottom) < 3:
-            path = context.folder / self.param.infogain_loss_param.source
+            path = self.context.folder / self.options.source
             try:
-                self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(context.device)
+                self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(self.context.device)
             except (OSError, ValueError) as error:
-                raise context.unsupported(
-                    f"needs a third bottom, or a matrix in the file `source`; {path}: {error}", "infogain_loss_param"
-                ) from error
+                raise self.wrong(f"needs a third bottom, or a matrix in the file `source`; {path}: {error}") from error
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.infogain_loss_param.axis, bottom[0], "infogain_loss_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom[:2])
         classes = bottom[0][self._axis]
         shape = bottom[2] if self._matrix is None else tuple(self._matrix.shape)
@@ -152,13 +149,17 @@ class InfogainLoss(_Loss):
         return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
 
 
-@layer_type("MultinomialLogisticLoss")
-class MultinomialLogisticLoss(_Loss):
-    """Minus the mean logarithm of the labels' probabilities (batch, classes)."""
+class _RowLoss(_Loss):
+    """Base: the first bottom is (batch, classes), with as many axes as it likes."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
         return [()]
+
+
+@layer_type("MultinomialLogisticLoss")
+class MultinomialLogisticLoss(_RowLoss):
+    """Minus the mean logarithm of the labels' probabilities."""
 
     def forward(self, probabilities: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, probabilities.flatten(1), labels, 1, None)
@@ -167,20 +168,14 @@ class MultinomialLogisticLoss(_Loss):
 
 
 @layer_type("HingeLoss")
-class HingeLoss(_Loss):
+class HingeLoss(_RowLoss):
     """The sum over classes of max(0, 1 - x) for the label and max(0, 1 + x) for others, or its square; batch mean."""
-
-    fields = ("hinge_loss_param",)
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
-        return [()]
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, scores.flatten(1), labels, 1, None)
         signs = torch.ones_like(judged.scores).scatter_(1, judged.labels.unsqueeze(1), -1.0)
         margins = (1 + signs * judged.scores).relu()
-        if self.param.hinge_loss_param.norm == HingeNorm.L2:
+        if self.options.norm == HingeNorm.L2:
             margins = margins.square()
         return (margins.sum() / len(scores),)
 
@@ -212,11 +207,10 @@ class EuclideanLoss(_Loss):
 class ContrastiveLoss(_Loss):
     """Half the mean of d² for pairs (third bottom 1) and of max(margin - d, 0)² for others (0); d is their distance."""
 
-    fields = ("contrastive_loss_param",)
     bottoms = range(3, 4)
 
     def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
-        options = self.param.contrastive_loss_param
+        options = self.options
         squares = (first - second).flatten(1).square().sum(1)
         if options.legacy_version:
             apart = (options.margin - squares).relu()
@@ -237,25 +231,20 @@ class Accuracy(Layer):
     The second top has that share for each class.
     """
 
-    fields = ("accuracy_param",)
     bottoms = range(2, 3)
     tops = range(1, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.accuracy_param.axis, bottom[0], "accuracy_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom)
         classes = bottom[0][self._axis]
-        if not 1 <= self.param.accuracy_param.top_k <= classes:
-            raise self.context.unsupported(
-                f"top_k must lie between 1 and the {classes} classes, got {self.param.accuracy_param.top_k}",
-                "accuracy_param",
-                "top_k",
-            )
+        if not 1 <= self.options.top_k <= classes:
+            raise self.wrong(f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}", "top_k")
         return [(), (classes,)][: len(self.param.top)]
 
     @torch.no_grad()
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
-        options = self.param.accuracy_param
+        options = self.options
         ignored = options.ignore_label if options.HasField("ignore_label") else None
         judged = arrange(self, scores, labels, self._axis, ignored)
         targets = judged.safe_labels

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..prototxt.descriptors import message_class
-from ..prototxt.schema import BiasParameter, FillerParameter, LRNParameter, NormRegion, Phase, ScaleParameter
+from ..prototxt.schema import Message, NormRegion, Phase
 from .activations import Elementwise
 from .blobs import Shape
-from .layer import LayerContext, Tensors, layer_type
+from .layer import Tensors, layer_type
 
 
 @layer_type("BatchNorm")
@@ -24,22 +23,21 @@ class BatchNorm(Elementwise):
     Weights, none of them learnt: the sums of means and variances (channels,), and their divisor (1,).
     """
 
-    fields = ("batch_norm_param",)
-
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        options = self.param.batch_norm_param
+    def read_options(self) -> None:
+        options = self.options
         self._eps, self._fraction = options.eps, options.moving_average_fraction
-        self._global = options.use_global_stats if options.HasField("use_global_stats") else context.phase == Phase.TEST
+        self._global = (
+            options.use_global_stats if options.HasField("use_global_stats") else self.context.phase == Phase.TEST
+        )
         for index, spec in enumerate(self.param.param):
             # Old files give three `param`, which Caffe ignores.
             if spec.lr_mult != 0 and len(self.param.param) != 3:
-                raise context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
+                raise self.context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
 
     def make_weights(self, *bottom: Shape) -> None:
         channels = bottom[0][1] if len(bottom[0]) > 1 else 1
         for extent in (channels, channels, 1):
-            self.add_weights((extent,), message_class(FillerParameter)())
+            self.add_weights((extent,))
             self.blobs[-1].requires_grad_(False)
 
     def forward(self, bottom: Tensor) -> Tensors:
@@ -63,22 +61,19 @@ class _Aligned(Elementwise):
 
     bottoms = range(1, 3)
 
-    def _options(self) -> ScaleParameter | BiasParameter:
-        raise NotImplementedError
-
     def _factor_shape(self, shape: Shape) -> Shape:
         """The shape of the learnt blob for a bottom of `shape`."""
-        axes = self._options().num_axes
+        axes = self.options.num_axes
         if axes == 0:
             return ()
         first = self._axis(shape)
         end = len(shape) if axes == -1 else first + axes
         if axes < -1 or end > len(shape):
-            raise self.context.unsupported(f"num_axes {axes} does not fit a bottom of shape {shape}", self.fields[0])
+            raise self.wrong(f"num_axes {axes} does not fit a bottom of shape {shape}")
         return shape[first:end]
 
     def _axis(self, shape: Shape) -> int:
-        return self.axis(self._options().axis, shape, self.fields[0], "axis")
+        return self.axis(self.options.axis, shape, "axis")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         other = bottom[1] if len(bottom) > 1 else tuple(self.blobs[0].shape)
@@ -96,19 +91,13 @@ class _Aligned(Elementwise):
 class Scale(_Aligned):
     """Multiplies by a learnt blob or the second bottom; with bias_term, adds a learnt blob of the same shape."""
 
-    fields = ("scale_param",)
-
-    def _options(self) -> ScaleParameter:
-        return self.param.scale_param
-
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.param.scale_param
+        options = self.options
         if len(bottom) == 1:
-            filler = options.filler if options.HasField("filler") else message_class(FillerParameter)(value=1.0)
-            self.add_weights(self._factor_shape(bottom[0]), filler, "scale_param", "filler")
+            self.add_weights(self._factor_shape(bottom[0]), "filler", 1.0)
         if options.bias_term:
             shape = bottom[1] if len(bottom) > 1 else tuple(self.blobs[0].shape)
-            self.add_weights(shape, options.bias_filler, "scale_param", "bias_filler")
+            self.add_weights(shape, "bias_filler")
 
     def forward(self, *bottom: Tensor) -> Tensors:
         factor, *summand = (*bottom[1:], *self.blobs)
@@ -121,14 +110,9 @@ class Scale(_Aligned):
 class Bias(_Aligned):
     """Adds a learnt blob or the second bottom."""
 
-    fields = ("bias_param",)
-
-    def _options(self) -> BiasParameter:
-        return self.param.bias_param
-
     def make_weights(self, *bottom: Shape) -> None:
         if len(bottom) == 1:
-            self.add_weights(self._factor_shape(bottom[0]), self.param.bias_param.filler, "bias_param", "filler")
+            self.add_weights(self._factor_shape(bottom[0]), "filler")
 
     def forward(self, *bottom: Tensor) -> Tensors:
         (summand,) = (*bottom[1:], *self.blobs)
@@ -139,28 +123,25 @@ class Bias(_Aligned):
 class LRN(Elementwise):
     """Divides each number by a power of the mean square of its neighbours across channels or in its own."""
 
-    fields = ("lrn_param",)
     in_place = False
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._options = self.param.lrn_param
-        if self._options.local_size % 2 == 0:
-            raise context.unsupported("local_size must be odd", "lrn_param", "local_size")
-        if self._options.norm_region == NormRegion.WITHIN_CHANNEL and self._options.HasField("k"):
-            raise context.unsupported("k has no effect with WITHIN_CHANNEL in Caffe", "lrn_param", "k")
+    def read_options(self) -> None:
+        if self.options.local_size % 2 == 0:
+            raise self.wrong("local_size must be odd", "local_size")
+        if self.options.norm_region == NormRegion.WITHIN_CHANNEL and self.options.HasField("k"):
+            raise self.wrong("k has no effect with WITHIN_CHANNEL in Caffe", "k")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])
         return [bottom[0]]
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return (cast(Tensor, _LocalNorm.apply(bottom, self._options, self._neighbours)),)  # type: ignore[no-untyped-call]
+        return (cast(Tensor, _LocalNorm.apply(bottom, self.options, self._neighbours)),)  # type: ignore[no-untyped-call]
 
     def _neighbours(self, numbers: Tensor) -> Tensor:
         """The mean of each number's window; positions outside the blob count as 0."""
-        size = self._options.local_size
-        if self._options.norm_region == NormRegion.WITHIN_CHANNEL:
+        size = self.options.local_size
+        if self.options.norm_region == NormRegion.WITHIN_CHANNEL:
             return functional.avg_pool2d(numbers, size, 1, size // 2)
         if numbers.device.type == "cpu":
             # A product with a band matrix over the channels: twice as fast as the pooling below.
@@ -175,7 +156,7 @@ class _LocalNorm(torch.autograd.Function):
     """x · s^-beta with s = k + alpha · neighbours(x²). Its own backward is four times as fast as autograd's steps."""
 
     @staticmethod
-    def forward(ctx: Any, bottom: Tensor, options: LRNParameter, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: Any, bottom: Tensor, options: Message, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
         scale = neighbours(bottom.square()).mul_(options.alpha).add_(options.k)
         factor = scale.pow(-options.beta)
         top = bottom * factor
@@ -196,10 +177,8 @@ class _LocalNorm(torch.autograd.Function):
 class MVN(Elementwise):
     """Gives each channel of each sample mean 0 and variance 1, or each sample (across_channels)."""
 
-    fields = ("mvn_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        options = self.param.mvn_param
+        options = self.options
         rows = bottom.reshape(*bottom.shape[: 1 if options.across_channels else 2], -1)
         rows = rows - rows.mean(-1, keepdim=True)
         if options.normalize_variance:
@@ -209,10 +188,8 @@ class MVN(Elementwise):
 
 @layer_type("Softmax")
 class Softmax(Elementwise):
-    fields = ("softmax_param",)
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.param.softmax_param.axis, bottom[0], "softmax_param", "axis")
+        self._axis = self.axis(self.options.axis, bottom[0], "axis")
         return [bottom[0]]
 
     def forward(self, bottom: Tensor) -> Tensors:

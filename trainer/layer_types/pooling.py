@@ -10,10 +10,8 @@ from torch.nn import functional
 
 from ..prototxt.schema import Phase, PoolMethod, RoundMode
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
-from .spatial import read_sizes
-
-_FIELD = "pooling_param"
+from .convolution import read_sizes
+from .layer import Layer, Tensors, layer_type
 
 
 def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = True) -> int:
@@ -30,30 +28,27 @@ class Pooling(Layer):
     The second top of MAX has the position of each largest number in its channel.
     """
 
-    fields = (_FIELD,)
     tops = range(1, 3)
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        options = self.param.pooling_param
+    def read_options(self) -> None:
+        options = self.options
         self._global = options.global_pooling
         self._method = options.pool
         self._round_up = options.round_mode == RoundMode.CEIL
-        self._kernel = (1, 1) if self._global else read_sizes(context, _FIELD, "kernel_size", "kernel", None, least=1)
-        self._stride = read_sizes(context, _FIELD, "stride", "stride", 1, least=1)
-        self._pad = read_sizes(context, _FIELD, "pad", "pad", 0)
+        self._kernel = (1, 1) if self._global else read_sizes(self, "kernel_size", "kernel", None, least=1)
+        self._stride = read_sizes(self, "stride", "stride", 1, least=1)
+        self._pad = read_sizes(self, "pad", "pad", 0)
         self._check([field.name for field, _ in options.ListFields()])
 
     def _check(self, given: Sequence[str]) -> None:
         if self._global and any(name.startswith(("kernel", "stride", "pad")) for name in given):
-            raise self.context.unsupported("global_pooling takes no kernel, stride or pad", _FIELD)
+            raise self.wrong("global_pooling takes no kernel, stride or pad")
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
-            raise self.context.unsupported(
-                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding",
-                _FIELD,
+            raise self.wrong(
+                f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding"
             )
         if self._method == PoolMethod.STOCHASTIC and any(self._pad):
-            raise self.context.unsupported("pool: STOCHASTIC takes no pad", _FIELD)
+            raise self.wrong("pool: STOCHASTIC takes no pad")
         if self._method != PoolMethod.MAX and len(self.param.top) > 1:
             raise self.context.unsupported("only pool: MAX has a second top", "top", 1)
 
@@ -81,7 +76,7 @@ class Pooling(Layer):
     def forward(self, bottom: Tensor) -> Tensors:
         kernel, counts = self._windows(tuple(bottom.shape))
         if self._method == PoolMethod.STOCHASTIC:
-            generator = self.context.dropout_generator if self.context.phase == Phase.TRAIN else None
+            generator = self.context.generators.dropout if self.context.phase == Phase.TRAIN else None
             return (_draw(bottom, kernel, self._stride, counts, generator),)
         average, mask = self._method == PoolMethod.AVE, len(self.param.top) > 1
         return pool(bottom, kernel, self._stride, self._pad, counts, self._round_up, average=average, mask=mask)
@@ -142,18 +137,15 @@ def _draw(bottom: Tensor, kernel: Shape, stride: Shape, counts: Shape, generator
 class SPP(Layer):
     """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
 
-    fields = ("spp_param",)
-
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        options = self.param.spp_param
+    def read_options(self) -> None:
+        options = self.options
         if not options.pyramid_height:
-            raise context.unsupported("pyramid_height must be at least 1", "spp_param")
+            raise self.wrong("pyramid_height must be at least 1")
         if options.pool == PoolMethod.STOCHASTIC:
-            raise context.unsupported("pool: STOCHASTIC is not supported here", "spp_param", "pool")
+            raise self.wrong("pool: STOCHASTIC is not supported here", "pool")
 
     def forward(self, bottom: Tensor) -> Tensors:
-        options = self.param.spp_param
+        options = self.options
         sizes = bottom.shape[2:]
         levels = []
         for level in range(options.pyramid_height):

@@ -5,31 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from .array_blob import ArrayBlob
-from .blobs import Blob, Shape
+from .blobs import ArrayBlob, Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
-
-_FIELD = "python_param"
-
-
-class UserLayer(Protocol):
-    """The hooks of a layer that its author writes; called on the thread that trains."""
-
-    param_str: str
-    phase: int
-
-    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
-    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
-    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None: ...
-    def backward(self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]) -> None: ...
 
 
 class WeightBlobs(list[Blob]):
@@ -46,37 +31,15 @@ class WeightBlobs(list[Blob]):
         return blob
 
 
-class StallStatistics(Protocol):
-    """What the progress display reads from a layer's statistics."""
-
-    @property
-    def stall_s(self) -> float:
-        """Seconds that training has waited for data."""
-
-
-@runtime_checkable
-class HasStatistics(Protocol):
-    def statistics(self) -> StallStatistics: ...
-
-
-@runtime_checkable
-class HasState(Protocol):
-    """A layer that can resume: its state is a mapping of plain values, stored in the snapshot."""
-
-    def state_dict(self) -> Mapping[str, int | str]: ...
-    def load_state_dict(self, state: Mapping[str, int | str]) -> None: ...
-
-
-@runtime_checkable
-class HasClose(Protocol):
-    def close(self) -> None: ...
-
-
 @layer_type("Python")
 class PythonLayer(Layer):
-    """Calls the hooks of an instance of the class that `module` and `layer` name."""
+    """Calls the hooks of `user_layer`, an instance of the class that `module` and `layer` name.
 
-    fields: ClassVar[tuple[str, ...]] = (_FIELD,)
+    It may have `statistics()`, whose stall_s are the seconds that training has waited for data; `state_dict()` and
+    `load_state_dict(state)`, a mapping of plain values that snapshots keep; and `close()`.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("python_param",)
     bottoms = range(ANY.stop)
     tops = range(ANY.stop)
     in_place = True
@@ -91,10 +54,10 @@ class PythonLayer(Layer):
         """The same blobs as the hooks get them."""
         self.user_layer = self._make()
 
-    def _make(self) -> UserLayer:
+    def _make(self) -> Any:
         user_class = self._find_class()
         with self._noting("__init__"):
-            user_layer = cast(UserLayer, user_class(self.param))
+            user_layer = user_class(self.param)
         user_layer.param_str = self._param_str()
         user_layer.phase = int(self.context.phase)
         # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
@@ -105,13 +68,13 @@ class PythonLayer(Layer):
         return user_layer
 
     def _param_str(self) -> str:
-        return self.param.python_param.param_str
+        return str(self.options.param_str)
 
     def _find_class(self) -> Any:
-        options = self.param.python_param
+        options = self.options
         for name in ("module", "layer"):
             if not options.HasField(name):
-                raise self.context.unsupported(f"python_param needs {name!r}", _FIELD)
+                raise self.wrong(f"python_param needs {name!r}")
         _make_importable(self.context.folder)
         try:
             with self._noting(f"the import of {options.module!r}"):
@@ -119,13 +82,12 @@ class PythonLayer(Layer):
         except ImportError as error:
             where = "; it is looked for beside the prototxt, in the working directory and on PYTHONPATH"
             itself = error.name == options.module.partition(".")[0]
-            raise self.context.unsupported(
-                f"cannot import module {options.module!r}: {error}{where if itself else ''}", _FIELD, "module"
+            raise self.wrong(
+                f"cannot import module {options.module!r}: {error}{where if itself else ''}", "module"
             ) from error
         if not callable(found := getattr(module, options.layer, None)):
-            raise self.context.unsupported(
+            raise self.wrong(
                 f"module {options.module!r} ({getattr(module, '__file__', 'built in')}) has no class {options.layer!r}",
-                _FIELD,
                 "layer",
             )
         return found

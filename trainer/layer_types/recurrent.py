@@ -15,13 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
-
-_FIELD = "recurrent_param"
+from .layer import Layer, Tensors, layer_type
 
 
 class _Recurrent(Layer):
-    fields = (_FIELD,)
+    fields = ("recurrent_param",)
     bottoms = range(2, 6)
     tops = range(1, 4)
     states: ClassVar[int] = 1
@@ -29,21 +27,19 @@ class _Recurrent(Layer):
     gates: ClassVar[int] = 1
     """The number of rows of the weights for each output."""
 
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        self._options = self.param.recurrent_param
-        if not self._options.num_output:
-            raise context.unsupported("num_output must be at least 1", _FIELD)
-        exposed = self.states if self._options.expose_hidden else 0
+    def read_options(self) -> None:
+        if not self.options.num_output:
+            raise self.wrong("num_output must be at least 1")
+        exposed = self.states if self.options.expose_hidden else 0
         bottoms, tops = len(self.param.bottom), len(self.param.top)
         if bottoms - exposed not in (2, 3) or tops != 1 + exposed:
-            raise context.unsupported(
+            raise self.context.unsupported(
                 f"needs {2 + exposed} or {3 + exposed} bottoms and {1 + exposed} tops, got {bottoms} and {tops}"
             )
         self._exposed, self._static = exposed, bottoms - exposed == 3
 
     def make_weights(self, *bottom: Shape) -> None:
-        outputs = self._options.num_output
+        outputs = self.options.num_output
         rows = self.gates * outputs
         self._add((rows, math.prod(bottom[0][2:])))
         self._add((rows,))
@@ -52,14 +48,13 @@ class _Recurrent(Layer):
         self._add((rows, outputs))
 
     def _add(self, shape: Shape) -> None:
-        kind = "weight_filler" if len(shape) > 1 else "bias_filler"
-        self.add_weights(shape, getattr(self._options, kind), _FIELD, kind)
+        self.add_weights(shape, "weight_filler" if len(shape) > 1 else "bias_filler")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         inputs, cont = bottom[:2]
         if len(inputs) < 2 or cont != inputs[:2]:
             raise self.context.misfit(f"needs bottoms (steps, streams, ...) and (steps, streams), got {inputs}, {cont}")
-        return [(*inputs[:2], self._options.num_output), *((1, inputs[1], self._options.num_output),) * self._exposed]
+        return [(*inputs[:2], self.options.num_output), *((1, inputs[1], self.options.num_output),) * self._exposed]
 
     def forward(self, *bottom: Tensor) -> Tensors:
         inputs, cont = bottom[0], bottom[1]
@@ -72,7 +67,7 @@ class _Recurrent(Layer):
         if self._exposed:
             state = tuple(blob[0] for blob in bottom[-self._exposed :])
         else:
-            state = (inputs.new_zeros(inputs.shape[1], self._options.num_output),) * self.states
+            state = (inputs.new_zeros(inputs.shape[1], self.options.num_output),) * self.states
         outputs = []
         for step in range(len(inputs)):
             output, state = self._step(driven[step], cont[step].unsqueeze(1), state, weights)
@@ -90,8 +85,8 @@ class RNN(_Recurrent):
 
     def make_weights(self, *bottom: Shape) -> None:
         super().make_weights(*bottom)
-        self._add((self._options.num_output, self._options.num_output))
-        self._add((self._options.num_output,))
+        self._add((self.options.num_output, self.options.num_output))
+        self._add((self.options.num_output,))
 
     def _step(self, driven: Tensor, cont: Tensor, state: Tensors, weights: Sequence[Tensor]) -> tuple[Tensor, Tensors]:
         hidden = torch.tanh(driven + functional.linear(cont * state[0], weights[0]))

@@ -1,16 +1,137 @@
-"""Layers that join, cut, repeat or reduce axes."""
+"""Blobs joined, cut and repeated, rows picked out of them, and axes that are reduced or given another shape."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..prototxt.schema import ReductionOp
+from ..prototxt.schema import EltwiseOp, ReductionOp
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import ANY, Layer, Tensors, layer_type
+
+
+@layer_type("Concat")
+class Concat(Layer):
+    bottoms = ANY
+
+    def read_options(self) -> None:
+        options = self.options
+        self._axis = options.concat_dim if options.HasField("concat_dim") else options.axis
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        return (torch.cat(bottom, self._axis),)
+
+
+@layer_type("Slice")
+class Slice(Layer):
+    """Cuts the bottom along an axis, at the slice points or into parts of equal size."""
+
+    tops = ANY
+
+    def read_options(self) -> None:
+        options = self.options
+        self._axis = options.slice_dim if options.HasField("slice_dim") else options.axis
+        self._points, tops = list(options.slice_point), len(self.param.top)
+        if self._points and len(self._points) != tops - 1:
+            raise self.wrong(f"needs one slice_point less than its {tops} tops, got {len(self._points)}")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        size = bottom[0][self.axis(self._axis, bottom[0])]
+        cuts = [0, *self._points, size]
+        if any(first >= second for first, second in itertools.pairwise(cuts)):
+            raise self.wrong(f"slice points must rise from 1 to {size - 1}")
+        if not self._points and size % len(self.param.top):
+            raise self.context.misfit(f"an axis of {size} cannot be cut into {len(self.param.top)} equal parts")
+        return super().top_shapes(*bottom)
+
+    def forward(self, bottom: Tensor) -> Tensors:
+        if self._points:
+            return torch.tensor_split(bottom, self._points, self._axis)
+        return torch.tensor_split(bottom, len(self.param.top), self._axis)
+
+
+@layer_type("Eltwise")
+class Eltwise(Layer):
+    bottoms = range(2, ANY.stop)
+    in_place = True
+
+    def read_options(self) -> None:
+        options = self.options
+        self._operation, self._coefficients = options.operation, list(options.coeff)
+        if self._coefficients and len(self._coefficients) != len(self.param.bottom):
+            raise self.wrong(
+                f"needs one coeff for each of its {len(self.param.bottom)} bottoms, got {len(self._coefficients)}",
+                "coeff",
+            )
+        if self._coefficients and self._operation != EltwiseOp.SUM:
+            raise self.wrong("coeff works only with operation: SUM", "coeff")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if len(set(bottom)) > 1:
+            raise self.context.misfit(f"all bottoms must have the same shape, got {', '.join(map(str, bottom))}")
+        return [bottom[0]]
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        if self._operation == EltwiseOp.PROD:
+            return (functools.reduce(torch.mul, bottom),)
+        if self._operation == EltwiseOp.MAX:
+            # Not torch.maximum: it halves the gradient between equal numbers; Caffe gives it to the later bottom.
+            return (functools.reduce(lambda first, second: torch.where(first > second, first, second), bottom),)
+        if self._coefficients:
+            bottom = tuple(factor * each for factor, each in zip(self._coefficients, bottom, strict=True))
+        return (functools.reduce(torch.add, bottom),)
+
+
+@layer_type("Split")
+class Split(Layer):
+    tops = ANY
+
+    def forward(self, bottom: Tensor) -> Tensors:
+        return (bottom,) * len(self.param.top)
+
+
+@layer_type("Filter")
+class Filter(Layer):
+    """Keeps the rows of the other bottoms for which the last bottom, of shape (batch,), is not 0."""
+
+    bottoms = range(2, ANY.stop)
+    tops = ANY
+
+    def read_options(self) -> None:
+        if len(self.param.top) != len(self.param.bottom) - 1:
+            raise self.context.unsupported(f"needs one top for each bottom but the last, got {len(self.param.top)}")
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if len({shape[:1] for shape in bottom}) > 1:
+            raise self.context.misfit(
+                f"all bottoms must have the same number of rows, got shapes {', '.join(map(str, bottom))}"
+            )
+        return bottom[:-1]  # at most; each forward shows how many rows are left
+
+    def forward(self, *bottom: Tensor) -> Tensors:
+        kept = bottom[-1].reshape(-1).nonzero().squeeze(1)
+        return tuple(each.index_select(0, kept) for each in bottom[:-1])
+
+
+@layer_type("BatchReindex")
+class BatchReindex(Layer):
+    """Picks rows of the first bottom; the second, of shape (rows,), has their numbers."""
+
+    bottoms = range(2, 3)
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [(*bottom[1][:1], *bottom[0][1:])]
+
+    def forward(self, rows: Tensor, numbers: Tensor) -> Tensors:
+        chosen = numbers.reshape(-1).long()
+        if chosen.numel() and not (int(chosen.min()) >= 0 and int(chosen.max()) < len(rows)):
+            raise self.context.misfit(f"row numbers must lie between 0 and {len(rows) - 1}, got {chosen.tolist()}")
+        return (rows.index_select(0, chosen),)
 
 
 @layer_type("ArgMax")
@@ -20,16 +141,12 @@ class ArgMax(Layer):
     Without an axis: those of each sample, (batch, 1, top_k), or with their scores, (batch, 2, top_k).
     """
 
-    fields = ("argmax_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        options = self.param.argmax_param
+        options = self.options
         by_row = not options.HasField("axis")
         scores = bottom.flatten(1) if by_row else bottom.movedim(options.axis, -1)
         if not 1 <= options.top_k <= scores.shape[-1]:
-            raise self.context.unsupported(
-                f"top_k must lie between 1 and {scores.shape[-1]}, got {options.top_k}", "argmax_param", "top_k"
-            )
+            raise self.wrong(f"top_k must lie between 1 and {scores.shape[-1]}, got {options.top_k}", "top_k")
         # Among equal scores, Caffe names the last class first.
         values, order = scores.detach().flip(-1).sort(dim=-1, descending=True, stable=True)
         values, classes = values[..., : options.top_k], scores.shape[-1] - 1 - order[..., : options.top_k]
@@ -45,12 +162,11 @@ class ArgMax(Layer):
 class Crop(Layer):
     """Cuts the first bottom, from `axis` on, to the shape of the second, beginning at the offsets."""
 
-    fields = ("crop_param",)
     bottoms = range(2, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        options = self.param.crop_param
-        axis = self.axis(options.axis, bottom[0], "crop_param", "axis")
+        options = self.options
+        axis = self.axis(options.axis, bottom[0], "axis")
         cut = len(bottom[0]) - axis
         if len(bottom[0]) != len(bottom[1]) or len(options.offset) not in (0, 1, cut):
             raise self.context.misfit(
@@ -72,29 +188,23 @@ class Crop(Layer):
 
 @layer_type("Flatten")
 class Flatten(Layer):
-    fields = ("flatten_param",)
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        shape = bottom[0]
-        first = self.axis(self.param.flatten_param.axis, shape, "flatten_param", "axis")
-        last = self.axis(self.param.flatten_param.end_axis, shape, "flatten_param", "end_axis")
-        if first > last:
-            raise self.context.unsupported(f"axis {first} comes after end_axis {last}", "flatten_param")
-        return [(*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])]
+        ends = [self.axis(getattr(self.options, name), bottom[0], name) for name in ("axis", "end_axis")]
+        if ends != sorted(ends):
+            raise self.wrong(f"axis {ends[0]} comes after end_axis {ends[1]}")
+        return super().top_shapes(*bottom)
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return (bottom.flatten(self.param.flatten_param.axis, self.param.flatten_param.end_axis),)
+        return (bottom.flatten(self.options.axis, self.options.end_axis),)
 
 
 @layer_type("Reduction")
 class Reduction(Layer):
     """Reduces the axes from `axis` on to one number, times coeff."""
 
-    fields = ("reduction_param",)
-
     def forward(self, bottom: Tensor) -> Tensors:
-        options = self.param.reduction_param
-        axis = self.axis(options.axis, tuple(bottom.shape), "reduction_param", "axis") if bottom.dim() else 0
+        options = self.options
+        axis = self.axis(options.axis, tuple(bottom.shape), "axis") if bottom.dim() else 0
         rows = bottom.reshape(*bottom.shape[:axis], -1)
         if options.operation == ReductionOp.MEAN:
             return (rows.mean(-1) * options.coeff,)
@@ -109,28 +219,22 @@ class Reduction(Layer):
 class Reshape(Layer):
     """Gives num_axes axes, from `axis` on, another shape: 0 keeps an axis, -1 is what is left."""
 
-    fields = ("reshape_param",)
-
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        dims = self.param.reshape_param.shape.dim
+    def read_options(self) -> None:
+        dims = self.options.shape.dim
         if any(dim < -1 for dim in dims) or list(dims).count(-1) > 1:
-            raise context.unsupported(
-                f"dim must be 0, positive, or once -1, got {list(dims)}", "reshape_param", "shape"
-            )
+            raise self.wrong(f"dim must be 0, positive, or once -1, got {list(dims)}", "shape")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        options, shape = self.param.reshape_param, bottom[0]
+        options, shape = self.options, bottom[0]
         first = options.axis + (len(shape) + 1 if options.axis < 0 else 0)
         end = len(shape) if options.num_axes == -1 else first + options.num_axes
         if not 0 <= first <= end <= len(shape):
-            raise self.context.unsupported(
-                f"axis {options.axis} and num_axes {options.num_axes} do not fit a bottom of shape {shape}",
-                "reshape_param",
+            raise self.wrong(
+                f"axis {options.axis} and num_axes {options.num_axes} do not fit a bottom of shape {shape}"
             )
         dims = list(options.shape.dim)
         if any(dim == 0 and first + nth >= len(shape) for nth, dim in enumerate(dims)):
-            raise self.context.unsupported(f"dim: 0 keeps an axis that {shape} does not have", "reshape_param", "shape")
+            raise self.wrong(f"dim: 0 keeps an axis that {shape} does not have", "shape")
         new = [*shape[:first], *(dim or shape[first + nth] for nth, dim in enumerate(dims)), *shape[end:]]
         if -1 in new:
             known = -math.prod(new)
@@ -147,12 +251,9 @@ class Reshape(Layer):
 class Tile(Layer):
     """Repeats the bottom along an axis."""
 
-    fields = ("tile_param",)
-
-    def __init__(self, context: LayerContext) -> None:
-        super().__init__(context)
-        if self.param.tile_param.tiles < 1:
-            raise context.unsupported("tiles must be at least 1", "tile_param")
+    def read_options(self) -> None:
+        if self.options.tiles < 1:
+            raise self.wrong("tiles must be at least 1")
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return (torch.cat([bottom] * self.param.tile_param.tiles, self.param.tile_param.axis),)
+        return (torch.cat([bottom] * self.options.tiles, self.options.axis),)

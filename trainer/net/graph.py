@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,29 +10,14 @@ from torch import Tensor
 from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Blob, Shape
-from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext, Tensors
-from ..layer_types.python import HasClose, HasState, PythonLayer
+from ..layer_types.layer import LAYER_TYPES, Generators, Layer, LayerContext, Tensors
+from ..layer_types.python import PythonLayer
 from ..prototxt.errors import SnapshotError
 from ..prototxt.phases import State, included_layers
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import NetParameter, Phase
 from .learnt import Learnt, Weights
 from .wiring import check_wiring, without_effect
-
-
-@dataclass(frozen=True)
-class Generators:
-    """The sources of a net's random numbers."""
-
-    weights: torch.Generator
-    dropout: torch.Generator
-    data_seed: int
-    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
-
-    @classmethod
-    def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
-        weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
-        return cls(weights, dropout, seed if data_seed is None else data_seed)
 
 
 class Step:
@@ -71,15 +55,7 @@ class Net:
         if not positions:
             raise document.error(f"no layer is included in phase {state.phase.name}")
         contexts = [
-            LayerContext(
-                document,
-                position,
-                _phase(document, position, state),
-                device,
-                generators.weights,
-                generators.dropout,
-                generators.data_seed,
-            )
+            LayerContext(document, position, _phase(document, position, state), device, generators)
             for position in positions
         ]
         check_wiring(contexts)
@@ -203,17 +179,17 @@ class Net:
     def data_states(self) -> dict[str, dict[str, int | str]]:
         """The position in its data of each Python layer that has a state."""
         layers = {name: layer.user_layer for name, layer in self.python_layers().items()}
-        return {name: dict(layer.state_dict()) for name, layer in layers.items() if isinstance(layer, HasState)}
+        return {name: dict(layer.state_dict()) for name, layer in layers.items() if hasattr(layer, "state_dict")}
 
     def load_data_states(self, states: dict[str, dict[str, int | str]]) -> None:
         for name, layer in self.python_layers().items():
-            if name in states and isinstance(layer.user_layer, HasState):
+            if name in states and hasattr(layer.user_layer, "load_state_dict"):
                 layer.user_layer.load_state_dict(states[name])
 
     def close(self) -> None:
         """End what Python layers have running; all of them, even where one fails."""
         layers = [layer.user_layer for layer in self.python_layers().values()]
-        close_all(*(layer.close for layer in layers if isinstance(layer, HasClose)))
+        close_all(*(layer.close for layer in layers if hasattr(layer, "close")))
 
 
 def loss_weights(layer: Layer) -> list[float]:

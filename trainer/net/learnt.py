@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..layer_types.layer import Layer
-from ..prototxt.schema import DimCheckMode, ParamSpec
+from ..prototxt.schema import DimCheckMode, Message
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Weights:
             if spec and spec.name:
                 self._by_name[spec.name] = entry
 
-    def _share(self, layer: Layer, index: int, spec: ParamSpec, owner: _Entry) -> None:
+    def _share(self, layer: Layer, index: int, spec: Message, owner: _Entry) -> None:
         own, shared = tuple(layer.blobs[index].shape), tuple(owner.weights.shape)
         permissive = spec.share_mode == DimCheckMode.PERMISSIVE
         if own != shared and not (permissive and layer.blobs[index].numel() == owner.weights.numel()):

@@ -12,12 +12,9 @@ _EVERY_LAYER_READS = frozenset(
 )
 
 # Fields that choose among Caffe's own implementations of the same formula.
-_WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
-
-_INSTEAD = {
-    "WindowData": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
-    "MemoryData": "give the net an Input layer, and fill its blobs",
-}
+_WITHOUT_EFFECT = frozenset(
+    {"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "cache_images", "debug_info"}
+)
 
 
 def check_wiring(layers: Sequence[LayerContext]) -> None:
@@ -31,7 +28,7 @@ def check_wiring(layers: Sequence[LayerContext]) -> None:
         names.add(context.param.name)
         if layer_class.is_loss and not context.param.top:
             # As in Caffe, a loss need not name its top. Here that top is an output, so it needs a name.
-            context.param.top.append(context.param.name)  # type: ignore[attr-defined]
+            context.param.top.append(context.param.name)
         _check_fields(context, layer_class)
         _check_counts(context, layer_class)
         _check_bottoms(context, makers)
@@ -52,8 +49,6 @@ def _layer_class(context: LayerContext) -> type[Layer]:
         if not context.param.HasField(field):
             raise context.unsupported(f"needs a {field!r}")
     kind = context.param.type
-    if kind in _INSTEAD:
-        raise context.unsupported(f"type {kind!r} is not supported; {_INSTEAD[kind]}", "type")
     if kind not in LAYER_TYPES:
         raise context.unsupported(
             f"type {kind!r} is not supported{nearest(kind, LAYER_TYPES)}; "
@@ -77,15 +72,10 @@ def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
     ):
         if count not in allowed:
             raise context.unsupported(f"type {param.type} needs {_range_text(allowed)} {field}, got {count}")
-    if len(param.loss_weight) not in (0, len(param.top)):
-        raise context.unsupported(
-            f"needs one loss_weight for each of its {len(param.top)} tops, got {len(param.loss_weight)}", "loss_weight"
-        )
-    if len(param.propagate_down) not in (0, len(param.bottom)):
-        raise context.unsupported(
-            f"needs one propagate_down for each of its {len(param.bottom)} bottoms, got {len(param.propagate_down)}",
-            "propagate_down",
-        )
+    for field, what in (("loss_weight", "top"), ("propagate_down", "bottom")):
+        given, count = len(getattr(param, field)), len(getattr(param, what))
+        if given not in (0, count):
+            raise context.unsupported(f"needs one {field} for each of its {count} {what}s, got {given}", field)
 
 
 def _range_text(allowed: range) -> str:

@@ -30,7 +30,7 @@ def to_array(blob: BlobProto) -> NDArray[np.float32]:
 
 def fill_blob(blob: BlobProto, data: NDArray[np.float32], diff: NDArray[np.float32] | None = None) -> None:
     """Write `data`, and its gradient if there is one, into the empty message `blob`."""
-    blob.shape.dim.extend(data.shape)  # type: ignore[attr-defined]
+    blob.shape.dim.extend(data.shape)
     blob.data = data.astype("<f4").tobytes()
     if diff is not None:
         blob.diff = diff.astype("<f4").tobytes()

@@ -1,137 +1,81 @@
-"""Protobuf messages from Python classes: generated code would work with one version of protobuf only.
-
-A class that derives from `Message` declares a message by its annotations: `pad: UInt = optional(4, 0)` is the field
-`optional uint32 pad = 4 [default = 0]`. `message_class` has the protobuf library build the message; what it then
-parses has the attributes that the class declares, so the same class serves as its static type.
-"""
+"""Protobuf messages from the table in schema.py: generated code would work with one version of protobuf only."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Annotated, Any
+import functools
+import re
+from typing import Any
 
 from google.protobuf import descriptor_pb2
 
 from ...workers.base.protobuf import class_of, make_message_class
+from . import schema
+from .schema import Message
 
 _PACKAGE = "caffe"
 _Field = descriptor_pb2.FieldDescriptorProto
-
-UInt = Annotated[int, _Field.TYPE_UINT32]
-"""A number that must not be negative: the parser checks that, and names the line."""
-Int64 = Annotated[int, _Field.TYPE_INT64]
-
-_SCALARS: dict[object, _Field.Type.ValueType] = {
-    str: _Field.TYPE_STRING,
-    bytes: _Field.TYPE_BYTES,
-    int: _Field.TYPE_INT32,
-    float: _Field.TYPE_FLOAT,
-    bool: _Field.TYPE_BOOL,
+_SCALARS = {
+    "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
+    "int": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "uint": _Field.TYPE_UINT32,  # must not be negative: the parser checks that, and names the line
+    "float": _Field.TYPE_FLOAT,
+    "bool": _Field.TYPE_BOOL,
 }
-
-_built: dict[object, type[Any]] = {}
-
-
-@dataclass(frozen=True)
-class _Declared:
-    number: int
-    default: object
-
-
-def optional(number: int, default: object = None) -> Any:
-    """Field `number`; an unset field reads as `default` (None: the type's zero)."""
-    return _Declared(number, default)
-
-
-def repeated(number: int) -> Any:
-    return _Declared(number, None)
-
-
-class Message:
-    """Methods of every parsed message. The protobuf library implements them: see message_class."""
-
-    def HasField(self, name: str) -> bool:  # noqa: N802
-        raise NotImplementedError
-
-    def SerializeToString(self) -> bytes:  # noqa: N802
-        raise NotImplementedError
-
-    def ListFields(self) -> Sequence[tuple[Any, object]]:  # noqa: N802
-        raise NotImplementedError
 
 
 def message_class(declared: type[Message]) -> type[Any]:
-    """The protobuf class for `declared` and whatever messages its fields refer to."""
-    if declared not in _built:
-        _built[declared] = _build(declared)
-    return _built[declared]
+    """The protobuf class of the message that `declared` is named after."""
+    return message_classes()[declared.__name__]
 
 
-def message_classes(declared: type[Message]) -> dict[str, type[Any]]:
-    """By name: the classes of `declared` and of all messages in it, such that each can be put into the others."""
-    messages = message_class(declared).DESCRIPTOR.file.message_types_by_name
+@functools.cache
+def own_fields() -> dict[str, str]:
+    """By type of layer: the field of LayerParameter that belongs to it, such as relu_param for ReLU."""
+    fields = message_class(schema.LayerParameter).DESCRIPTOR.fields
+    return {f.message_type.name.removesuffix("Parameter"): f.name for f in fields if f.name.endswith("_param")}
+
+
+@functools.cache
+def message_classes() -> dict[str, type[Any]]:
+    """All messages of the table by name, such that each can be put into the others."""
+    file = descriptor_pb2.FileDescriptorProto(name="blobfeed/caffe.proto", package=_PACKAGE)
+    rows = dict(row.split(": ") for row in schema.TABLE.strip().replace("\n    ", " ").splitlines())
+    enums: dict[str, str] = {}
+    for name, fields in rows.items():
+        message = file.message_type.add(name=name)
+        for text in fields.split(", "):
+            found = re.fullmatch(r"(\d+) (\w+) (\w+)(\*?)(?: = (\S+))?", text)
+            assert found, f"a field in the row of {name}: {text!r}"
+            _add_field(message, enums, *found.groups())
+    messages = make_message_class(file, next(iter(rows))).DESCRIPTOR.file.message_types_by_name
     return {name: class_of(descriptor) for name, descriptor in messages.items()}
 
 
-def _build(declared: type[Message]) -> type[Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"blobfeed/{declared.__name__}.proto", package=_PACKAGE)
-    _Builder(file).add(declared)
-    return make_message_class(file, declared.__name__)
-
-
-class _Builder:
-    """Adds declared messages, and the messages and enums they refer to, to one file."""
-
-    def __init__(self, file: descriptor_pb2.FileDescriptorProto) -> None:
-        self._file = file
-        self._names: dict[type, str] = {}
-
-    def add(self, declared: type[Message]) -> str:
-        """The full name of `declared`, which is added to the file when it is first met."""
-        if declared not in self._names:
-            self._names[declared] = f".{_PACKAGE}.{declared.__name__}"
-            message = self._file.message_type.add(name=declared.__name__)
-            for name, annotation in typing.get_type_hints(declared, include_extras=True).items():
-                declaration = getattr(declared, name, None)
-                if isinstance(declaration, _Declared):
-                    self._add_field(message, name, annotation, declaration)
-        return self._names[declared]
-
-    def _add_field(
-        self, message: descriptor_pb2.DescriptorProto, name: str, annotation: Any, declaration: _Declared
-    ) -> None:
-        field = message.field.add(name=name, number=declaration.number, label=_Field.LABEL_OPTIONAL)
-        if typing.get_origin(annotation) is Sequence:
-            field.label = _Field.LABEL_REPEATED
-            (annotation,) = typing.get_args(annotation)
-            if annotation == Int64:
-                field.options.packed = True  # as in Caffe's BlobShape, the only such field
-        if annotation in _SCALARS:
-            field.type = _SCALARS[annotation]
-        elif typing.get_origin(annotation) is Annotated:
-            field.type = annotation.__metadata__[0]
-        elif issubclass(annotation, IntEnum):
-            field.type, field.type_name = _Field.TYPE_ENUM, self._add_enum(message, annotation)
-        else:
-            field.type, field.type_name = _Field.TYPE_MESSAGE, self.add(annotation)
-        if declaration.default is not None:
-            field.default_value = _default_text(declaration.default)
-
-    def _add_enum(self, message: descriptor_pb2.DescriptorProto, declared: type[IntEnum]) -> str:
-        # Inside the message that first uses it: the values of an enum are named in the scope around it, and two enums
-        # of one file may both have a MAX.
-        if declared not in self._names:
-            self._names[declared] = f".{_PACKAGE}.{message.name}.{declared.__name__}"
-            enum = message.enum_type.add(name=declared.__name__)
-            for member in declared:
+def _add_field(
+    message: descriptor_pb2.DescriptorProto,
+    enums: dict[str, str],
+    number: str,
+    name: str,
+    kind: str,
+    star: str,
+    default: str | None,
+) -> None:
+    label = _Field.LABEL_REPEATED if star else _Field.LABEL_OPTIONAL
+    field = message.field.add(name=name, number=int(number), label=label, default_value=default)
+    if kind in _SCALARS:
+        field.type = _SCALARS[kind]
+        if kind == "int64" and star:
+            field.options.packed = True  # as in Caffe's BlobShape, the only such field
+    elif hasattr(schema, kind) and not issubclass(getattr(schema, kind), Message):
+        if kind not in enums:
+            # Inside the message that first uses it: the values of an enum are named in the scope around it, and two
+            # enums of one file may both have a MAX.
+            enums[kind] = f".{_PACKAGE}.{message.name}.{kind}"
+            enum = message.enum_type.add(name=kind)
+            for member in getattr(schema, kind):
                 enum.value.add(name=member.name, number=member.value)
-        return self._names[declared]
-
-
-def _default_text(default: object) -> str:
-    if isinstance(default, IntEnum):
-        return default.name
-    return str(default).lower() if isinstance(default, bool) else str(default)
+        field.type, field.type_name = _Field.TYPE_ENUM, enums[kind]
+    else:
+        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .prototxt import Document
-from .schema import NetParameter, NetState, NetStateRule, Phase
+from .schema import Message, NetParameter, Phase
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class State:
     level: int = 0
     stages: Collection[str] = frozenset()
 
-    def merged(self, other: NetState) -> State:
+    def merged(self, other: Message) -> State:
         """This state with the fields that `other` sets; stages add up, as in Caffe."""
         return State(
             Phase(other.phase) if other.HasField("phase") else self.phase,
@@ -25,7 +25,7 @@ class State:
             frozenset(self.stages) | frozenset(other.stage),
         )
 
-    def meets(self, rule: NetStateRule) -> bool:
+    def meets(self, rule: Message) -> bool:
         return (
             (not rule.HasField("phase") or rule.phase == self.phase)
             and (not rule.HasField("min_level") or rule.min_level <= self.level)

@@ -10,17 +10,13 @@ from typing import Any, Generic, TypeVar
 from google.protobuf import text_format
 
 from ...workers.base.checks import nearest
-from .descriptors import Message, message_class
+from .descriptors import message_class, message_classes
 from .errors import PrototxtError
 from .locations import Location, read_locations
-from .upgrade import UpgradeError, upgrade_net
+from .schema import Message, NetParameter, SolverParameter
+from .upgrade import UpgradeError, upgrade_net, upgrade_solver
 
 _Declared = TypeVar("_Declared", bound=Message)
-
-_INSTEAD = {
-    "window_data_param": 'read the data with a Python layer: type: "Python", module: "blobfeed.layers"',
-    "memory_data_param": "give the net an Input layer, and fill its blobs",
-}
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,25 @@ def read_prototxt(path: Path, declared: type[_Declared], *, named_by: str = "") 
 def document(path: Path, message: _Declared, root: Location) -> Document[_Declared]:
     """A document of `message`, upgraded if it is a net in an older format; raises PrototxtError."""
     made = Document(path, message, root)
-    if hasattr(message, "layers"):
-        try:
+    try:
+        if hasattr(message, "layers"):
             upgrade_net(message, root)
-        except UpgradeError as error:
-            raise made.error(str(error), *error.where) from None
+        elif hasattr(message, "solver_type"):
+            upgrade_solver(message)
+    except UpgradeError as error:
+        raise made.error(str(error), *error.where) from None
     return made
+
+
+def read_net_or_solver(path: Path) -> Any:
+    """The message in the file at `path`; raises the PrototxtError of the kind that it is longer read as."""
+    errors = []
+    for declared in (SolverParameter, NetParameter):
+        try:
+            return read_prototxt(path, declared).message
+        except PrototxtError as error:
+            errors.append(error)
+    raise max(errors, key=lambda error: (error.line, error.column))
 
 
 def _read_text(path: Path, named_by: str) -> str:
@@ -95,6 +104,5 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
 
 
 def _unknown_field(message: str, name: str) -> str:
-    declared = next((known for known in Message.__subclasses__() if known.__name__ == message), Message)
-    instead = f": {_INSTEAD[name]}" if name in _INSTEAD else nearest(name, declared.__annotations__)
-    return f"{message} has no field {name!r} that this trainer supports{instead}"
+    known = message_classes()[message].DESCRIPTOR.fields_by_name
+    return f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"

@@ -1,711 +1,199 @@
-"""Caffe's messages, as far as they are supported, with Caffe's names, numbers and defaults.
+"""Caffe's messages with their names, numbers and defaults, which are those of caffe.proto in BVLC Caffe 1.0.
 
-A field that is not here is refused with its line. Numbers and defaults are those of caffe.proto in BVLC Caffe 1.0.
+A field that is not in the table is refused with its line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
-
-from .descriptors import Int64, Message, UInt, optional, repeated
-
-
-class Phase(IntEnum):
-    TRAIN = 0
-    TEST = 1
-
-
-class SolverMode(IntEnum):
-    CPU = 0
-    GPU = 1
-
-
-class SolverType(IntEnum):
-    SGD = 0
-    NESTEROV = 1
-    ADAGRAD = 2
-    RMSPROP = 3
-    ADADELTA = 4
-    ADAM = 5
-
-
-class SnapshotFormat(IntEnum):
-    HDF5 = 0
-    BINARYPROTO = 1
-
-
-class DB(IntEnum):
-    LEVELDB = 0
-    LMDB = 1
-
-
-class Engine(IntEnum):
-    DEFAULT = 0
-    CAFFE = 1
-    CUDNN = 2
-
-
-class DimCheckMode(IntEnum):
-    STRICT = 0
-    PERMISSIVE = 1
-
-
-class VarianceNorm(IntEnum):
-    FAN_IN = 0
-    FAN_OUT = 1
-    AVERAGE = 2
-
-
-class PoolMethod(IntEnum):
-    MAX = 0
-    AVE = 1
-    STOCHASTIC = 2
-
-
-class RoundMode(IntEnum):
-    CEIL = 0
-    FLOOR = 1
-
-
-class EltwiseOp(IntEnum):
-    PROD = 0
-    SUM = 1
-    MAX = 2
-
-
-class ReductionOp(IntEnum):
-    SUM = 1
-    ASUM = 2
-    SUMSQ = 3
-    MEAN = 4
-
-
-class HingeNorm(IntEnum):
-    L1 = 1
-    L2 = 2
-
-
-class NormalizationMode(IntEnum):
-    FULL = 0
-    VALID = 1
-    BATCH_SIZE = 2
-    NONE = 3
-
-
-class NormRegion(IntEnum):
-    ACROSS_CHANNELS = 0
-    WITHIN_CHANNEL = 1
-
-
-class BlobShape(Message):
-    dim: Sequence[Int64] = repeated(1)
-
-
-class BlobProto(Message):
-    """An array. Its packed numbers are declared as bytes: making a float of Python of each would take minutes."""
-
-    num: int = optional(1, 0)
-    channels: int = optional(2, 0)
-    height: int = optional(3, 0)
-    width: int = optional(4, 0)
-    data: bytes = optional(5)
-    diff: bytes = optional(6)
-    shape: BlobShape = optional(7)
-    double_data: bytes = optional(8)
-
-
-class FillerParameter(Message):
-    type: str = optional(1, "constant")
-    value: float = optional(2, 0.0)
-    min: float = optional(3, 0.0)
-    max: float = optional(4, 1.0)
-    mean: float = optional(5, 0.0)
-    std: float = optional(6, 1.0)
-    sparse: int = optional(7, -1)
-    variance_norm: VarianceNorm = optional(8, VarianceNorm.FAN_IN)
-
-
-class NetState(Message):
-    phase: Phase = optional(1, Phase.TEST)
-    level: int = optional(2, 0)
-    stage: Sequence[str] = repeated(3)
-
-
-class NetStateRule(Message):
-    phase: Phase = optional(1)
-    min_level: int = optional(2)
-    max_level: int = optional(3)
-    stage: Sequence[str] = repeated(4)
-    not_stage: Sequence[str] = repeated(5)
-
-
-class ParamSpec(Message):
-    name: str = optional(1)
-    share_mode: DimCheckMode = optional(2, DimCheckMode.STRICT)
-    lr_mult: float = optional(3, 1.0)
-    decay_mult: float = optional(4, 1.0)
-
-
-class LossParameter(Message):
-    ignore_label: int = optional(1)
-    normalize: bool = optional(2)
-    normalization: NormalizationMode = optional(3, NormalizationMode.VALID)
-
-
-class AccuracyParameter(Message):
-    top_k: UInt = optional(1, 1)
-    axis: int = optional(2, 1)
-    ignore_label: int = optional(3)
-
-
-class ArgMaxParameter(Message):
-    out_max_val: bool = optional(1, False)
-    top_k: UInt = optional(2, 1)
-    axis: int = optional(3)
-
-
-class BatchNormParameter(Message):
-    use_global_stats: bool = optional(1)
-    moving_average_fraction: float = optional(2, 0.999)
-    eps: float = optional(3, 1e-5)
-
-
-class BiasParameter(Message):
-    axis: int = optional(1, 1)
-    num_axes: int = optional(2, 1)
-    filler: FillerParameter = optional(3)
-
-
-class ClipParameter(Message):
-    min: float = optional(1)
-    max: float = optional(2)
-
-
-class ConcatParameter(Message):
-    concat_dim: UInt = optional(1, 1)
-    axis: int = optional(2, 1)
-
-
-class ContrastiveLossParameter(Message):
-    margin: float = optional(1, 1.0)
-    legacy_version: bool = optional(2, False)
-
-
-class ConvolutionParameter(Message):
-    num_output: UInt = optional(1)
-    bias_term: bool = optional(2, True)
-    pad: Sequence[UInt] = repeated(3)
-    kernel_size: Sequence[UInt] = repeated(4)
-    group: UInt = optional(5, 1)
-    stride: Sequence[UInt] = repeated(6)
-    weight_filler: FillerParameter = optional(7)
-    bias_filler: FillerParameter = optional(8)
-    pad_h: UInt = optional(9, 0)
-    pad_w: UInt = optional(10, 0)
-    kernel_h: UInt = optional(11)
-    kernel_w: UInt = optional(12)
-    stride_h: UInt = optional(13)
-    stride_w: UInt = optional(14)
-    engine: Engine = optional(15, Engine.DEFAULT)
-    axis: int = optional(16, 1)
-    force_nd_im2col: bool = optional(17, False)
-    dilation: Sequence[UInt] = repeated(18)
-
-
-class CropParameter(Message):
-    axis: int = optional(1, 2)
-    offset: Sequence[UInt] = repeated(2)
-
-
-class TransformationParameter(Message):
-    scale: float = optional(1, 1.0)
-    mirror: bool = optional(2, False)
-    crop_size: UInt = optional(3, 0)
-    mean_file: str = optional(4)
-    mean_value: Sequence[float] = repeated(5)
-    force_color: bool = optional(6, False)
-    force_gray: bool = optional(7, False)
-
-
-class DataParameter(Message):
-    source: str = optional(1)
-    scale: float = optional(2, 1.0)
-    mean_file: str = optional(3)
-    batch_size: UInt = optional(4)
-    crop_size: UInt = optional(5, 0)
-    mirror: bool = optional(6, False)
-    rand_skip: UInt = optional(7, 0)
-    backend: DB = optional(8, DB.LEVELDB)
-    force_encoded_color: bool = optional(9, False)
-    prefetch: UInt = optional(10, 4)
-
-
-class HDF5DataParameter(Message):
-    source: str = optional(1)
-    batch_size: UInt = optional(2)
-    shuffle: bool = optional(3, False)
-
-
-class HDF5OutputParameter(Message):
-    file_name: str = optional(1)
-
-
-class ImageDataParameter(Message):
-    source: str = optional(1)
-    scale: float = optional(2, 1.0)
-    mean_file: str = optional(3)
-    batch_size: UInt = optional(4, 1)
-    crop_size: UInt = optional(5, 0)
-    mirror: bool = optional(6, False)
-    rand_skip: UInt = optional(7, 0)
-    shuffle: bool = optional(8, False)
-    new_height: UInt = optional(9, 0)
-    new_width: UInt = optional(10, 0)
-    is_color: bool = optional(11, True)
-    root_folder: str = optional(12)
-
-
-class DropoutParameter(Message):
-    dropout_ratio: float = optional(1, 0.5)
-
-
-class DummyDataParameter(Message):
-    data_filler: Sequence[FillerParameter] = repeated(1)
-    num: Sequence[UInt] = repeated(2)
-    channels: Sequence[UInt] = repeated(3)
-    height: Sequence[UInt] = repeated(4)
-    width: Sequence[UInt] = repeated(5)
-    shape: Sequence[BlobShape] = repeated(6)
-
-
-class EltwiseParameter(Message):
-    operation: EltwiseOp = optional(1, EltwiseOp.SUM)
-    coeff: Sequence[float] = repeated(2)
-    stable_prod_grad: bool = optional(3, True)
-
-
-class ELUParameter(Message):
-    alpha: float = optional(1, 1.0)
-
-
-class EmbedParameter(Message):
-    num_output: UInt = optional(1)
-    input_dim: UInt = optional(2)
-    bias_term: bool = optional(3, True)
-    weight_filler: FillerParameter = optional(4)
-    bias_filler: FillerParameter = optional(5)
-
-
-class ExpParameter(Message):
-    base: float = optional(1, -1.0)
-    scale: float = optional(2, 1.0)
-    shift: float = optional(3, 0.0)
-
-
-class FlattenParameter(Message):
-    axis: int = optional(1, 1)
-    end_axis: int = optional(2, -1)
-
-
-class HingeLossParameter(Message):
-    norm: HingeNorm = optional(1, HingeNorm.L1)
-
-
-class InfogainLossParameter(Message):
-    source: str = optional(1)
-    axis: int = optional(2, 1)
-
-
-class InnerProductParameter(Message):
-    num_output: UInt = optional(1)
-    bias_term: bool = optional(2, True)
-    weight_filler: FillerParameter = optional(3)
-    bias_filler: FillerParameter = optional(4)
-    axis: int = optional(5, 1)
-    transpose: bool = optional(6, False)
-
-
-class InputParameter(Message):
-    shape: Sequence[BlobShape] = repeated(1)
-
-
-class LogParameter(Message):
-    base: float = optional(1, -1.0)
-    scale: float = optional(2, 1.0)
-    shift: float = optional(3, 0.0)
-
-
-class LRNParameter(Message):
-    local_size: UInt = optional(1, 5)
-    alpha: float = optional(2, 1.0)
-    beta: float = optional(3, 0.75)
-    norm_region: NormRegion = optional(4, NormRegion.ACROSS_CHANNELS)
-    k: float = optional(5, 1.0)
-    engine: Engine = optional(6, Engine.DEFAULT)
-
-
-class MVNParameter(Message):
-    normalize_variance: bool = optional(1, True)
-    across_channels: bool = optional(2, False)
-    eps: float = optional(3, 1e-9)
-
-
-class ParameterParameter(Message):
-    shape: BlobShape = optional(1)
-
-
-class PoolingParameter(Message):
-    pool: PoolMethod = optional(1, PoolMethod.MAX)
-    kernel_size: UInt = optional(2)
-    stride: UInt = optional(3, 1)
-    pad: UInt = optional(4, 0)
-    kernel_h: UInt = optional(5)
-    kernel_w: UInt = optional(6)
-    stride_h: UInt = optional(7)
-    stride_w: UInt = optional(8)
-    pad_h: UInt = optional(9, 0)
-    pad_w: UInt = optional(10, 0)
-    engine: Engine = optional(11, Engine.DEFAULT)
-    global_pooling: bool = optional(12, False)
-    round_mode: RoundMode = optional(13, RoundMode.CEIL)
-
-
-class PowerParameter(Message):
-    power: float = optional(1, 1.0)
-    scale: float = optional(2, 1.0)
-    shift: float = optional(3, 0.0)
-
-
-class PReLUParameter(Message):
-    filler: FillerParameter = optional(1)
-    channel_shared: bool = optional(2, False)
-
-
-class PythonParameter(Message):
-    module: str = optional(1)
-    layer: str = optional(2)
-    param_str: str = optional(3, "")
-    share_in_parallel: bool = optional(4, False)
-
-
-class RecurrentParameter(Message):
-    num_output: UInt = optional(1, 0)
-    weight_filler: FillerParameter = optional(2)
-    bias_filler: FillerParameter = optional(3)
-    debug_info: bool = optional(4, False)
-    expose_hidden: bool = optional(5, False)
-
-
-class ReductionParameter(Message):
-    operation: ReductionOp = optional(1, ReductionOp.SUM)
-    axis: int = optional(2, 0)
-    coeff: float = optional(3, 1.0)
-
-
-class ReLUParameter(Message):
-    negative_slope: float = optional(1, 0.0)
-    engine: Engine = optional(2, Engine.DEFAULT)
-
-
-class ReshapeParameter(Message):
-    shape: BlobShape = optional(1)
-    axis: int = optional(2, 0)
-    num_axes: int = optional(3, -1)
-
-
-class ScaleParameter(Message):
-    axis: int = optional(1, 1)
-    num_axes: int = optional(2, 1)
-    filler: FillerParameter = optional(3)
-    bias_term: bool = optional(4, False)
-    bias_filler: FillerParameter = optional(5)
-
-
-class SigmoidParameter(Message):
-    engine: Engine = optional(1, Engine.DEFAULT)
-
-
-class SliceParameter(Message):
-    slice_dim: UInt = optional(1, 1)
-    slice_point: Sequence[UInt] = repeated(2)
-    axis: int = optional(3, 1)
-
-
-class SoftmaxParameter(Message):
-    engine: Engine = optional(1, Engine.DEFAULT)
-    axis: int = optional(2, 1)
-
-
-class SPPParameter(Message):
-    pyramid_height: UInt = optional(1)
-    pool: PoolMethod = optional(2, PoolMethod.MAX)
-    engine: Engine = optional(6, Engine.DEFAULT)
-
-
-class SwishParameter(Message):
-    beta: float = optional(1, 1.0)
-
-
-class TanHParameter(Message):
-    engine: Engine = optional(1, Engine.DEFAULT)
-
-
-class ThresholdParameter(Message):
-    threshold: float = optional(1, 0.0)
-
-
-class TileParameter(Message):
-    axis: int = optional(1, 1)
-    tiles: int = optional(2)
-
-
-class LayerParameter(Message):
-    name: str = optional(1)
-    type: str = optional(2)
-    bottom: Sequence[str] = repeated(3)
-    top: Sequence[str] = repeated(4)
-    loss_weight: Sequence[float] = repeated(5)
-    param: Sequence[ParamSpec] = repeated(6)
-    blobs: Sequence[BlobProto] = repeated(7)
-    include: Sequence[NetStateRule] = repeated(8)
-    exclude: Sequence[NetStateRule] = repeated(9)
-    phase: Phase = optional(10)
-    propagate_down: Sequence[bool] = repeated(11)
-    transform_param: TransformationParameter = optional(100)
-    loss_param: LossParameter = optional(101)
-    accuracy_param: AccuracyParameter = optional(102)
-    argmax_param: ArgMaxParameter = optional(103)
-    concat_param: ConcatParameter = optional(104)
-    contrastive_loss_param: ContrastiveLossParameter = optional(105)
-    convolution_param: ConvolutionParameter = optional(106)
-    data_param: DataParameter = optional(107)
-    dropout_param: DropoutParameter = optional(108)
-    dummy_data_param: DummyDataParameter = optional(109)
-    eltwise_param: EltwiseParameter = optional(110)
-    exp_param: ExpParameter = optional(111)
-    hdf5_data_param: HDF5DataParameter = optional(112)
-    hdf5_output_param: HDF5OutputParameter = optional(113)
-    hinge_loss_param: HingeLossParameter = optional(114)
-    image_data_param: ImageDataParameter = optional(115)
-    infogain_loss_param: InfogainLossParameter = optional(116)
-    inner_product_param: InnerProductParameter = optional(117)
-    lrn_param: LRNParameter = optional(118)
-    mvn_param: MVNParameter = optional(120)
-    pooling_param: PoolingParameter = optional(121)
-    power_param: PowerParameter = optional(122)
-    relu_param: ReLUParameter = optional(123)
-    sigmoid_param: SigmoidParameter = optional(124)
-    softmax_param: SoftmaxParameter = optional(125)
-    slice_param: SliceParameter = optional(126)
-    tanh_param: TanHParameter = optional(127)
-    threshold_param: ThresholdParameter = optional(128)
-    python_param: PythonParameter = optional(130)
-    prelu_param: PReLUParameter = optional(131)
-    spp_param: SPPParameter = optional(132)
-    reshape_param: ReshapeParameter = optional(133)
-    log_param: LogParameter = optional(134)
-    flatten_param: FlattenParameter = optional(135)
-    reduction_param: ReductionParameter = optional(136)
-    embed_param: EmbedParameter = optional(137)
-    tile_param: TileParameter = optional(138)
-    batch_norm_param: BatchNormParameter = optional(139)
-    elu_param: ELUParameter = optional(140)
-    bias_param: BiasParameter = optional(141)
-    scale_param: ScaleParameter = optional(142)
-    input_param: InputParameter = optional(143)
-    crop_param: CropParameter = optional(144)
-    parameter_param: ParameterParameter = optional(145)
-    recurrent_param: RecurrentParameter = optional(146)
-    swish_param: SwishParameter = optional(147)
-    clip_param: ClipParameter = optional(148)
-
-
-class V0LayerParameter(Message):
-    """A layer as Caffe wrote it in 2013: `layers { layer { type: "conv" ... } bottom: ... }`."""
-
-    name: str = optional(1)
-    type: str = optional(2)
-    num_output: UInt = optional(3)
-    biasterm: bool = optional(4, True)
-    weight_filler: FillerParameter = optional(5)
-    bias_filler: FillerParameter = optional(6)
-    pad: UInt = optional(7, 0)
-    kernelsize: UInt = optional(8)
-    group: UInt = optional(9, 1)
-    stride: UInt = optional(10, 1)
-    pool: PoolMethod = optional(11, PoolMethod.MAX)
-    dropout_ratio: float = optional(12, 0.5)
-    local_size: UInt = optional(13, 5)
-    alpha: float = optional(14, 1.0)
-    beta: float = optional(15, 0.75)
-    source: str = optional(16)
-    scale: float = optional(17, 1.0)
-    meanfile: str = optional(18)
-    batchsize: UInt = optional(19)
-    cropsize: UInt = optional(20, 0)
-    mirror: bool = optional(21, False)
-    k: float = optional(22, 1.0)
-    blobs: Sequence[BlobProto] = repeated(50)
-    blobs_lr: Sequence[float] = repeated(51)
-    weight_decay: Sequence[float] = repeated(52)
-    rand_skip: UInt = optional(53, 0)
-    new_height: UInt = optional(62, 0)
-    new_width: UInt = optional(63, 0)
-    shuffle_images: bool = optional(64, False)
-    concat_dim: UInt = optional(65, 1)
-
-
-class V1LayerType(IntEnum):
-    NONE = 0
-    ACCURACY = 1
-    BNLL = 2
-    CONCAT = 3
-    CONVOLUTION = 4
-    DATA = 5
-    DROPOUT = 6
-    EUCLIDEAN_LOSS = 7
-    FLATTEN = 8
-    HDF5_DATA = 9
-    HDF5_OUTPUT = 10
-    IM2COL = 11
-    IMAGE_DATA = 12
-    INFOGAIN_LOSS = 13
-    INNER_PRODUCT = 14
-    LRN = 15
-    MULTINOMIAL_LOGISTIC_LOSS = 16
-    POOLING = 17
-    RELU = 18
-    SIGMOID = 19
-    SOFTMAX = 20
-    SOFTMAX_LOSS = 21
-    SPLIT = 22
-    TANH = 23
-    WINDOW_DATA = 24
-    ELTWISE = 25
-    POWER = 26
-    SIGMOID_CROSS_ENTROPY_LOSS = 27
-    HINGE_LOSS = 28
-    MEMORY_DATA = 29
-    ARGMAX = 30
-    THRESHOLD = 31
-    DUMMY_DATA = 32
-    SLICE = 33
-    MVN = 34
-    ABSVAL = 35
-    SILENCE = 36
-    CONTRASTIVE_LOSS = 37
-    EXP = 38
-    DECONVOLUTION = 39
-
-
-class V1LayerParameter(Message):
-    """A layer as Caffe wrote it in 2014: `layers { type: CONVOLUTION blobs_lr: 1 ... }`."""
-
-    layer: V0LayerParameter = optional(1)
-    bottom: Sequence[str] = repeated(2)
-    top: Sequence[str] = repeated(3)
-    name: str = optional(4)
-    type: V1LayerType = optional(5, V1LayerType.NONE)
-    blobs: Sequence[BlobProto] = repeated(6)
-    blobs_lr: Sequence[float] = repeated(7)
-    weight_decay: Sequence[float] = repeated(8)
-    concat_param: ConcatParameter = optional(9)
-    convolution_param: ConvolutionParameter = optional(10)
-    data_param: DataParameter = optional(11)
-    dropout_param: DropoutParameter = optional(12)
-    hdf5_data_param: HDF5DataParameter = optional(13)
-    hdf5_output_param: HDF5OutputParameter = optional(14)
-    image_data_param: ImageDataParameter = optional(15)
-    infogain_loss_param: InfogainLossParameter = optional(16)
-    inner_product_param: InnerProductParameter = optional(17)
-    lrn_param: LRNParameter = optional(18)
-    pooling_param: PoolingParameter = optional(19)
-    power_param: PowerParameter = optional(21)
-    argmax_param: ArgMaxParameter = optional(23)
-    eltwise_param: EltwiseParameter = optional(24)
-    threshold_param: ThresholdParameter = optional(25)
-    dummy_data_param: DummyDataParameter = optional(26)
-    accuracy_param: AccuracyParameter = optional(27)
-    hinge_loss_param: HingeLossParameter = optional(29)
-    relu_param: ReLUParameter = optional(30)
-    slice_param: SliceParameter = optional(31)
-    include: Sequence[NetStateRule] = repeated(32)
-    exclude: Sequence[NetStateRule] = repeated(33)
-    mvn_param: MVNParameter = optional(34)
-    loss_weight: Sequence[float] = repeated(35)
-    transform_param: TransformationParameter = optional(36)
-    tanh_param: TanHParameter = optional(37)
-    sigmoid_param: SigmoidParameter = optional(38)
-    softmax_param: SoftmaxParameter = optional(39)
-    contrastive_loss_param: ContrastiveLossParameter = optional(40)
-    exp_param: ExpParameter = optional(41)
-    loss_param: LossParameter = optional(42)
-    param: Sequence[str] = repeated(1001)
-    blob_share_mode: Sequence[DimCheckMode] = repeated(1002)
-
-
-class NetParameter(Message):
-    name: str = optional(1)
-    layers: Sequence[V1LayerParameter] = repeated(2)
-    input: Sequence[str] = repeated(3)
-    input_dim: Sequence[UInt] = repeated(4)
-    force_backward: bool = optional(5, False)
-    state: NetState = optional(6)
-    debug_info: bool = optional(7, False)
-    input_shape: Sequence[BlobShape] = repeated(8)
-    layer: Sequence[LayerParameter] = repeated(100)
-
-
-class SolverParameter(Message):
-    train_net: str = optional(1)
-    test_net: Sequence[str] = repeated(2)
-    test_iter: Sequence[UInt] = repeated(3)
-    test_interval: UInt = optional(4, 0)
-    base_lr: float = optional(5)
-    display: UInt = optional(6)
-    max_iter: UInt = optional(7)
-    lr_policy: str = optional(8)
-    gamma: float = optional(9)
-    power: float = optional(10)
-    momentum: float = optional(11)
-    weight_decay: float = optional(12)
-    stepsize: UInt = optional(13)
-    snapshot: UInt = optional(14, 0)
-    snapshot_prefix: str = optional(15)
-    snapshot_diff: bool = optional(16, False)
-    solver_mode: SolverMode = optional(17, SolverMode.GPU)
-    device_id: UInt = optional(18, 0)
-    test_compute_loss: bool = optional(19, False)
-    random_seed: Int64 = optional(20, -1)
-    train_net_param: NetParameter = optional(21)
-    test_net_param: Sequence[NetParameter] = repeated(22)
-    debug_info: bool = optional(23, False)
-    net: str = optional(24)
-    net_param: NetParameter = optional(25)
-    train_state: NetState = optional(26)
-    test_state: Sequence[NetState] = repeated(27)
-    snapshot_after_train: bool = optional(28, True)
-    regularization_type: str = optional(29, "L2")
-    solver_type: SolverType = optional(30, SolverType.SGD)
-    delta: float = optional(31, 1e-8)
-    test_initialization: bool = optional(32, True)
-    average_loss: UInt = optional(33, 1)
-    stepvalue: Sequence[UInt] = repeated(34)
-    clip_gradients: float = optional(35, -1.0)
-    iter_size: UInt = optional(36, 1)
-    snapshot_format: SnapshotFormat = optional(37, SnapshotFormat.BINARYPROTO)
-    rms_decay: float = optional(38, 0.99)
-    momentum2: float = optional(39, 0.999)
-    type: str = optional(40, "SGD")
-    layer_wise_reduce: bool = optional(41, True)
-    weights: Sequence[str] = repeated(42)
-
-
-class SolverState(Message):
-    """What a .solverstate file holds."""
-
-    iter: int = optional(1)
-    learned_net: str = optional(2)
-    history: Sequence[BlobProto] = repeated(3)
-    current_step: int = optional(4, 0)
+from typing import TYPE_CHECKING, Any
+
+Phase = IntEnum("Phase", "TRAIN TEST", start=0)
+SolverMode = IntEnum("SolverMode", "CPU GPU", start=0)
+SolverType = IntEnum("SolverType", "SGD NESTEROV ADAGRAD RMSPROP ADADELTA ADAM", start=0)
+SnapshotFormat = IntEnum("SnapshotFormat", "HDF5 BINARYPROTO", start=0)
+DB = IntEnum("DB", "LEVELDB LMDB", start=0)
+Engine = IntEnum("Engine", "DEFAULT CAFFE CUDNN", start=0)
+DimCheckMode = IntEnum("DimCheckMode", "STRICT PERMISSIVE", start=0)
+VarianceNorm = IntEnum("VarianceNorm", "FAN_IN FAN_OUT AVERAGE", start=0)
+PoolMethod = IntEnum("PoolMethod", "MAX AVE STOCHASTIC", start=0)
+RoundMode = IntEnum("RoundMode", "CEIL FLOOR", start=0)
+EltwiseOp = IntEnum("EltwiseOp", "PROD SUM MAX", start=0)
+ReductionOp = IntEnum("ReductionOp", "SUM ASUM SUMSQ MEAN", start=1)
+HingeNorm = IntEnum("HingeNorm", "L1 L2", start=1)
+NormalizationMode = IntEnum("NormalizationMode", "FULL VALID BATCH_SIZE NONE", start=0)
+NormRegion = IntEnum("NormRegion", "ACROSS_CHANNELS WITHIN_CHANNEL", start=0)
+V1LayerType = IntEnum(
+    "V1LayerType",
+    "NONE ACCURACY BNLL CONCAT CONVOLUTION DATA DROPOUT EUCLIDEAN_LOSS FLATTEN HDF5_DATA HDF5_OUTPUT IM2COL IMAGE_DATA "
+    "INFOGAIN_LOSS INNER_PRODUCT LRN MULTINOMIAL_LOGISTIC_LOSS POOLING RELU SIGMOID SOFTMAX SOFTMAX_LOSS SPLIT TANH "
+    "WINDOW_DATA ELTWISE POWER SIGMOID_CROSS_ENTROPY_LOSS HINGE_LOSS MEMORY_DATA ARGMAX THRESHOLD DUMMY_DATA SLICE MVN "
+    "ABSVAL SILENCE CONTRASTIVE_LOSS EXP DECONVOLUTION",
+    start=0,
+)
+
+
+class Message:
+    """A parsed message: `descriptors.message_class` gives the class by which the protobuf library implements it."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+
+# The messages that code names. `data` and `diff` of a BlobProto are bytes: to make a float of Python of each of its
+# packed numbers would take minutes.
+class BlobProto(Message): ...
+
+
+class FillerParameter(Message): ...
+
+
+class LayerParameter(Message): ...
+
+
+class NetParameter(Message): ...
+
+
+class SolverParameter(Message): ...
+
+
+class SolverState(Message): ...
+
+
+# Each message: number, name and type of its fields, a star if there may be several, the default if it is not zero.
+TABLE = """
+BlobShape: 1 dim int64*
+BlobProto: 1 num int, 2 channels int, 3 height int, 4 width int, 5 data bytes, 6 diff bytes, 7 shape BlobShape,
+    8 double_data bytes
+FillerParameter: 1 type string = constant, 2 value float, 3 min float, 4 max float = 1, 5 mean float, 6 std float = 1,
+    7 sparse int = -1, 8 variance_norm VarianceNorm
+NetState: 1 phase Phase = TEST, 2 level int, 3 stage string*
+NetStateRule: 1 phase Phase, 2 min_level int, 3 max_level int, 4 stage string*, 5 not_stage string*
+ParamSpec: 1 name string, 2 share_mode DimCheckMode, 3 lr_mult float = 1, 4 decay_mult float = 1
+LossParameter: 1 ignore_label int, 2 normalize bool, 3 normalization NormalizationMode = VALID
+AccuracyParameter: 1 top_k uint = 1, 2 axis int = 1, 3 ignore_label int
+ArgMaxParameter: 1 out_max_val bool, 2 top_k uint = 1, 3 axis int
+BatchNormParameter: 1 use_global_stats bool, 2 moving_average_fraction float = 0.999, 3 eps float = 1e-05
+BiasParameter: 1 axis int = 1, 2 num_axes int = 1, 3 filler FillerParameter
+ClipParameter: 1 min float, 2 max float
+ConcatParameter: 1 concat_dim uint = 1, 2 axis int = 1
+ContrastiveLossParameter: 1 margin float = 1, 2 legacy_version bool
+ConvolutionParameter: 1 num_output uint, 2 bias_term bool = true, 3 pad uint*, 4 kernel_size uint*, 5 group uint = 1,
+    6 stride uint*, 7 weight_filler FillerParameter, 8 bias_filler FillerParameter, 9 pad_h uint, 10 pad_w uint,
+    11 kernel_h uint, 12 kernel_w uint, 13 stride_h uint, 14 stride_w uint, 15 engine Engine, 16 axis int = 1,
+    17 force_nd_im2col bool, 18 dilation uint*
+CropParameter: 1 axis int = 2, 2 offset uint*
+TransformationParameter: 1 scale float = 1, 2 mirror bool, 3 crop_size uint, 4 mean_file string, 5 mean_value float*,
+    6 force_color bool, 7 force_gray bool
+DataParameter: 1 source string, 2 scale float = 1, 3 mean_file string, 4 batch_size uint, 5 crop_size uint,
+    6 mirror bool, 7 rand_skip uint, 8 backend DB, 9 force_encoded_color bool, 10 prefetch uint = 4
+HDF5DataParameter: 1 source string, 2 batch_size uint, 3 shuffle bool
+HDF5OutputParameter: 1 file_name string
+ImageDataParameter: 1 source string, 2 scale float = 1, 3 mean_file string, 4 batch_size uint = 1, 5 crop_size uint,
+    6 mirror bool, 7 rand_skip uint, 8 shuffle bool, 9 new_height uint, 10 new_width uint, 11 is_color bool = true,
+    12 root_folder string
+DropoutParameter: 1 dropout_ratio float = 0.5
+DummyDataParameter: 1 data_filler FillerParameter*, 2 num uint*, 3 channels uint*, 4 height uint*, 5 width uint*,
+    6 shape BlobShape*
+EltwiseParameter: 1 operation EltwiseOp = SUM, 2 coeff float*, 3 stable_prod_grad bool = true
+ELUParameter: 1 alpha float = 1
+EmbedParameter: 1 num_output uint, 2 input_dim uint, 3 bias_term bool = true, 4 weight_filler FillerParameter,
+    5 bias_filler FillerParameter
+ExpParameter: 1 base float = -1, 2 scale float = 1, 3 shift float
+FlattenParameter: 1 axis int = 1, 2 end_axis int = -1
+HingeLossParameter: 1 norm HingeNorm
+InfogainLossParameter: 1 source string, 2 axis int = 1
+InnerProductParameter: 1 num_output uint, 2 bias_term bool = true, 3 weight_filler FillerParameter,
+    4 bias_filler FillerParameter, 5 axis int = 1, 6 transpose bool
+InputParameter: 1 shape BlobShape*
+LogParameter: 1 base float = -1, 2 scale float = 1, 3 shift float
+LRNParameter: 1 local_size uint = 5, 2 alpha float = 1, 3 beta float = 0.75, 4 norm_region NormRegion, 5 k float = 1,
+    6 engine Engine
+MVNParameter: 1 normalize_variance bool = true, 2 across_channels bool, 3 eps float = 1e-09
+ParameterParameter: 1 shape BlobShape
+PoolingParameter: 1 pool PoolMethod, 2 kernel_size uint, 3 stride uint = 1, 4 pad uint, 5 kernel_h uint,
+    6 kernel_w uint, 7 stride_h uint, 8 stride_w uint, 9 pad_h uint, 10 pad_w uint, 11 engine Engine,
+    12 global_pooling bool, 13 round_mode RoundMode
+PowerParameter: 1 power float = 1, 2 scale float = 1, 3 shift float
+PReLUParameter: 1 filler FillerParameter, 2 channel_shared bool
+PythonParameter: 1 module string, 2 layer string, 3 param_str string, 4 share_in_parallel bool
+RecurrentParameter: 1 num_output uint, 2 weight_filler FillerParameter, 3 bias_filler FillerParameter,
+    4 debug_info bool, 5 expose_hidden bool
+ReductionParameter: 1 operation ReductionOp, 2 axis int, 3 coeff float = 1
+ReLUParameter: 1 negative_slope float, 2 engine Engine
+ReshapeParameter: 1 shape BlobShape, 2 axis int, 3 num_axes int = -1
+ScaleParameter: 1 axis int = 1, 2 num_axes int = 1, 3 filler FillerParameter, 4 bias_term bool,
+    5 bias_filler FillerParameter
+SigmoidParameter: 1 engine Engine
+SliceParameter: 1 slice_dim uint = 1, 2 slice_point uint*, 3 axis int = 1
+SoftmaxParameter: 1 engine Engine, 2 axis int = 1
+SPPParameter: 1 pyramid_height uint, 2 pool PoolMethod, 6 engine Engine
+SwishParameter: 1 beta float = 1
+TanHParameter: 1 engine Engine
+ThresholdParameter: 1 threshold float
+TileParameter: 1 axis int = 1, 2 tiles int
+WindowDataParameter: 1 source string, 2 scale float = 1, 3 mean_file string, 4 batch_size uint, 5 crop_size uint,
+    6 mirror bool, 7 fg_threshold float = 0.5, 8 bg_threshold float = 0.5, 9 fg_fraction float = 0.25,
+    10 context_pad uint, 11 crop_mode string = warp, 12 cache_images bool, 13 root_folder string
+MemoryDataParameter: 1 batch_size uint, 2 channels uint, 3 height uint, 4 width uint
+LayerParameter: 1 name string, 2 type string, 3 bottom string*, 4 top string*, 5 loss_weight float*,
+    6 param ParamSpec*, 7 blobs BlobProto*, 8 include NetStateRule*, 9 exclude NetStateRule*, 10 phase Phase,
+    11 propagate_down bool*, 100 transform_param TransformationParameter, 101 loss_param LossParameter,
+    102 accuracy_param AccuracyParameter, 103 argmax_param ArgMaxParameter, 104 concat_param ConcatParameter,
+    105 contrastive_loss_param ContrastiveLossParameter, 106 convolution_param ConvolutionParameter,
+    107 data_param DataParameter, 108 dropout_param DropoutParameter, 109 dummy_data_param DummyDataParameter,
+    110 eltwise_param EltwiseParameter, 111 exp_param ExpParameter, 112 hdf5_data_param HDF5DataParameter,
+    113 hdf5_output_param HDF5OutputParameter, 114 hinge_loss_param HingeLossParameter,
+    115 image_data_param ImageDataParameter, 116 infogain_loss_param InfogainLossParameter,
+    117 inner_product_param InnerProductParameter, 118 lrn_param LRNParameter,
+    119 memory_data_param MemoryDataParameter, 120 mvn_param MVNParameter, 121 pooling_param PoolingParameter,
+    122 power_param PowerParameter, 123 relu_param ReLUParameter, 124 sigmoid_param SigmoidParameter,
+    125 softmax_param SoftmaxParameter, 126 slice_param SliceParameter, 127 tanh_param TanHParameter,
+    128 threshold_param ThresholdParameter, 129 window_data_param WindowDataParameter,
+    130 python_param PythonParameter, 131 prelu_param PReLUParameter, 132 spp_param SPPParameter,
+    133 reshape_param ReshapeParameter, 134 log_param LogParameter, 135 flatten_param FlattenParameter,
+    136 reduction_param ReductionParameter, 137 embed_param EmbedParameter, 138 tile_param TileParameter,
+    139 batch_norm_param BatchNormParameter, 140 elu_param ELUParameter, 141 bias_param BiasParameter,
+    142 scale_param ScaleParameter, 143 input_param InputParameter, 144 crop_param CropParameter,
+    145 parameter_param ParameterParameter, 146 recurrent_param RecurrentParameter, 147 swish_param SwishParameter,
+    148 clip_param ClipParameter
+V0LayerParameter: 1 name string, 2 type string, 3 num_output uint, 4 biasterm bool = true,
+    5 weight_filler FillerParameter, 6 bias_filler FillerParameter, 7 pad uint, 8 kernelsize uint, 9 group uint = 1,
+    10 stride uint = 1, 11 pool PoolMethod, 12 dropout_ratio float = 0.5, 13 local_size uint = 5, 14 alpha float = 1,
+    15 beta float = 0.75, 16 source string, 17 scale float = 1, 18 meanfile string, 19 batchsize uint,
+    20 cropsize uint, 21 mirror bool, 22 k float = 1, 50 blobs BlobProto*, 51 blobs_lr float*, 52 weight_decay float*,
+    53 rand_skip uint, 54 det_fg_threshold float = 0.5, 55 det_bg_threshold float = 0.5,
+    56 det_fg_fraction float = 0.25, 58 det_context_pad uint, 59 det_crop_mode string = warp, 60 new_num int,
+    61 new_channels int, 62 new_height uint, 63 new_width uint, 64 shuffle_images bool, 65 concat_dim uint = 1,
+    66 hdf5_output_param HDF5OutputParameter
+V1LayerParameter: 1 layer V0LayerParameter, 2 bottom string*, 3 top string*, 4 name string, 5 type V1LayerType,
+    6 blobs BlobProto*, 7 blobs_lr float*, 8 weight_decay float*, 9 concat_param ConcatParameter,
+    10 convolution_param ConvolutionParameter, 11 data_param DataParameter, 12 dropout_param DropoutParameter,
+    13 hdf5_data_param HDF5DataParameter, 14 hdf5_output_param HDF5OutputParameter,
+    15 image_data_param ImageDataParameter, 16 infogain_loss_param InfogainLossParameter,
+    17 inner_product_param InnerProductParameter, 18 lrn_param LRNParameter, 19 pooling_param PoolingParameter,
+    20 window_data_param WindowDataParameter, 21 power_param PowerParameter, 22 memory_data_param MemoryDataParameter,
+    23 argmax_param ArgMaxParameter, 24 eltwise_param EltwiseParameter, 25 threshold_param ThresholdParameter,
+    26 dummy_data_param DummyDataParameter, 27 accuracy_param AccuracyParameter,
+    29 hinge_loss_param HingeLossParameter, 30 relu_param ReLUParameter, 31 slice_param SliceParameter,
+    32 include NetStateRule*, 33 exclude NetStateRule*, 34 mvn_param MVNParameter, 35 loss_weight float*,
+    36 transform_param TransformationParameter, 37 tanh_param TanHParameter, 38 sigmoid_param SigmoidParameter,
+    39 softmax_param SoftmaxParameter, 40 contrastive_loss_param ContrastiveLossParameter, 41 exp_param ExpParameter,
+    42 loss_param LossParameter, 1001 param string*, 1002 blob_share_mode DimCheckMode*
+NetParameter: 1 name string, 2 layers V1LayerParameter*, 3 input string*, 4 input_dim uint*, 5 force_backward bool,
+    6 state NetState, 7 debug_info bool, 8 input_shape BlobShape*, 100 layer LayerParameter*
+SolverParameter: 1 train_net string, 2 test_net string*, 3 test_iter uint*, 4 test_interval uint, 5 base_lr float,
+    6 display uint, 7 max_iter uint, 8 lr_policy string, 9 gamma float, 10 power float, 11 momentum float,
+    12 weight_decay float, 13 stepsize uint, 14 snapshot uint, 15 snapshot_prefix string, 16 snapshot_diff bool,
+    17 solver_mode SolverMode = GPU, 18 device_id uint, 19 test_compute_loss bool, 20 random_seed int64 = -1,
+    21 train_net_param NetParameter, 22 test_net_param NetParameter*, 23 debug_info bool, 24 net string,
+    25 net_param NetParameter, 26 train_state NetState, 27 test_state NetState*, 28 snapshot_after_train bool = true,
+    29 regularization_type string = L2, 30 solver_type SolverType, 31 delta float = 1e-08,
+    32 test_initialization bool = true, 33 average_loss uint = 1, 34 stepvalue uint*, 35 clip_gradients float = -1,
+    36 iter_size uint = 1, 37 snapshot_format SnapshotFormat = BINARYPROTO, 38 rms_decay float = 0.99,
+    39 momentum2 float = 0.999, 40 type string = SGD, 41 layer_wise_reduce bool = true, 42 weights string*
+SolverState: 1 iter int, 2 learned_net string, 3 history BlobProto*, 4 current_step int
+Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 float_data float*, 7 encoded bool
+"""

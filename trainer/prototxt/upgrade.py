@@ -4,76 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from .descriptors import own_fields
 from .locations import Location
-from .schema import V1LayerParameter, V1LayerType
+from .schema import V1LayerType
 
-_WORDS = {
-    "absval": "AbsVal",
-    "argmax": "ArgMax",
-    "bnll": "BNLL",
-    "hdf5_data": "HDF5Data",
-    "hdf5_output": "HDF5Output",
-    "lrn": "LRN",
-    "mvn": "MVN",
-    "relu": "ReLU",
-    "softmax_loss": "SoftmaxWithLoss",
-    "tanh": "TanH",
-    # Only in files of 2013:
-    "conv": "Convolution",
-    "pool": "Pooling",
-    "innerproduct": "InnerProduct",
-    "images": "ImageData",
-}
+# Types of which the words of older files are not today's in small letters.
+_WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss"}
+_WORDS |= {"conv": "Convolution", "pool": "Pooling", "images": "ImageData"}  # only in files of 2013
 
-_FEED_V0 = {"source": "source", "batchsize": "batch_size"}
-_TRANSFORM_V0 = {
-    "scale": ("transform_param", "scale"),
-    "meanfile": ("transform_param", "mean_file"),
-    "cropsize": ("transform_param", "crop_size"),
-    "mirror": ("transform_param", "mirror"),
-}
+_SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in the order of SolverType
 
-# For each type, the fields of a layer of 2013, and the message and field of today.
-_V0_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
-    "Convolution": {
-        "num_output": ("convolution_param", "num_output"),
-        "biasterm": ("convolution_param", "bias_term"),
-        "weight_filler": ("convolution_param", "weight_filler"),
-        "bias_filler": ("convolution_param", "bias_filler"),
-        "pad": ("convolution_param", "pad"),
-        "kernelsize": ("convolution_param", "kernel_size"),
-        "group": ("convolution_param", "group"),
-        "stride": ("convolution_param", "stride"),
-    },
-    "Pooling": {
-        "pool": ("pooling_param", "pool"),
-        "pad": ("pooling_param", "pad"),
-        "kernelsize": ("pooling_param", "kernel_size"),
-        "stride": ("pooling_param", "stride"),
-    },
-    "InnerProduct": {
-        "num_output": ("inner_product_param", "num_output"),
-        "biasterm": ("inner_product_param", "bias_term"),
-        "weight_filler": ("inner_product_param", "weight_filler"),
-        "bias_filler": ("inner_product_param", "bias_filler"),
-    },
-    "LRN": {name: ("lrn_param", name) for name in ("local_size", "alpha", "beta", "k")},
-    "Dropout": {"dropout_ratio": ("dropout_param", "dropout_ratio")},
-    "Concat": {"concat_dim": ("concat_param", "concat_dim")},
-    "Data": {
-        **_TRANSFORM_V0,
-        **{old: ("data_param", new) for old, new in _FEED_V0.items()},
-        "rand_skip": ("data_param", "rand_skip"),
-    },
-    "HDF5Data": {old: ("hdf5_data_param", new) for old, new in _FEED_V0.items()},
-    "ImageData": {
-        **_TRANSFORM_V0,
-        **{old: ("image_data_param", new) for old, new in _FEED_V0.items()},
-        **{name: ("image_data_param", name) for name in ("rand_skip", "new_height", "new_width")},
-        "shuffle_images": ("image_data_param", "shuffle"),
-    },
-    "InfogainLoss": {"source": ("infogain_loss_param", "source")},
-}
+# The fields of a layer of 2013 that have other names today, beside the prefix det_.
+_RENAMED = {"biasterm": "bias_term", "kernelsize": "kernel_size", "batchsize": "batch_size", "meanfile": "mean_file"}
+_RENAMED |= {"cropsize": "crop_size", "shuffle_images": "shuffle"}
+_TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")
 _V0_READ_FOR_ALL = {"name", "type", "blobs", "blobs_lr", "weight_decay"}
 
 
@@ -95,6 +39,15 @@ def upgrade_net(net: Any, root: Location) -> None:
         _upgrade_input(net, root)
 
 
+def upgrade_solver(solver: Any) -> None:
+    """`solver_type`, the name of `type` before 2015, becomes `type`."""
+    if solver.HasField("solver_type"):
+        if solver.HasField("type"):
+            raise UpgradeError("give type or solver_type, not both", "solver_type")
+        solver.type = _SOLVERS[solver.solver_type]
+        solver.ClearField("solver_type")
+
+
 def _upgrade_layers(net: Any, root: Location) -> None:
     locations = [each for each in root.inside if each.name == "layers"]
     padding: dict[str, Any] = {}
@@ -112,7 +65,7 @@ def _upgrade_layers(net: Any, root: Location) -> None:
     net.ClearField("layers")
 
 
-def _upgrade_v1(old: V1LayerParameter, new: Any) -> None:
+def _upgrade_v1(old: Any, new: Any) -> None:
     _copy_names(old, new, old.name, old.type and V1LayerType(old.type).name.lower())
     specs = max(len(old.param), len(old.blobs_lr), len(old.weight_decay), len(old.blob_share_mode))
     for _ in range(specs):
@@ -128,20 +81,17 @@ def _upgrade_v1(old: V1LayerParameter, new: Any) -> None:
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
             getattr(new, field.name).CopyFrom(value)
-    for options in (new.data_param, new.image_data_param):
-        for name in (name for _, name in _TRANSFORM_V0.values() if options.HasField(name)):
+    for options in (new.data_param, new.image_data_param, new.window_data_param):
+        for name in (name for name in _TRANSFORM if options.HasField(name)):
             setattr(new.transform_param, name, getattr(options, name))
             options.ClearField(name)
 
 
-def _upgrade_v0(old: V1LayerParameter, new: Any, padding: dict[str, Any], position: int) -> None:
+def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> None:
     layer = old.layer
     _copy_names(old, new, layer.name, layer.type)
-    fields = _V0_FIELDS.get(new.type, {})
     for field, value in layer.ListFields():
-        if field.name in fields:
-            _set(new, *fields[field.name], value)
-        elif field.name not in _V0_READ_FOR_ALL:
+        if field.name not in _V0_READ_FOR_ALL and not _set_v0(new, field.name, value):
             text = f"a layer of type {layer.type!r} does not read {field.name!r}"
             raise UpgradeError(text, "layers", position, "layer", field.name)
     for rate, decay in zip(layer.blobs_lr, layer.weight_decay or [1.0] * len(layer.blobs_lr), strict=False):
@@ -153,25 +103,36 @@ def _upgrade_v0(old: V1LayerParameter, new: Any, padding: dict[str, Any], positi
             if new.type not in ("Convolution", "Pooling"):
                 raise UpgradeError(f"a layer of type {layer.type!r} cannot take a padding", "layers", position)
             new.bottom[nth] = padding[name].bottom[0]
-            _set(new, *fields["pad"], padding[name].layer.pad)
+            _set_v0(new, "pad", padding[name].layer.pad)
 
 
-def _set(new: Any, message: str, field: str, value: Any) -> None:
-    target = getattr(new, message)
-    current = getattr(target, field)
+def _set_v0(new: Any, old_name: str, value: Any) -> bool:
+    """Set what the field of 2013 means in the layer `new`; returns whether its type reads it."""
+    own = own_fields().get(new.type, "")
+    if old_name == own:  # hdf5_output_param
+        getattr(new, own).CopyFrom(value)
+        return True
+    name = _RENAMED.get(old_name, old_name.removeprefix("det_"))
+    is_transform = name in _TRANSFORM and new.type in ("Data", "ImageData", "WindowData")
+    target = getattr(new, "transform_param" if is_transform else own, None)
+    if target is None or name not in target.DESCRIPTOR.fields_by_name:
+        return False
+    current = getattr(target, name)
     if hasattr(value, "ListFields"):
         current.CopyFrom(value)
     elif hasattr(current, "append"):
         current[:] = [value]
     else:
-        setattr(target, field, value)
+        setattr(target, name, value)
+    return True
 
 
-def _copy_names(old: V1LayerParameter, new: Any, name: str, kind: str | int) -> None:
+def _copy_names(old: Any, new: Any, name: str, kind: str | int) -> None:
     new.name = name
     if kind:
         words = str(kind)
-        new.type = _WORDS.get(words) or "".join(part.capitalize() for part in words.split("_"))
+        known = {each.lower(): each for each in own_fields()} | _WORDS
+        new.type = known.get(words) or known.get(words.replace("_", "")) or words.title().replace("_", "")
     for field in ("bottom", "top", "include", "exclude", "loss_weight", "blobs"):
         getattr(new, field).extend(getattr(old, field))
 

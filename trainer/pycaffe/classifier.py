@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..layer_types.array_blob import Array
+from ..layer_types.blobs import Array
 from ..prototxt.schema import Phase
 from .io import Transformer, oversample, resize_image
 from .net import Net
@@ -35,14 +35,10 @@ class Classifier(Net):
         name = self.inputs[0]
         self.transformer = Transformer({name: self.blobs[name].shape})
         self.transformer.set_transpose(name, (2, 0, 1))
-        if mean is not None:
-            self.transformer.set_mean(name, mean)
-        if input_scale is not None:
-            self.transformer.set_input_scale(name, input_scale)
-        if raw_scale is not None:
-            self.transformer.set_raw_scale(name, raw_scale)
-        if channel_swap is not None:
-            self.transformer.set_channel_swap(name, channel_swap)
+        steps = {"mean": mean, "input_scale": input_scale, "raw_scale": raw_scale, "channel_swap": channel_swap}
+        for step, value in steps.items():
+            if value is not None:
+                getattr(self.transformer, f"set_{step}")(name, value)
         self.crop_dims = self.blobs[name].shape[2:]
         self.image_dims = tuple(image_dims) if image_dims is not None else self.crop_dims
 

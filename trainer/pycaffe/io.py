@@ -71,32 +71,25 @@ class Transformer:
 
     def __init__(self, inputs: dict[str, Sequence[int]]) -> None:
         self.inputs = {name: tuple(shape) for name, shape in inputs.items()}
-        self._transpose: dict[str, tuple[int, ...]] = {}
-        self._swap: dict[str, tuple[int, ...]] = {}
-        self._raw_scale: dict[str, float] = {}
-        self._mean: dict[str, Floats] = {}
-        self._input_scale: dict[str, float] = {}
+        self._set: dict[str, dict[str, Any]] = {name: {} for name in inputs}
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
         """The order of the axes in the blob; (2, 0, 1) puts the channels first."""
-        axes = len(self._shape(in_)) - 1
-        if sorted(order) != list(range(axes)):
-            raise ParameterError(
-                f"transpose of {in_!r} needs the axes 0 to {axes - 1} in some order, got {tuple(order)}"
-            )
-        self._transpose[in_] = tuple(order)
+        self._set_order("transpose", in_, order, len(self._shape(in_)) - 1)
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
         """The order of the channels in the blob; (2, 1, 0) makes BGR of RGB."""
-        channels = self._shape(in_)[1]
-        if sorted(order) != list(range(channels)):
-            raise ParameterError(f"channel_swap of {in_!r} needs the channels 0 to {channels - 1}, got {tuple(order)}")
-        self._swap[in_] = tuple(order)
+        self._set_order("channel_swap", in_, order, self._shape(in_)[1])
+
+    def _set_order(self, step: str, in_: str, order: Sequence[int], count: int) -> None:
+        if sorted(order) != list(range(count)):
+            raise ParameterError(f"{step} of {in_!r} needs 0 to {count - 1} in some order, got {tuple(order)}")
+        self._set[in_][step] = tuple(order)
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
         """What the image is multiplied by before the mean is subtracted; 255 for one from load_image."""
         self._shape(in_)
-        self._raw_scale[in_] = scale
+        self._set[in_]["raw_scale"] = np.float32(scale)
 
     def set_mean(self, in_: str, mean: ArrayLike) -> None:
         """What is subtracted: a number for each channel, or an image (channels, height, width)."""
@@ -106,39 +99,36 @@ class Transformer:
         fits = array.shape in ((1, 1, 1), (shape[0], 1, 1)) or array.shape == shape[-array.ndim :]
         if not fits:
             raise ParameterError(f"the mean of {in_!r} has the shape {np.shape(mean)}, and the input {shape}")
-        self._mean[in_] = array
+        self._set[in_]["mean"] = array
 
     def set_input_scale(self, in_: str, scale: float) -> None:
         """What the image is multiplied by at last."""
         self._shape(in_)
-        self._input_scale[in_] = scale
+        self._set[in_]["input_scale"] = np.float32(scale)
 
     def preprocess(self, in_: str, data: ArrayLike) -> Floats:
         """The row of blob `in_` for the image `data`."""
-        size = self._shape(in_)[2:]
+        size, steps = self._shape(in_)[2:], self._set[in_]
         row = np.array(data, np.float32)
         if row.shape[:2] != size:
             row = resize_image(row, size)
-        if in_ in self._transpose:
-            row = row.transpose(self._transpose[in_])
-        if in_ in self._swap:
-            row = row[list(self._swap[in_])]
-        row = row * np.float32(self._raw_scale.get(in_, 1))
-        if in_ in self._mean:
-            row = row - self._mean[in_]
-        return np.ascontiguousarray(row * np.float32(self._input_scale.get(in_, 1)))
+        if "transpose" in steps:
+            row = row.transpose(steps["transpose"])
+        if "channel_swap" in steps:
+            row = row[list(steps["channel_swap"])]
+        row = row * steps.get("raw_scale", np.float32(1)) - steps.get("mean", np.float32(0))
+        return np.ascontiguousarray(row * steps.get("input_scale", np.float32(1)))
 
     def deprocess(self, in_: str, data: ArrayLike) -> Floats:
         """The image for a row of blob `in_`; it keeps the size that it has in the blob."""
         self._shape(in_)
-        image = np.array(data, np.float32).squeeze() / np.float32(self._input_scale.get(in_, 1))
-        if in_ in self._mean:
-            image = image + self._mean[in_]
-        image = image / np.float32(self._raw_scale.get(in_, 1))
-        if in_ in self._swap:
-            image = image[np.argsort(self._swap[in_])]
-        if in_ in self._transpose:
-            image = image.transpose(np.argsort(self._transpose[in_]))
+        steps = self._set[in_]
+        image = np.array(data, np.float32).squeeze() / steps.get("input_scale", np.float32(1))
+        image = (image + steps.get("mean", np.float32(0))) / steps.get("raw_scale", np.float32(1))
+        if "channel_swap" in steps:
+            image = image[np.argsort(steps["channel_swap"])]
+        if "transpose" in steps:
+            image = image.transpose(np.argsort(steps["transpose"]))
         return np.ascontiguousarray(image)
 
     def _shape(self, name: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import os
 import torch
 
 from ..prototxt.descriptors import message_class
+from ..prototxt.errors import SolverError
 from ..prototxt.schema import SolverParameter
 from ..solving.solver_file import choose_device
 
@@ -51,3 +52,30 @@ def device() -> torch.device:
 
 def seed() -> int:
     return int.from_bytes(os.urandom(4), "little") if _seed is None else _seed
+
+
+def solver_count() -> int:
+    """1: a net is trained by one process on one device."""
+    return 1
+
+
+def solver_rank() -> int:
+    return 0
+
+
+def has_nccl() -> bool:
+    return False
+
+
+def set_solver_count(count: int) -> None:
+    """Raises SolverError for more than one."""
+    if count != 1:
+        raise SolverError(f"{count} solvers were asked for, but training on several devices (NCCL) is not supported")
+
+
+def set_solver_rank(rank: int) -> None:
+    set_solver_count(rank + 1)
+
+
+def set_multiprocess(several: bool) -> None:
+    set_solver_count(2 if several else 1)

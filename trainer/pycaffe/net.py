@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from ..layer_types.array_blob import Array, ArrayBlob
+from ..layer_types.blobs import Array, ArrayBlob
+from ..layer_types.inputs import MemoryData
+from ..layer_types.layer import Generators
 from ..layer_types.python import PythonLayer
 from ..net import graph
-from ..net.graph import Generators
 from ..net.stepwise import Stepwise
 from ..prototxt.errors import NetError
 from ..prototxt.phases import State
@@ -149,6 +150,13 @@ class Net:
             for name, array in self.forward(blobs, **batch).items():
                 found.setdefault(name, []).append(np.atleast_1d(array).copy())
         return {name: np.concatenate(parts)[:rows] for name, parts in found.items()}
+
+    def set_input_arrays(self, data: Array, labels: Array) -> None:
+        """Let the first layer, a MemoryData, begin with `data` (samples, channels, height, width) and `labels`."""
+        layer = next(iter(self._net.layers.values()))
+        if not isinstance(layer, MemoryData):
+            raise NetError(f"{layer.context.where}: set_input_arrays needs a first layer of type MemoryData")
+        layer.reset(*(torch.from_numpy(np.asarray(each, np.float32)) for each in (data, labels)))
 
     def copy_from(self, path: str | Path) -> None:
         """Take the weights in a file, for the layers whose names it has."""

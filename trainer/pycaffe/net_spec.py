@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from ..prototxt.descriptors import own_fields
 from . import caffe_pb2
 
 
@@ -29,7 +31,7 @@ class Function:
         layer.type = self.kind
         layer.bottom.extend(names[bottom] for bottom in self.bottoms)
         layer.top.extend(layer.bottom[:1] if self.in_place else [names[top] for top in self.tops])
-        own = _FIELD_OF.get(self.kind)
+        own = own_fields().get(self.kind)
         for field, value in self.values.items():
             if field in layer.DESCRIPTOR.fields_by_name:
                 _assign(layer, field, value)
@@ -78,19 +80,9 @@ class _Parameters:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _Values(getattr(caffe_pb2, f"{name}Parameter"))
-
-
-class _Values:
-    def __init__(self, message: Any) -> None:
-        self._message = message
-
-    def __getattr__(self, name: str) -> int:
-        for field in self._message.DESCRIPTOR.fields:
-            if field.enum_type is not None and name in field.enum_type.values_by_name:
-                number: int = field.enum_type.values_by_name[name].number
-                return number
-        raise AttributeError(f"no field of {self._message.__name__} has a value {name!r}")
+        fields = getattr(caffe_pb2, f"{name}Parameter").DESCRIPTOR.fields
+        enums = [field.enum_type for field in reversed(fields) if field.enum_type is not None]
+        return SimpleNamespace(**{value.name: value.number for enum in enums for value in enum.values})
 
 
 layers = _Layers()
@@ -180,11 +172,3 @@ def _assign(message: Any, field: str, value: Any) -> None:
         target.append(value)
     else:
         setattr(message, field, value)
-
-
-_FIELD_OF = {
-    field.message_type.name.removesuffix("Parameter"): field.name
-    for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields
-    if field.name.endswith("_param")
-}
-"""By type of layer: the field of LayerParameter that belongs to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,6 +49,10 @@ class Solver:
             self.restore(resume)
         train(self._training, self._reporter, StopRequest())
 
+    def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
+        """Have them called in each step, before the forward and before the update; they may write to blobs."""
+        self._training.callbacks += [(on_start, on_gradients_ready), (self._upload, self._upload)]
+
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""
         self._upload()
@@ -73,28 +78,10 @@ class Solver:
             net.upload()
 
 
-class SGDSolver(Solver):
-    type = "SGD"
+def _solver(kind: str) -> type[Solver]:
+    return type(f"{kind}Solver", (Solver,), {"type": kind, "__doc__": f"A solver of type {kind}."})
 
 
-class NesterovSolver(Solver):
-    type = "Nesterov"
-
-
-class AdaGradSolver(Solver):
-    type = "AdaGrad"
-
-
-class RMSPropSolver(Solver):
-    type = "RMSProp"
-
-
-class AdaDeltaSolver(Solver):
-    type = "AdaDelta"
-
-
-class AdamSolver(Solver):
-    type = "Adam"
-
-
+SGDSolver, NesterovSolver, AdaGradSolver = _solver("SGD"), _solver("Nesterov"), _solver("AdaGrad")
+RMSPropSolver, AdaDeltaSolver, AdamSolver = _solver("RMSProp"), _solver("AdaDelta"), _solver("Adam")
 get_solver = Solver

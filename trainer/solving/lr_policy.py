@@ -34,14 +34,14 @@ _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
 def learning_rate(solver: SolverParameter, iteration: int) -> float:
     """The rate for the update that follows `iteration` updates."""
     _, policy = _POLICIES[solver.lr_policy]
-    return solver.base_lr * policy(solver, iteration)
+    return float(solver.base_lr) * policy(solver, iteration)
 
 
 def current_step(solver: SolverParameter, iteration: int) -> int:
     """How often the policy has lowered the rate after `iteration` updates, as Caffe's .solverstate counts it."""
     last = max(iteration - 1, 0)
     if solver.lr_policy == "step":
-        return last // solver.stepsize
+        return last // int(solver.stepsize)
     return bisect.bisect_right(solver.stepvalue, last) if solver.lr_policy == "multistep" else 0
 
 

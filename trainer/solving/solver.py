@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...workers.base.closing import close_all
 from ...workers.base.errors import EndOfData
-from ..layer_types.python import HasStatistics
-from ..net.graph import Generators, Net
+from ..layer_types.layer import Generators
+from ..net.graph import Net
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
@@ -41,6 +41,8 @@ class Solver:
         self.prefix = snapshot_prefix(document)
         self.device = choose_device(device, self.param)
         self.iteration = 0
+        self.callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        """Called in each step: the first before the forward, the second when the gradients are there."""
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
         # A run that resumes must find its data in the same order, so that is no accident of the start.
@@ -73,11 +75,13 @@ class Solver:
 
     @property
     def samples_per_step(self) -> int:
-        return self.train_net.batch_size * self.param.iter_size
+        return self.train_net.batch_size * int(self.param.iter_size)
 
     def step(self) -> Tensor:
         """One iteration: `iter_size` batches forward and backward, one update. Returns the loss, without axes."""
         self._updates.forget_gradients()
+        for on_start, _ in self.callbacks:
+            on_start()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
             objective = self.train_net.forward()
@@ -90,6 +94,8 @@ class Solver:
                 torch.autograd.backward(objective)
             loss += objective.detach()
         loss /= self.param.iter_size
+        for _, on_gradients_ready in self.callbacks:
+            on_gradients_ready()
         self.update()
         self._losses.append(loss)
         self.iteration += 1
@@ -106,7 +112,7 @@ class Solver:
     def stall_s(self) -> float:
         """Seconds that training has waited for data, summed over the layers that count them."""
         layers = [layer.user_layer for layer in self.train_net.python_layers().values()]
-        return sum(layer.statistics().stall_s for layer in layers if isinstance(layer, HasStatistics))
+        return sum(float(layer.statistics().stall_s) for layer in layers if hasattr(layer, "statistics"))
 
     @property
     def test_is_due(self) -> bool:

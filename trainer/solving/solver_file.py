@@ -40,10 +40,6 @@ def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
     for field in ("base_lr", "lr_policy", "max_iter"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
-    if message.HasField("solver_type"):  # its name before 2015
-        if message.HasField("type"):
-            raise solver.error("give type or solver_type, not both", "solver_type")
-        message.type = list(SOLVER_TYPES)[message.solver_type]
     if message.type not in SOLVER_TYPES:
         raise solver.error(
             f"solver type {message.type!r} is not supported{nearest(message.type, SOLVER_TYPES)}; the known ones are "
@@ -124,17 +120,30 @@ def snapshot_prefix(solver: _SolverDocument) -> str:
 
 
 def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
-    """`asked` ("cpu", "cuda"), else what the solver says, else CUDA if there is a device; raises SolverError."""
+    """`asked` ("cpu", "cuda", "cuda:1"), else what the solver says, else CUDA if there is one; raises SolverError."""
     if asked is None:
         wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
         asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
-    elif asked == "cuda" and not torch.cuda.is_available():
-        raise SolverError("device 'cuda' was asked for, but torch finds no CUDA device here; use --device cpu")
+    elif asked != "cpu" and not torch.cuda.is_available():
+        raise SolverError(f"device {asked!r} was asked for, but torch finds no CUDA device here; use --device cpu")
     if asked == "cpu":
         return torch.device("cpu")
-    index = solver.device_id if solver is not None else 0
+    _, _, number = asked.partition(":")
+    index = int(number) if number else solver.device_id if solver is not None else 0
     if index >= torch.cuda.device_count():
         raise SolverError(
-            f"device_id is {index}, but torch finds {torch.cuda.device_count()} CUDA devices, counted from 0"
+            f"device {index} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices, counted from 0"
         )
     return torch.device("cuda", index)
+
+
+def device_of_gpus(gpus: str) -> str:
+    """The device that `--gpu` names: "cuda:0" for "0", and for "all" if there is one; raises SolverError."""
+    numbers = [str(number) for number in range(torch.cuda.device_count())] if gpus == "all" else gpus.split(",")
+    if len(numbers) > 1:
+        raise SolverError(
+            f"--gpu {gpus}: training on several GPUs ({', '.join(numbers)}; NCCL in Caffe) is not supported; name one"
+        )
+    if gpus != "all" and not gpus.isdecimal():
+        raise SolverError(f"--gpu {gpus}: expected the number of a CUDA device, or all")
+    return f"cuda:{int(numbers[0])}" if numbers else "cuda"

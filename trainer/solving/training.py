@@ -14,7 +14,8 @@ from typing import Self
 import torch
 
 from ...workers.base.errors import EndOfData
-from ..net.graph import Generators, Net
+from ..layer_types.layer import Generators
+from ..net.graph import Net
 from ..prototxt.errors import PrototxtError
 from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt

@@ -56,7 +56,7 @@ class AssemblerDied(BlobfeedError):
 
 
 class PipelineStalled(BlobfeedError):
-    """No batch came within `timeout_s`."""
+    """No batch came within `timeout_s`, or setup hung for so long."""
 
 
 class PipelineClosed(BlobfeedError):

@@ -6,7 +6,14 @@ from importlib.util import find_spec
 
 from .errors import ExtraMissing
 
-_EXTRA_OF = {"cv2": "images", "keras": "keras", "lmdb": "lmdb", "tensorflow": "tensorflow", "torch": "torch"}
+_EXTRA_OF = {
+    "cv2": "images",
+    "keras": "keras",
+    "lmdb": "lmdb",
+    "plyvel": "leveldb",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+}
 
 
 def is_installed(library: str) -> bool:

@@ -54,7 +54,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fields: tuple[str, ...] | None = None
     tops: tuple[str, ...] | None = None
     batch_size: Positive
-    num_loaders: Positive | Literal["auto"] = "auto"
+    num_loaders: NotNegative | Literal["auto"] = "auto"
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16

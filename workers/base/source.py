@@ -54,6 +54,11 @@ class Source(ABC):
         """
         return None
 
+    @property
+    def stores_rows(self) -> bool:
+        """Whether samples lie in memory or in files as `read` gives them, so that reading is copying."""
+        return False
+
     def where(self, index: int) -> str:
         """The file and the entry in it that hold sample `index`, for error messages."""
         return f"{type(self).__name__} sample {index}"
@@ -62,6 +67,11 @@ class Source(ABC):
     def chunk_samples(self) -> int | None:
         """Samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
+
+    @property
+    def damaged_in_cache(self) -> int:
+        """Samples that this process found damaged in the decoded cache, and made anew."""
+        return 0
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Told ahead that these samples will be read soon: start the disk, do not wait for it."""

@@ -24,6 +24,8 @@ class Statistics:
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int
+    damaged_in_cache: int = 0
+    """samples of the decoded cache whose checksum was wrong: they were made anew from the source"""
 
     def __repr__(self) -> str:
         """What is not zero, seconds to the millisecond."""

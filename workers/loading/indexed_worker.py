@@ -10,7 +10,6 @@ decoded cache, is copied straight from there.
 from __future__ import annotations
 
 import logging
-import socket
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allo
 from ..order.batches import Groups
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
-from ..transport.error_channel import summary_of
+from ..transport.error_channel import SendError, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -118,10 +117,13 @@ class IndexedWorker(Worker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
-        super().__init__(parameters, decoded.postprocessor, slots, status, channel)
+        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
         self._decoded = decoded
+        self._damaged_in_cache = decoded.source.damaged_in_cache
+        self._announced: dict[int, list[WantedRows]] = {}
+        """By task, what has been found out when it was announced."""
 
     @abstractmethod
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
@@ -130,7 +132,8 @@ class IndexedWorker(Worker):
     def announce(self, task: Fill) -> None:
         """Tell the source of samples that a later task will want."""
         try:
-            for wanted in self.wanted(task):
+            self._announced[task.task] = every = list(self.wanted(task))
+            for wanted in every:
                 self._decoded.source.will_need(wanted.indices)
         except Exception as error:  # reading will meet it again, and know which sample it was
             _log.info("samples could not be announced to their source: %s", summary_of(error))
@@ -138,7 +141,7 @@ class IndexedWorker(Worker):
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
-        for row, indices, epochs in self.wanted(task):
+        for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
             out = cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
                 bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
@@ -146,6 +149,9 @@ class IndexedWorker(Worker):
                 bad.extend(self._make(row, indices, epochs, out))
             if bad and bad[-1].replacement < 0:
                 break  # the run ends with this one, so the rows behind it are not needed
+        if (damaged := self._decoded.source.damaged_in_cache) != self._damaged_in_cache:
+            self.status.note_damaged_in_cache(damaged - self._damaged_in_cache)
+            self._damaged_in_cache = damaged
         return WorkDone(bad)
 
     def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
@@ -210,9 +216,9 @@ class OrderedWorker(IndexedWorker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
-        super().__init__(decoded, parameters, slots, status, channel)
+        super().__init__(decoded, parameters, slots, status, send_error)
         self._order = order
         self._groups = groups
 

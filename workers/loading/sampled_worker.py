@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows
+from ..transport.error_channel import SendError
 from ..transport.messages import Fill, Postprocess
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import LoaderStatus
@@ -26,9 +26,9 @@ class SampledWorker(IndexedWorker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
-        super().__init__(decoded, parameters, slots, status, channel)
+        super().__init__(decoded, parameters, slots, status, send_error)
         self._drawn = drawn
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
 from ..sources.shuffle_buffer import ShuffleBuffer, shuffled
 from ..sources.stream import EMPTY_EPOCH, StreamSource
-from ..transport.error_channel import summary_of
+from ..transport.error_channel import SendError, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -117,11 +116,11 @@ class StreamWorker(Worker):
         parameters: Parameters,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
         *,
         keep_ends: bool,
     ) -> None:
-        super().__init__(parameters, decoded.postprocessor, slots, status, channel)
+        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
         self._keep_ends = keep_ends

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import NamedRows, Rows
 from ..sources.stream import StreamSource
-from ..transport.error_channel import describe, send_exception, sendable, summary_of
+from ..transport.error_channel import SendError, describe, sendable, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -38,14 +37,14 @@ class Worker(ABC):
         postprocessor: Postprocessor | None,
         slots: Sequence[NamedRows],
         status: LoaderStatus,
-        channel: socket.socket,
+        send_error: SendError,
     ) -> None:
         self.parameters = parameters
         self.slots = [postprocessor.decoded_rows(slot) for slot in slots] if postprocessor else slots
         self.status = status
         self._postprocessor = postprocessor
         self._whole_slots = slots
-        self._channel = channel
+        self._send_error = send_error
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
         """`task` will have to be done later."""
@@ -82,7 +81,7 @@ class Worker(ABC):
 
     def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
         """`bad` with all that can be told of `error`, because the run ends with it."""
-        return msgspec.structs.replace(bad, cause=send_exception(self._channel, error), traceback=describe(error))
+        return msgspec.structs.replace(bad, cause=self._send_error(error), traceback=describe(error))
 
 
 def location_of(source: Source | StreamSource, index: int) -> str:

@@ -20,7 +20,7 @@ LastBatch = Literal["wrap", "drop", "partial"]
 
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.002
-_MOST_BATCHES = 16
+_MOST_BATCHES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,9 @@ class Groups:
 
     def segments(self, group: int, first_row: int, rows: int) -> Iterator[Segment]:
         """What lies in rows first_row … first_row+rows-1, adjoining positions together."""
+        if (whole := self._in_one_piece(group, first_row, rows)) is not None:
+            yield whole
+            return
         size = self.batches.batch_size
         pending: Segment | None = None
         for number in range(first_row // size, -(-(first_row + rows) // size)):
@@ -226,3 +229,17 @@ class Groups:
                 pending = part
         if pending is not None:
             yield pending
+
+    def _in_one_piece(self, group: int, first_row: int, rows: int) -> Segment | None:
+        """These rows, if they follow each other: nearly always, and known from the first batch and the last."""
+        size, number = self.batches.batch_size, group * self.batches_per_slot
+        first, last = first_row // size, (first_row + rows - 1) // size
+        if self.batches.world_size > 1 or first >= last:
+            return None
+        begin, end = self.batches.batch(number + first), self.batches.batch(number + last)
+        # From batch to batch it is a batch's size, but at the end of an epoch: never less with drop, never more with
+        # partial. So if it is as far as it should be from the first to the last, it is everywhere.
+        if end.start - begin.start != (last - first) * size:
+            return None
+        count = min(rows, last * size + end.rows - first_row)
+        return Segment(begin.start + first_row - first * size, first_row, count)

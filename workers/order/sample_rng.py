@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -63,19 +63,42 @@ def seed_generators(seed: int, *numbers: int) -> None:
         torch.manual_seed(key)
 
 
-@contextmanager
-def globals_kept() -> Iterator[None]:
+class OwnGlobals:
+    """Global generators for user code that runs in the trainer's process. The trainer's go on as if nobody had used
+    them, and so do these the next time."""
+
+    def __init__(self) -> None:
+        self._states: tuple[Any, ...] | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        trainers = _global_states()
+        if self._states is not None:
+            _set_global_states(self._states)
+        try:
+            yield
+        finally:
+            self._states = _global_states()
+            _set_global_states(trainers)
+
+
+def globals_kept() -> AbstractContextManager[None]:
     """For trials in the trainer: its global generators go on as if nobody had used them."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    return OwnGlobals().used()
+
+
+def _global_states() -> tuple[Any, ...]:
     torch = sys.modules.get("torch")
     of_torch = torch.get_rng_state() if torch else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        if torch and of_torch is not None:
-            torch.set_rng_state(of_torch)
+    return random.getstate(), np.random.get_state(), of_torch  # noqa: NPY002
+
+
+def _set_global_states(states: tuple[Any, ...]) -> None:
+    python, numpy, of_torch = states
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
+    if of_torch is not None:
+        sys.modules["torch"].set_rng_state(of_torch)
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:

@@ -9,24 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 
 import zmq
 
 from ..base.closing import close_all
-from ..base.errors import (
-    AssemblerDied,
-    BlobfeedError,
-    EndOfData,
-    LoaderDied,
-    PipelineClosed,
-    PipelineStalled,
-    SampleError,
-    SourceError,
-    TooManyBadSamples,
-)
-from ..loading.worker import location_of
+from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
+from ..base.specs import AnyArray
+from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
+from ..plan.batch import Batch
 from ..plan.plan import Plan
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
@@ -34,7 +27,8 @@ from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
-from ..transport.status_board import Count
+from ..transport.status_board import Count, LoaderState
+from .failures import end_of_data, explain, too_many_held
 from .reception import Reception
 
 _STALL_LOG_S = 10.0
@@ -115,6 +109,21 @@ class Feed:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
 
+    @property
+    def batches_per_group(self) -> int:
+        return self._plan.batches_per_slot
+
+    def open(self, announce: Announce) -> list[Batch]:
+        """The batches of an announced group, as views on its slot."""
+        return self._plan.unpack(announce, self.shared.ring.views[announce.slot])
+
+    def is_promised(self, _group: int) -> bool:
+        """Whether a group that was announced is still to be made: none of loaders is."""
+        return False
+
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
+        raise ValueError(f"group {group} was not promised")
+
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
         if self._reception.accept(group):
@@ -134,6 +143,10 @@ class Feed:
             if self._release_link is not None and self._failure is None:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
+
+    def use_huge_pages(self) -> None:
+        for _ in self.shared.ring.use_huge_pages():
+            pass
 
     def set_weights(self, new: NewWeights) -> None:
         """Tell the sampler of new weights."""
@@ -171,7 +184,7 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else _end_of_stream(self._plan)
+                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
                 raise self._failure
             self._arrived = None
         return None
@@ -197,10 +210,7 @@ class Feed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
         self._send_releases()  # first: a group whose release was interrupted is not held any more
         if len(self._reception.held) >= self.shared.ring.slots:
-            raise PipelineStalled(
-                f"all {self.shared.ring.slots} slots of the ring are held by batches that were taken and not released: "
-                "release them, or raise prefetch_batches"
-            )
+            raise PipelineStalled(too_many_held(self.shared.ring.slots))
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
@@ -255,35 +265,30 @@ class Feed:
         )
 
     def _explain(self, failure: Failure) -> BlobfeedError:
-        """The exception for what the assembler reported, with the loader's own exception as its cause."""
-        error = self._exception_for(failure)
-        if failure.traceback:
-            error.__cause__ = self._inbox.take(failure.cause, failure.traceback)
-        return error
-
-    def _exception_for(self, failure: Failure) -> BlobfeedError:
-        if failure.error == "TooManyBadSamples":
-            return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
-        if failure.error == "LoaderDied":
-            return LoaderDied(failure.text, failure.details)
-        if failure.error == "SourceError":
-            return SourceError(failure.text)
-        source = self._plan.source
-        path = failure.path or location_of(source, failure.index)
-        return SampleError(
-            f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
-            "sample, or set on_error: replace to have another take its place",
-            source=source.kind,
-            index=failure.index,
-            path=path,
-        )
+        return explain(self._plan, failure, self._inbox.take)
 
     # ---- the end
 
-    @property
-    def dropped(self) -> int:
+    def statistics(self, batches: int) -> Statistics:
+        """`batches`: how many the trainer has taken."""
         board = self.shared.board
-        return self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        return Statistics(
+            batches=batches,
+            stalls=self.stalls,
+            stall_s=self.waited_ns / 1e9,
+            start_s=self.start_ns / 1e9,
+            loaders=board.count(Count.LOADERS),
+            loader_deaths=board.count(Count.LOADER_DEATHS),
+            replaced=board.count(Count.REPLACED),
+            dropped_messages=dropped,
+            tasks=board.count(Count.TASKS),
+            damaged_in_cache=board.damaged_in_cache(),
+        )
+
+    def states(self) -> list[LoaderState]:
+        """What each loader is doing."""
+        return self.shared.board.states()
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
@@ -304,7 +309,3 @@ class Feed:
             patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
         finally:
             assembler.end(patience_s)
-
-
-def _end_of_stream(plan: Plan) -> EndOfData:
-    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")

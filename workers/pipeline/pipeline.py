@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec
+from ..base.specs import AnyArray, ArraySpec
 from ..base.statistics import Statistics
 from ..order.batches import Batches
 from ..plan.batch import Batch
@@ -24,8 +25,12 @@ from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
-from ..transport.status_board import Count, LoaderState
+from ..transport.status_board import LoaderState
+from .auto_feed import AutoFeed, may_be_local
 from .feed import Feed
+from .local_feed import LocalFeed
+
+AnyFeed = Feed | LocalFeed | AutoFeed
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -67,11 +72,13 @@ class Pipeline(Closing):
         self.parameters = parameters
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
         self._owner = _process
-        self._feed: Feed | None = None
+        self._feed: AnyFeed | None = None
         self._open: dict[int, set[Batch]] = {}
         self._at = _At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
+        self._into_host = False
+        self._promises = False
 
     # ---- what it will give
 
@@ -119,7 +126,15 @@ class Pipeline(Closing):
         """Start the processes, unless they run already. Raises RingAllocationError and the like."""
         self._check_usable()
         if self._feed is None:
-            self._feed = Feed(self._plan)
+            self._feed = self._started()
+
+    def _started(self) -> AnyFeed:
+        plan, loaders = self._plan, self.parameters.num_loaders
+        if loaders == 0:
+            return LocalFeed(plan, promises=self._promises)
+        if loaders == "auto" and self._into_host and may_be_local(plan):
+            return AutoFeed(plan, promises=self._promises)
+        return Feed(plan)
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.
@@ -174,11 +189,30 @@ class Pipeline(Closing):
         if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
             self._at = _At(self._at.progress, self._open_group(self._feed, announce))
 
+    def is_promised(self, batch: Batch) -> bool:
+        """Whether `batch`, which was peeked at, is still to be made, by `make_in`."""
+        return self._promises and self._feed is not None and self._feed.is_promised(batch.group)
+
+    def make_in(self, batch: Batch, arrays: Mapping[str, AnyArray]) -> None:
+        """Make the promised `batch`, the rows of these tops right in `arrays`, the others in its slot.
+
+        `arrays`: C-contiguous, of the rows' type and shape. It may be repeated. Raises what `peek` raises.
+        """
+        if self._feed is not None:
+            batch.replaced = dict(self._feed.make(batch.group, arrays).replaced)
+
+    def deliver_into_host(self, *, promises: bool) -> None:
+        """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
+
+        `promises`: what `peek` gives may be a batch that is still to be made, by `make_in`, before its rows are read.
+        """
+        self._into_host = True
+        self._promises = promises
+
     def use_huge_pages(self) -> None:
         """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
         if self._feed is not None:
-            for _ in self._feed.shared.ring.use_huge_pages():
-                pass
+            self._feed.use_huge_pages()
 
     def _next_batches(self) -> tuple[Batch, ...]:
         total = self._plan.total_batches
@@ -189,8 +223,8 @@ class Pipeline(Closing):
             raise PipelineClosed("the pipeline was closed while it started")
         return self._open_group(self._feed, self._feed.next_group())
 
-    def _open_group(self, feed: Feed, announce: Announce) -> tuple[Batch, ...]:
-        batches = tuple(self._plan.unpack(announce, feed.shared.ring.views[announce.slot]))
+    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
+        batches = tuple(feed.open(announce))
         self._open[announce.group] = set(batches)
         return batches
 
@@ -201,22 +235,12 @@ class Pipeline(Closing):
         feed = self._feed
         if feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
-        count = feed.shared.board.count
-        return Statistics(
-            batches=self._at.progress.taken,
-            stalls=feed.stalls,
-            stall_s=feed.waited_ns / 1e9,
-            start_s=feed.start_ns / 1e9,
-            loaders=count(Count.LOADERS),
-            loader_deaths=count(Count.LOADER_DEATHS),
-            replaced=count(Count.REPLACED),
-            dropped_messages=feed.dropped,
-            tasks=count(Count.TASKS),
-        )
+        counted = feed.statistics(self._at.progress.taken)
+        return replace(counted, damaged_in_cache=counted.damaged_in_cache + self._plan.source.damaged_in_cache)
 
     def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""
-        return [] if self._feed is None else self._feed.shared.board.states()
+        return [] if self._feed is None else self._feed.states()
 
     @property
     def progress(self) -> Progress:

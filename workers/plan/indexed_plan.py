@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
+from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
@@ -67,6 +67,18 @@ class IndexedPlan(Plan):
         batches = make_batches(self.parameters, self.samples, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 
+    def from_batch(self, taken: int) -> IndexedPlan:
+        """The same, from the batch on that follows the first `taken` ones of this plan."""
+        return self.resumed(IndexedProgress(self, taken).state())
+
+    @property
+    def batch_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
+
+    def with_batches_per_slot(self, batches: int) -> IndexedPlan:
+        """The same batches, so many of them in each group."""
+        return replace(self, groups=replace(self.groups, batches_per_slot=batches))
+
     # ---- for the assembler
 
     def schedule(self) -> IndexedPlan:
@@ -111,9 +123,9 @@ class IndexedPlan(Plan):
     # ---- for a loader
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
     ) -> OrderedWorker:
-        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, channel)
+        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, send_error)
 
 
 @dataclass(frozen=True, slots=True)

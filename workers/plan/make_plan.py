@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
@@ -31,6 +32,7 @@ from ..order.sample_rng import globals_kept
 from ..order.shard_turns import StreamPosition
 from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
+from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from .indexed_plan import IndexedPlan, make_batches
 from .make_sampler import make_sampler
@@ -52,8 +54,19 @@ _TRIAL_BYTES = 1 << 20
 def make_plan(
     parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
 ) -> Plan:
-    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what hooks raise."""
+    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what hooks raise.
+
+    And PipelineStalled, if that hangs for `timeout_s`.
+    """
     source = source or open_declared(parameters, hooks, base_dir)
+    with deadline(parameters.timeout_s):
+        moving("making a sample on trial")
+        return _made_plan(parameters, hooks, base_dir, train, source)
+
+
+def _made_plan(
+    parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource
+) -> Plan:
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 
@@ -76,7 +89,16 @@ def make_plan(
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
-    """What `source` or `mix` declare, with the fields that are to be read; raises ParameterError, SourceError.
+    """What `source` or `mix` declare; raises ParameterError, SourceError, PipelineStalled if that hangs."""
+    cache = None if parameters.cache is None else parameters.cache.path
+    require_answers((parameters.source, parameters.mix, cache), base_dir, parameters.timeout_s)
+    with deadline(parameters.timeout_s):
+        moving("opening the source")
+        return _open_fields(parameters, hooks, base_dir)
+
+
+def _open_fields(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
+    """With the fields that are to be read.
 
     Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
     it is read as it is by default.
@@ -247,7 +269,7 @@ def _stream_plan(
     if not parameters.in_order:
         raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
     loaders = parameters.num_loaders
-    shards = source.shards or (usable_cores() if loaders == "auto" else loaders)
+    shards = source.shards or (usable_cores() if loaders == "auto" else max(1, loaders))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
     rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)

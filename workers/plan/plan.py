@@ -11,7 +11,6 @@ or another parameter asks `parameters`; nobody keeps a copy.
 from __future__ import annotations
 
 import os
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..loading.worker import Worker
 from ..order.batches import Batches
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
+from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.ring import SlotLayout
 from ..transport.status_board import LoaderStatus
@@ -174,7 +174,7 @@ class Plan(ABC):
 
     @abstractmethod
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
     ) -> Worker:
         """For one loader; raises whatever unpickling user code raises. `drawn`: the file with the sampler's indices."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from ..loading.sampled_worker import SampledWorker
 from ..order.batches import Batches
 from ..order.samplers import Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
+from ..transport.error_channel import SendError
 from ..transport.messages import Announce
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import LoaderStatus
@@ -135,9 +135,9 @@ class SampledPlan(Plan):
         )
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
     ) -> SampledWorker:
-        return SampledWorker(self.decoded.value, SharedFile(drawn), self.parameters, slots, status, channel)
+        return SampledWorker(self.decoded.value, SharedFile(drawn), self.parameters, slots, status, send_error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,11 @@ class SampledSchedule:
             self._asked = Draw(self._requests, *key, self._file_end), key
         return None if self._asked is None else self._asked[0]
 
+    @property
+    def waits(self) -> bool:
+        """Whether there can be no further batch before an epoch has been drawn."""
+        return self._needed is not None
+
     def _next_key(self) -> _Key | None:
         """The epoch that batches wait for, else the one behind the current."""
         if self._is_over:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from ..base.specs import NamedRows, Rows
 from ..loading.stream_worker import StreamWorker, counts_of
 from ..order.shard_turns import JOINED, Draw, Part, ShardTurns, StreamPosition, join_ends
 from ..sources.stream import EMPTY_EPOCH
+from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
@@ -87,9 +87,9 @@ class StreamPlan(Plan):
         return StreamSchedule(self)
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, channel: socket.socket, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
     ) -> StreamWorker:
-        return StreamWorker(self.decoded.value, self.parameters, slots, status, channel, keep_ends=self.joins_ends)
+        return StreamWorker(self.decoded.value, self.parameters, slots, status, send_error, keep_ends=self.joins_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +239,13 @@ class StreamSchedule:
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
         streams = self._announced(group)
-        del self._draws[group], self._rows[group]
+        del self._draws[group]
+        self._rows.pop(group, None)
         return Announce(group, slot, replaced, streams) if streams and good_rows < 0 else None
 
     def _announced(self, group: int) -> tuple[StreamBatch, ...]:
         """() if the trainer gets nothing of it."""
-        draw, rows = self._draws[group], self._rows[group]
+        draw, rows = self._draws[group], self._rows.get(group, 0)  # none if loaders died of it
         if parts := self._parts(group):
             return tuple(StreamBatch(p.draw.epoch, p.draw.shard, p.draw.sequence, p.rows, p.first) for p in parts)
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size

@@ -234,10 +234,8 @@ class Assembler:
             self._results.dropped += 1
             return
         self._pool.note_task_done()
-        for bad in self._assembly.new_bad_samples:
-            _log.warning("bad sample %d of epoch %d (%s) replaced by sample %d: %s", bad.index, bad.epoch, bad.path,
-                         bad.replacement, bad.text)  # fmt: skip
-        self._assembly.new_bad_samples.clear()
+        for text in self._assembly.taken_bad_samples():
+            _log.warning("%s", text)
 
     def _bury(self, death: Death) -> None:
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)

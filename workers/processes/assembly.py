@@ -8,6 +8,7 @@ without a process.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..plan.plan import Plan
 from ..transport.messages import (
@@ -23,7 +24,9 @@ from ..transport.messages import (
     ToTrainer,
 )
 from .ledger import Ledger, Task, TaskSize
-from .loader_pool import Death
+
+if TYPE_CHECKING:
+    from .loader_pool import Death
 
 _ALL_ROWS = 1 << 40
 
@@ -31,18 +34,18 @@ _ALL_ROWS = 1 << 40
 class Assembly:
     """One run, from the first task to `last`, the message behind which nothing comes."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, slots: int | None = None) -> None:
+        """`slots`: those that there are at first, if not all."""
         self.outbox: list[ToTrainer] = []
         self.last: Failure | End | None = None
         self.tasks_done = 0
         self.replaced = 0
         """Rows for which another sample was put in."""
-        self.new_bad_samples: list[BadRow] = []
-        """Each bad sample once, however often it comes; for the log."""
+        self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
         self.schedule = self._schedule = plan.schedule()
         self.ledger = Ledger(
-            slots=plan.slots,
+            slots=plan.slots if slots is None else slots,
             rows_of=self._schedule.rows_of,
             has=self._schedule.has,
             in_order=plan.parameters.in_order,
@@ -108,9 +111,17 @@ class Assembly:
         # The same sample is bad again in every epoch: that makes it no further one.
         if (bad.index, bad.path) not in self._bad_samples:
             self._bad_samples[bad.index, bad.path] = bad.text
-            self.new_bad_samples.append(bad)
+            self._new_bad_samples.append(bad)
         if len(self._bad_samples) > self._parameters.max_bad_samples:
             self._fail_for_bad_samples()
+
+    def taken_bad_samples(self) -> list[str]:
+        """For the log: each bad sample once, however often it comes."""
+        new, self._new_bad_samples = self._new_bad_samples, []
+        return [
+            f"bad sample {bad.index} of epoch {bad.epoch} ({bad.path}) replaced by sample {bad.replacement}: {bad.text}"
+            for bad in new
+        ]
 
     def _failure_of(self, group: int, bad: BadRow) -> Failure:
         epoch, index, path = bad.epoch, bad.index, bad.path

@@ -133,6 +133,10 @@ class Ledger:
 
     # ---- slots and groups
 
+    def add_slot(self, slot: int) -> None:
+        """There is one slot more."""
+        self._free.append(slot)
+
     def open_groups(self) -> None:
         """Give every free slot to the next group and cut its rows into tasks."""
         while self._free and self._has(self._next_group):

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import zmq
@@ -44,7 +45,7 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     report = _connect_results(context, config)
     try:
         ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
-        worker = config.plan.worker(ring.views, status, channel, config.descriptors.drawn)
+        worker = config.plan.worker(ring.views, status, partial(send_exception, channel), config.descriptors.drawn)
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 
 import numpy as np
 
 from ..base.errors import SourceError
 from ..order.samplers import Sampler, Weights, draw_epoch
 from ..plan.sampled_plan import SampledPlan
-from ..transport.error_channel import describe, send_exception, sendable, summary_of
+from ..transport.error_channel import SendError, describe, send_exception, sendable, summary_of
 from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler, Opener, Sealer
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, StatusBoard
@@ -37,7 +38,8 @@ def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> 
     status = StatusBoard(config.descriptors.board, config.plan.status_lines).line(line)
     status.begin(number, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
-    drawer = _Drawer(config.plan, SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights))
+    drawn, weights = SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights)
+    drawer = Drawer(config.plan, drawn, weights, partial(send_exception, channel))
     sealer, opener = Sealer(config.key), Opener[Draw](config.key, Draw)
     status.write(Activity.WAITING)
     while frame := link.recv(FRAME_BYTES):
@@ -45,25 +47,29 @@ def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> 
         if request is None:
             continue
         status.write(Activity.SAMPLING, request.epoch)
-        link.send(sealer.seal(drawer.answer(request, channel)))
+        link.send(sealer.seal(drawer.answer(request)))
         status.write(Activity.WAITING)
 
 
-class _Drawer:
-    def __init__(self, plan: SampledPlan, drawn: SharedFile, weights: SharedFile) -> None:
+class Drawer:
+    """Draws epochs into the file `drawn`, by the weights in the file `weights`, if the user has set some."""
+
+    def __init__(self, plan: SampledPlan, drawn: SharedFile, weights: SharedFile, send_error: SendError) -> None:
         self._plan = plan
+        self._send_error = send_error
         self._drawn = drawn
         self._weights = weights
         self._sampler: Sampler | None = None
 
-    def answer(self, request: Draw, channel: socket.socket) -> FromSampler:
+    def answer(self, request: Draw) -> FromSampler:
+        """Draw what is asked for; what the sampler raises becomes a DrawFailed."""
         try:
             return self._draw(request)
         except SourceError as error:
             return DrawFailed(request.request, sendable(str(error), _MOST_CHARACTERS))
         except Exception as error:
             text = f"{self._plan.about.name}, epoch {request.epoch}: it raised {summary_of(error)}"
-            return DrawFailed(request.request, text, send_exception(channel, error), describe(error))
+            return DrawFailed(request.request, text, self._send_error(error), describe(error))
 
     def _draw(self, request: Draw) -> Drawn:
         plan, weights = self._plan, self._weights_of(request.weights)

@@ -16,13 +16,15 @@ _CLASSES = {
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
+    "leveldb": "lmdb.leveldb:LevelDbSource",
     "image_list": "images.source:ImageListSource",
+    "windows": "images.windows:WindowSource",
     "arrays": "arrays:ArraysSource",
     "npz": "arrays:NpzSource",
     "concat": "mixed:open_concat",
 }
 
-_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2"}
+_LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 
@@ -57,4 +59,10 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
     return open_it(options, tops=tops, base_dir=base_dir)
 
 
-__all__ = ["Source", "open_source"]
+def is_our_own(source: Source) -> bool:
+    """Whether reading `source` runs no code of the user's."""
+    of_one_kind = source.kind in _CLASSES and source.kind != "concat"
+    return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
+
+
+__all__ = ["Source", "is_our_own", "open_source"]

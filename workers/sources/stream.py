@@ -58,6 +58,7 @@ class StreamSource:
     kind: ClassVar[str] = "stream"
     modules: ClassVar[tuple[str, ...]] = ()
     descriptors: ClassVar[tuple[int, ...]] = ()
+    damaged_in_cache: ClassVar[int] = 0
 
     def __init__(
         self,

@@ -15,12 +15,15 @@ import secrets
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import cloudpickle
 
 _MOST_CHARACTERS = 1 << 15
 _SUMMARY_CHARACTERS = 300
+
+SendError = Callable[[BaseException], int]
+"""Sends an exception to the trainer; the number that names it, or 0 if only its text can be sent."""
 
 _log = logging.getLogger("blobfeed")
 

@@ -99,6 +99,10 @@ class StatusBoard:
         """Frames that loaders have dropped, those that have ended among them."""
         return sum(self.line(number).dropped for number in range(self.loaders))
 
+    def damaged_in_cache(self) -> int:
+        """Samples of the decoded cache that loaders have found damaged, and made anew."""
+        return sum(self.line(number).damaged_in_cache for number in range(self.loaders))
+
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
         states = [self.line(number).read() for number in range(self.loaders)]
@@ -108,7 +112,7 @@ class StatusBoard:
 class LoaderStatus:
     """One line: pid, loader, activity, task, sample, since in nanoseconds.
 
-    And how many frames all the loaders that ever had this line have dropped.
+    And what all the loaders that ever had this line have counted: frames dropped, samples damaged in the cache.
     """
 
     def __init__(self, words: memoryview) -> None:
@@ -128,6 +132,13 @@ class LoaderStatus:
 
     def note_dropped(self) -> None:
         self._words[6] += 1
+
+    @property
+    def damaged_in_cache(self) -> int:
+        return self._words[7]
+
+    def note_damaged_in_cache(self, samples: int) -> None:
+        self._words[7] += samples
 
     def begin_task(self, task: int) -> None:
         self._words[3] = task

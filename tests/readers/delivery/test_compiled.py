@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import compiled as delivery_compiled
-from blobfeed.readers.delivery.compiled import convert_compiled
+from blobfeed.readers.delivery.compiled import cast_compiled, convert_compiled
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.mean_image import Mean, MeanImage
 from blobfeed.workers.base.specs import AnyArray
@@ -19,8 +19,10 @@ _MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
 @pytest.fixture
 def loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
+    monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", -1)
     if importlib.util.find_spec("numba") is None:
-        uncompiled = (delivery_compiled._by_plane, delivery_compiled._by_item, delivery_compiled._by_crop)
+        module = delivery_compiled
+        uncompiled = (module._by_plane, module._by_item, module._by_crop, module._cast)
         monkeypatch.setattr(delivery_compiled, "_loops", lambda: uncompiled)
 
 
@@ -73,10 +75,32 @@ def test_a_conversion_takes_the_compiled_way_where_there_is_one(monkeypatch: pyt
     def told(rows: AnyArray, out: AnyArray, mean: Mean, scale: np.float32) -> None:
         out[...] = 42
 
-    monkeypatch.setattr(delivery_compiled, "_loops", lambda: (told, told, told))
+    monkeypatch.setattr(delivery_compiled, "_loops", lambda: (told, told, told, told))
     out = np.zeros((2, 3, 4, 5), np.float32)
     Conversion(0.5).put(_rows("uint8"), out)
     assert (out == 42).all()
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "uint64"])
+def test_a_compiled_cast_rounds_as_numpy_does(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    rows = np.array([info.min, info.max, 0, 1, 7, info.max // 3], dtype)
+    out = np.full(6, np.nan, np.float32)
+    assert cast_compiled(rows, out)
+    assert out.tobytes() == rows.astype(np.float32).tobytes()
+    assert not cast_compiled(out, out.copy())
+
+
+def test_numba_is_loaded_only_where_much_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[bool] = []
+    monkeypatch.setattr(delivery_compiled, "_loops", lambda: loaded.append(True))
+    monkeypatch.setattr(delivery_compiled, "_items", 0)
+    monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", 3 << 12)
+    out = np.zeros(1 << 12, np.float32)
+    for converted in range(5):
+        assert bool(loaded) == (converted > 3)
+        Conversion().put(np.zeros(1 << 12, np.uint8), out)
 
 
 @pytest.mark.usefixtures("loops")

@@ -190,6 +190,28 @@ def test_values_beyond_a_blob_are_an_error_on_a_device_too(
     np.testing.assert_array_equal(feed.next()[0], data[8:])
 
 
+@pytest.mark.parametrize("stored", ["uint8", "int32", "float16", "float32"])
+@pytest.mark.parametrize("transform", [{"scale": 400}, {"scale": [400]}, {"scale": 1000, "mean_value": 20}])
+def test_a_result_beyond_float16_is_the_same_error_on_every_device(
+    feeding: Any, tmp_path: Path, stored: str, transform: dict[str, Any]
+) -> None:
+    data = np.ones((12, 1, 2, 2), stored)
+    data[5, 0, 1] = 200
+    write_hdf5(tmp_path / "train.h5", data=data, label=np.arange(12))
+    feed = feeding(PlayedDevice(1000), epochs=1, transform=transform)
+    (on_host, _) = make_tops(feed.pipeline.specs, feed.pipeline.parameters, tmp_path)
+    here = np.zeros((4, 1, 2, 2), np.float16)
+    on_host.put(feed.pipeline.peek(), here)
+    there = feed.targets[0] = _Target()
+    there.data = torch.zeros(here.shape, dtype=torch.float16)
+    feed.targets[1].reshape(4)
+    feed.delivery.deliver(feed.targets)
+    np.testing.assert_array_equal(there.data.numpy(), here)
+    for put in (lambda: on_host.put(feed.pipeline.peek(), here), lambda: feed.delivery.deliver(feed.targets)):
+        with pytest.raises(InexactValueError, match=f"the {stored} value 200, from .* float16 holds none beyond 65504"):
+            put()
+
+
 def test_a_scaled_top_is_not_cut_to_whole_numbers_on_a_device(feeding: Any) -> None:
     feed = feeding(PlayedDevice(0), transform={"scale": 0.5})
     feed.targets[0] = _Target()

@@ -15,7 +15,7 @@ from blobfeed.trainer.prototxt.schema import Phase
 from blobfeed.workers.base.errors import ParameterError, SampleError
 from numpy.typing import NDArray
 
-from tests.support.datums import encoded_datum, raw_datum, write_lmdb
+from tests.support.datums import encoded_datum, raw_datum, write_leveldb, write_lmdb
 from tests.support.pictures import encoded, noise, write_list
 from tests.support.trainer_nets import make_net, one_thread
 
@@ -234,6 +234,17 @@ def test_the_label_may_be_left_out(files: Path) -> None:
     np.testing.assert_array_equal(batch["pictures"], of_caffe("data_raw-plain", "data")[:2])
 
 
+@pytest.mark.parametrize("backend", ["backend: LEVELDB", ""])
+def test_a_leveldb_gives_the_same_numbers(files: Path, tmp_path: Path, backend: str) -> None:
+    whole = of_caffe("data_raw-plain", "data")[:12]
+    write_leveldb(tmp_path / "level", [raw_datum(image.astype(np.uint8), nth) for nth, image in enumerate(whole)])
+    text = data_layer("level", "batch_size: 5", "transform_param { crop_size: 24 }").replace("backend: LMDB", backend)
+    found = batches(tmp_path, text, 3, Phase.TEST)
+    np.testing.assert_array_equal(joined(found), of_caffe("data_raw-crop", "data"))
+    with pytest.raises(ParameterError, match="there is no database"):
+        make_net(tmp_path, data_layer("none", "batch_size: 2").replace("backend: LMDB", backend))
+
+
 def test_files_are_found_from_the_working_directory_too(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +293,6 @@ def test_nets_in_older_formats_read_the_same(files: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (data_layer("x", "batch_size: 2").replace("backend: LMDB", "\nbackend: LEVELDB"), 3, "convert it to LMDB"),
         (data_layer("x"), 2, "data_param needs 'batch_size'"),
         (data_layer("", "batch_size: 1"), 2, "data_param needs 'source'"),
         (data_layer("x", "batch_size: 2\n crop_size: 3"), 3, "'crop_size' belongs in transform_param"),
@@ -309,10 +319,6 @@ def test_what_is_wrong_with_the_files_names_them_and_the_layer(tmp_path: Path) -
     with pytest.raises(ParameterError, match=r"there is no database '.*/none'") as error:
         make_net(tmp_path, data_layer("none", "batch_size: 2"))
     assert any("net.prototxt:1:1: layer 'd'" in note for note in error.value.__notes__)
-    (tmp_path / "level").mkdir()
-    (tmp_path / "level" / "CURRENT").touch()
-    with pytest.raises(ParameterError, match="LevelDB"):
-        make_net(tmp_path, data_layer("level", "batch_size: 2").replace("backend: LMDB", ""))
     write_lmdb(tmp_path / "bad", [raw_datum(noise(3, 3).copy()), b"broken"])
     with pytest.raises(SampleError, match=r"bad key '00000001'"):
         batches(tmp_path, data_layer("bad", "batch_size: 2"), 1)

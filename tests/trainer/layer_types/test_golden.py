@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES
-from blobfeed.trainer.net.graph import Generators, Net
+from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators
+from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
@@ -23,7 +23,6 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "layers.npz")
 
 FAMILIES = {
     "activations": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU Sigmoid Swish TanH Threshold",
-    "combining": "BatchReindex Concat Eltwise Filter Slice Split",
     "convolution": "Convolution Deconvolution Im2col",
     "inner_product": "Embed InnerProduct",
     "inputs": "DummyData Parameter Silence",
@@ -32,7 +31,7 @@ FAMILIES = {
     "normalization": "BatchNorm Bias LRN MVN Scale Softmax",
     "pooling": "Pooling SPP",
     "recurrent": "LSTM LSTMUnit RNN",
-    "shaping": "ArgMax Crop Flatten Reduction Reshape Tile",
+    "shaping": "ArgMax BatchReindex Concat Crop Eltwise Filter Flatten Reduction Reshape Slice Split Tile",
 }
 
 # Caffe ran no backward in these nets, in which nothing but the layer itself is learnt: test_layers has their gradient.
@@ -114,6 +113,6 @@ def test_a_family_of_layers_computes_what_caffe_computes(family: str, tmp_path: 
 
 def test_all_layer_types_but_those_of_data_are_in_a_family() -> None:
     families = {name for names in FAMILIES.values() for name in names.split()}
-    of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "Python"}
+    of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData", "Python", "WindowData"}
     assert LAYER_TYPES.keys() - families == of_data
     assert sum(len(cases_of(family)) for family in FAMILIES) == 121

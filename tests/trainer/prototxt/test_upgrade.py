@@ -20,7 +20,7 @@ def read(folder: Path, text: str) -> Document[NetParameter]:
 def layers(folder: Path, text: str) -> str:
     """The net in today's words, on one line a layer."""
     message = read(folder, text).message
-    return "\n".join(text_format.MessageToString(layer, as_one_line=True) for layer in message.layer)  # type: ignore[arg-type]
+    return "\n".join(text_format.MessageToString(layer, as_one_line=True) for layer in message.layer)
 
 
 def test_a_net_of_2014_is_read_as_one_of_today(tmp_path: Path) -> None:

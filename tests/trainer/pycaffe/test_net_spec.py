@@ -67,7 +67,7 @@ def test_mistakes_are_named() -> None:
         to_proto(L.AbsVal(data, scale=2))
     with pytest.raises(TypeError, match="takes tops of other layers as bottoms, got 'data'"):
         L.AbsVal("data")
-    with pytest.raises(AttributeError, match="no field of PoolingParameter has a value 'MEDIAN'"):
+    with pytest.raises(AttributeError, match="MEDIAN"):
         _ = P.Pooling.MEDIAN
     with pytest.raises(AttributeError, match="PoolParameter"):
         _ = P.Pool.MAX

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.errors import PrototxtError, SolverError
 from blobfeed.trainer.pycaffe import mode, solvers
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
@@ -114,3 +114,31 @@ def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
     assert drawn() != drawn()
     mode.set_random_seed(3)
     assert drawn() == drawn()
+
+
+def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:
+    solver = solvers.SGDSolver(write_project(tmp_path))
+    seen: list[tuple[str, int]] = []
+
+    def forget() -> None:
+        seen.append(("ready", solver.iter))
+        assert np.any(solver.net.params["ip1"][0].diff)
+        solver.net.clear_param_diffs()
+
+    before = solver.net.params["ip1"][0].data.copy()
+    solver.add_callback(lambda: seen.append(("start", solver.iter)), forget)
+    solver.step(2)
+    assert seen == [("start", 0), ("ready", 0), ("start", 1), ("ready", 1)]
+    np.testing.assert_array_equal(solver.net.params["ip1"][0].data, before)
+
+
+def test_there_is_one_solver_on_one_device() -> None:
+    assert (mode.solver_count(), mode.solver_rank(), mode.has_nccl()) == (1, 0, False)
+    mode.set_solver_count(1)
+    mode.set_solver_rank(0)
+    mode.set_multiprocess(False)
+    for refused in (lambda: mode.set_solver_count(2), lambda: mode.set_solver_rank(1)):
+        with pytest.raises(SolverError, match="2 solvers were asked for"):
+            refused()
+    with pytest.raises(SolverError, match="NCCL"):
+        mode.set_multiprocess(True)

@@ -35,7 +35,7 @@ def caffe_snapshot(run: str, folder: Path) -> Path:
 def skip_data(solver: Solver) -> None:
     """A .solverstate does not know where the data was: 36 rows on, or 72 with two batches a step."""
     (layer,) = solver.train_net.python_layers().values()
-    layer.user_layer.at = 36 * solver.param.iter_size  # type: ignore[attr-defined]
+    layer.user_layer.at = 36 * solver.param.iter_size
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -59,7 +59,7 @@ def test_a_snapshot_for_caffe_says_what_caffe_says(
     (tmp_path / "caffe").mkdir()
     expected = read_state(caffe_snapshot(run, tmp_path / "caffe"))
     with golden_solver(run, tmp_path) as solver:
-        solver.param.snapshot_format = {"HDF5": 0, "BINARYPROTO": 1}[form]  # type: ignore[assignment]
+        solver.param.snapshot_format = {"HDF5": 0, "BINARYPROTO": 1}[form]
         for _ in range(6):
             solver.step()
         solver.save()

@@ -175,7 +175,7 @@ def test_layers_are_closed_whatever_happens(tmp_path: Path) -> None:
     for net in (solver.train_net, *solver.test_nets):
         layer = net.layers["data"]
         assert isinstance(layer, PythonLayer)
-        assert layer.user_layer.closed  # type: ignore[attr-defined]
+        assert layer.user_layer.closed
 
 
 def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp
         layer.user_layer for net in (solver.train_net, *solver.test_nets) for layer in net.python_layers().values()
     ]
     for name, layer in zip(("train", "test 0", "test 1"), layers, strict=True):
-        layer.name = name  # type: ignore[attr-defined]
+        layer.name = name
     with pytest.raises(RuntimeError, match="trouble in train"):
         solver.close()
-    assert all(layer.closed for layer in layers)  # type: ignore[attr-defined]
+    assert all(layer.closed for layer in layers)
 
 
 def test_nothing_is_saved_that_a_label_had_a_part_in_that_is_no_class(

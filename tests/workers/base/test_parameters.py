@@ -33,7 +33,7 @@ def test_the_least_that_is_needed_gives_every_default() -> None:
         ({"batch_size": "4"}, "'batch_size' is '4': expected a whole number >= 1"),
         ({"batch_size": True}, "'batch_size' is True: expected a whole number >= 1"),
         ({"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
-        ({"num_loaders": "many"}, "'num_loaders' is 'many': expected a whole number >= 1 or 'auto'"),
+        ({"num_loaders": "many"}, "'num_loaders' is 'many': expected a whole number >= 0 or 'auto'"),
         ({"shuffle": "chunks"}, "'shuffle' is 'chunks': expected true or false or 'chunk'"),
         ({"last_batch": "keep"}, "'last_batch' is 'keep': expected 'drop' or 'partial' or 'wrap'"),
         ({"timeout_s": 0}, "'timeout_s' is 0: expected a number > 0"),

@@ -8,8 +8,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.order import epoch_order
 from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder
 from blobfeed.workers.order.make_order import Shuffle, make_order
+from blobfeed.workers.order.permutation import Permutation, keyed_permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +48,20 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(
     for start, count in asked:
         assert np.array_equal(order.indices(start, count), whole[start : start + count])
         order = pickle.loads(pickle.dumps(order))
+
+
+def test_an_epoch_s_permutation_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(n: int, key: int) -> Permutation:
+        made.append(key)
+        return keyed_permutation(n, key)
+
+    monkeypatch.setattr(epoch_order, "keyed_permutation", counted)
+    order = _order(4 * BLOCK, True)
+    for position in range(0, 12 * BLOCK, BLOCK // 2):
+        order.indices(position, 10)
+    assert len(made) == len(set(made)) == 3
 
 
 def test_what_is_handed_out_is_the_caller_s_own() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
-from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
+from blobfeed.workers.order.sample_rng import SampleRng, globals_kept, replacement_index, seed_generators
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,3 +88,25 @@ def test_every_other_sample_replaces_equally_often(index: int) -> None:
 
 def test_a_single_sample_can_only_be_replaced_by_itself() -> None:
     assert replacement_index(0, 0, 0, 0, 1) == 0
+
+
+def test_the_global_generators_are_seeded_for_each_sample_by_all_that_names_it() -> None:
+    drawn = []
+    with globals_kept():
+        for numbers in itertools.product((0, 1), (0, 1, 2), (0, 7, 8)):
+            seed_generators(*numbers)
+            drawn.append((random.random(), np.random.random()))  # noqa: NPY002
+        seed_generators(1, 2, 8)
+        assert (random.random(), np.random.random()) == drawn[-1]  # noqa: NPY002
+    assert len({of_python for of_python, _ in drawn}) == len({of_numpy for _, of_numpy in drawn}) == 18
+
+
+def test_a_trial_leaves_the_global_generators_where_they_were() -> None:
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    expected = random.random(), np.random.random()  # noqa: NPY002
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    with globals_kept():
+        seed_generators(0, 1, 2)
+    assert (random.random(), np.random.random()) == expected  # noqa: NPY002

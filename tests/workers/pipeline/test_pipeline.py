@@ -435,12 +435,12 @@ def take_for_ever(pipeline: Pipeline) -> NoReturn:
 def loaders_of(pipeline: Pipeline) -> list[int]:
     """The loaders' process numbers, as the board has them."""
     feed = pipeline._feed
-    return [] if feed is None else [state.pid for state in feed.shared.board.states() if state.pid]
+    return [] if feed is None else [state.pid for state in feed.states() if state.pid]
 
 
 def idle_loaders_of(pipeline: Pipeline) -> list[int]:
     feed = pipeline._feed
-    states = [] if feed is None else feed.shared.board.states()
+    states = [] if feed is None else feed.states()
     return [state.pid for state in states if state.activity is Activity.WAITING]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from blobfeed.workers.pipeline.reception import Reception
 from blobfeed.workers.transport.messages import Announce, End, Failure, Resent
@@ -27,6 +29,14 @@ def test_groups_may_be_accepted_in_any_order() -> None:
     assert reception.held == {0, 1, 2, 3, 4}
     assert reception.wants(Announce(5, 0)) is not None
     assert [reception.wants(Announce(group, 0)) for group in range(5)] == [None] * 5
+
+
+def test_what_came_in_order_is_not_kept() -> None:
+    reception = Reception()
+    for group in range(1000):
+        reception.accept(group)
+        reception.release(group)
+    assert len(pickle.dumps(reception)) < len(pickle.dumps(Reception())) + 50
 
 
 def test_what_was_released_is_not_wanted_again() -> None:

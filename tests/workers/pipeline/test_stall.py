@@ -22,6 +22,7 @@ from blobfeed.workers.base.errors import AssemblerDied, PipelineStalled, SampleE
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import feed
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 
@@ -48,7 +49,7 @@ def _no_batch_outlives_its_test() -> Iterator[None]:
 
 def assembler_of(pipeline: Pipeline) -> psutil.Process:
     running = pipeline._feed
-    assert running is not None
+    assert isinstance(running, Feed)
     assert running._assembler is not None
     return psutil.Process(running._assembler.pid)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -220,6 +221,20 @@ def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
     assert plan.layout.rows == 4 * batches_per_slot
 
 
+def test_a_streams_batch_has_a_slot_to_itself() -> None:
+    plan = stream()
+    assert (plan.batches_per_slot, plan.layout.rows) == (1, plan.parameters.batch_size)
+
+
 def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=7)) == 7
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()
+
+
+def test_only_the_cores_of_this_very_process_count() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -294,6 +294,24 @@ def test_an_epoch_without_a_sample_is_complained_of(slots: int, moving: bool) ->
     assert not schedule.has(1000)
 
 
+def test_a_shard_ends_with_its_first_batch_that_is_not_full_whichever_is_told_first() -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4)
+    assert all(schedule.has(group) for group in range(8))  # of the shards 0, 1, 0, 1, …
+    for group in (6, 2, 0):  # of shard 0; its batch in group 4 is still being made, and can hold nothing
+        schedule.note_done(group, 0)
+    assert schedule.complaint == ""
+    schedule.note_done(1, 0)
+    assert "the stream gave no sample in epoch 0" in schedule.complaint
+
+
+def test_of_an_epoch_nothing_is_said_while_a_batch_of_it_may_hold_samples() -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4)
+    assert all(schedule.has(group) for group in range(4))
+    for group in (2, 1):  # group 0, the first of shard 0, is still being made
+        schedule.note_done(group, 0)
+    assert schedule.complaint == ""
+
+
 def test_a_ranks_shards_are_numbered_among_those_of_all_ranks() -> None:
     schedule = stream_schedule(StreamPosition.start(2), 4, rank=3)
     assert schedule.has(0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.processes.assembly import Assembly
 from blobfeed.workers.processes.ledger import Weight
 from blobfeed.workers.processes.loader_pool import Death
@@ -99,7 +100,8 @@ def test_replaced_rows_are_announced_and_each_bad_sample_is_told_once() -> None:
     first, second = orders(made)
     report(made, first, bad_row(0, 5, replacement=3), bad_row(1, 6, replacement=2))
     report(made, second, bad_row(0, 5, replacement=1))
-    assert [bad.index for bad in made.new_bad_samples] == [5, 6]
+    assert [" ".join(text.split()[:3]) for text in made.taken_bad_samples()] == ["bad sample 5", "bad sample 6"]
+    assert not made.taken_bad_samples()
     assert made.replaced == 3
     assert told(made) == [Announce(0, 0, ((0, 3), (1, 2))), Announce(1, 1, ((0, 1),))]
 
@@ -114,7 +116,7 @@ def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> N
     (again,) = orders(made)
     assert isinstance(again.task, Fill)
     report(made, again, bad_row(0, 5, replacement=3))
-    assert (made.replaced, len(made.new_bad_samples)) == (1, 1)
+    assert (made.replaced, len(made.taken_bad_samples())) == (1, 1)
 
 
 def test_as_many_bad_samples_as_are_allowed_are_and_one_more_is_not() -> None:
@@ -239,7 +241,23 @@ def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
     assert order.task.skip == 1
 
 
+def test_of_a_stream_no_other_sample_can_be_tried() -> None:
+    made = assembly(loaders=0, rows=1, batches=1, stream=True, on_error="replace")
+    _die_on_the_first_row(made, 3)
+    (failure,) = told(made)
+    assert failure.text.startswith("3 loaders died on it")
+
+
 # ---- towards the trainer
+
+
+def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
+    made = assembly(rows=1, stream=True)
+    assert isinstance(made.schedule, StreamSchedule)
+    made.schedule.complaint, made.schedule.cause = "no samples", (3, "a traceback")
+    (failure,) = told(made)
+    assert failure == Failure("SourceError", "no samples", cause=3, traceback="a traceback")
+    assert made.last is failure
 
 
 def test_what_may_have_been_lost_is_told_again_in_order_and_nothing_that_was_released() -> None:

@@ -29,6 +29,7 @@ from blobfeed.workers.base.errors import (
     SocketPathError,
 )
 from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import links
 
@@ -372,7 +373,7 @@ def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     pipeline = small()
     pipeline.start()
-    assert pipeline._feed is not None
+    assert isinstance(pipeline._feed, Feed)
     folder = pipeline._feed.shared.folder
     assert folder.parent == Path("/tmp")
     assert delivers(pipeline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError
@@ -43,6 +44,26 @@ def test_a_list_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
 def test_an_array_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source npy: .*a\.jpg' is not a regular file"):
         opened("npy", tmp_path, data="a.jpg")
+
+
+@pytest.mark.parametrize("way", ["data", "inner/data", "soft"])
+def test_an_external_link_to_a_fifo_is_an_error(way: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("inner")
+        file["soft"] = h5py.SoftLink("inner/link")
+        file["inner/link" if way == "soft" else way] = h5py.ExternalLink("a.jpg", "data")
+        file["label"] = np.arange(3)
+    with pytest.raises(SourceError, match=rf"a\.h5':{way} is an external link to .*a\.jpg', which is no regular file"):
+        opened("hdf5", tmp_path, path="a.h5", tops=(way, "label"))
+
+
+def test_a_virtual_data_set_over_a_fifo_is_an_error(tmp_path: Path) -> None:
+    layout = h5py.VirtualLayout((4, 3), np.float32)
+    layout[:] = h5py.VirtualSource("a.jpg", "data", (4, 3))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("data", layout)
+    with pytest.raises(SourceError, match=r"a\.h5:data is partly stored in '.*a\.jpg', which is no regular file"):
+        opened("hdf5", tmp_path, path="a.h5", tops=("data",))
 
 
 def test_a_file_that_became_a_fifo_is_an_error(tmp_path: Path) -> None:

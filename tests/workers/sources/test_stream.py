@@ -374,3 +374,19 @@ def test_a_function_that_takes_something_else_is_an_error() -> None:
         StreamSource(_one)
     with pytest.raises(ParameterError, match="shards is 2: an iterable, or a function without"):
         StreamSource(_plain, shards=2)
+
+
+def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
+    for number in range(20):
+        if number == 9:
+            os._exit(3)
+        yield {"number": number}
+
+
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
+    with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
+        found: list[list[int]] = []
+        with pytest.raises(SampleError, match=r"3 loaders died on it, the last one, .* exited with code 3"):
+            found.extend(batch.tops["number"].tolist() for batch in batches(pipeline))  # type: ignore[union-attr]
+        assert pipeline.statistics().batches == 2

@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...base.specs import ArraySpec
+from .checksums import SUM_BYTES
 
 PAGE_BYTES = 4096
 MAGIC = b"blobfeed sample cache "
-VERSION = b"2\n"
+VERSION = b"3\n"
 
 IDENTITY_BYTES = 2048
 BOOT_AT = IDENTITY_BYTES
 BOOT_BYTES = 64
 STATES_AT = PAGE_BYTES
 SHAPE_ITEM_BYTES = 4
-SUM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)

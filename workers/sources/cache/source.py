@@ -31,7 +31,7 @@ class CachedSource(Source):
 
     A file that holds other content (another source, changed files, other decode options), or is damaged, is replaced;
     processes that use it keep it. Two runs may share one. A sample whose checksum is wrong is read from `source` again;
-    `damaged` has those that this process met. Raises ParameterError and SourceError, see `prepare`.
+    `damaged_in_cache` counts those that this process met. Raises ParameterError and SourceError, see `prepare`.
     """
 
     kind = "cache"
@@ -46,7 +46,7 @@ class CachedSource(Source):
         self._file: CacheFile | None = None
         self._usable = True
         self._fills = True
-        self.damaged: set[int] = set()
+        self._damaged: set[int] = set()
         prepare(self._path, self._layout, size_limit)
 
     def __len__(self) -> int:
@@ -60,6 +60,10 @@ class CachedSource(Source):
     def chunk_samples(self) -> int | None:
         # That of the source behind, even if all is cached: the order of samples must not depend on what a run finds.
         return self._source.chunk_samples
+
+    @property
+    def damaged_in_cache(self) -> int:
+        return len(self._damaged)
 
     @property
     def cached_samples(self) -> int:
@@ -87,10 +91,10 @@ class CachedSource(Source):
         file = self._opened()
         if file is None or not file.states[indices].all():
             return None
-        samples = [file.sample(index) for index in indices.tolist()]
-        if None in samples:  # `read` makes the damaged ones anew
+        samples = file.lend(indices)
+        if samples is None:  # `read` makes the damaged ones anew
             return None
-        return [{name: sample[name] for name in self.specs} for sample in samples if sample]
+        return [{name: sample[name] for name in self.specs} for sample in samples]
 
     def where(self, index: int) -> str:
         return self._source.where(index)
@@ -133,13 +137,13 @@ class CachedSource(Source):
 
     def _make_anew(self, file: CacheFile, index: IndexArray, out: NamedRows, row: int) -> None:
         """Sample `index`, which was damaged on the disk, from the source into this row and into the cache."""
-        if int(index[0]) not in self.damaged:
-            self.damaged.add(int(index[0]))
+        if not self._damaged:
             _log.warning(
-                "cache %s: sample %d (%s) is damaged, its checksum is wrong: it is made anew from its source, the %d. "
-                "one in this process; if there are more of them, look at the disk",
-                *(self._path, index[0], self.where(int(index[0])), len(self.damaged)),
+                "cache %s: sample %d (%s) is damaged, its checksum is wrong: it is made anew from its source, and so "
+                "are others; statistics().damaged_in_cache counts them, and if they are many, look at the disk",
+                *(self._path, index[0], self.where(int(index[0]))),
             )
+        self._damaged.add(int(index[0]))
         here = {name: top[row : row + 1] for name, top in out.items()}
         self._source.read(index, here)
         self._keep(file, index, here)

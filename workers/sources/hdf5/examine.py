@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.deadline import moving
 from ...base.errors import SourceError
 from ..stored.external import ExternalFiles
 from ..stored.file import FileStamp, Locking
@@ -93,8 +94,11 @@ def _unsupported(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> SourceEr
 
 
 def _longest(dataset: h5py.Dataset) -> int:
-    starts = range(0, dataset.shape[0], _SCAN_ROWS)
-    return max((longest_element(dataset[start : start + _SCAN_ROWS]) for start in starts), default=0)
+    longest = 0
+    for start in range(0, dataset.shape[0], _SCAN_ROWS):
+        moving(f"looking for the longest element of {dataset.file.filename}:{dataset.name}")
+        longest = max(longest, longest_element(dataset[start : start + _SCAN_ROWS]))
+    return longest
 
 
 def find_layout(dataset: h5py.Dataset, stamp: FileStamp, name: str) -> Layout:

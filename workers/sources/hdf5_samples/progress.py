@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
+from ...base.deadline import moving
+
 _FIRST_S = 1.0
 _STEP_S = 0.5
 _CLEAR_LINE = "\r\033[K"
@@ -26,6 +28,7 @@ class Progress:
 
     def tell(self, path: str, samples: int) -> None:
         """`samples` have been found by now, the last ones in the file at `path`."""
+        moving(f"looking for samples in {path}")
         now = self._clock()
         if now < self._due:
             return

@@ -153,6 +153,10 @@ class HDF5SamplesSource(Source):
                     in_memory &= self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
         announcements.note_announced(len(indices), in_memory=in_memory)
 
+    @property
+    def stores_rows(self) -> bool:
+        return not any(data.needs_library for data in self._index.data.values())
+
     def where(self, index: int) -> str:
         return self._index.where(index)
 

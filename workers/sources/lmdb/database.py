@@ -102,5 +102,5 @@ def _what_is_there(path: Path) -> str:
     if not path.is_dir():
         return ""
     if (path / "CURRENT").exists():
-        return " (the folder holds a LevelDB, which cannot be read here: convert it to LMDB)"
+        return " (the folder holds a LevelDB: source: {leveldb: …}, or backend: LEVELDB, reads it)"
     return " (the folder has no data.mdb)"

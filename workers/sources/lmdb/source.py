@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -16,7 +16,9 @@ from ...base.extras import need
 from ...base.parameters import NotNegative
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from .database import Database, list_keys
+from ..stored.paths import PackedNames
+from .database import Database as _Lmdb
+from .database import list_keys
 from .datum import datum_class
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 
 _DATA = "data"
 _LABEL = "label"
+
+
+class _Database(Protocol):
+    def get(self, key: bytes) -> bytes:
+        """The value under `key`; raises ValueError if it cannot be given."""
+
+    def close(self) -> None: ...
 
 
 class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,21 +67,22 @@ class LmdbSource(Source):
     ) -> None:
         self._options = checked = check_options(_as_text(options), LmdbOptions, f"source {self.kind}")
         self._path = str(base_dir / checked.path)
-        self._stamp, self._keys = list_keys(self._path)
+        self._stamp, self._keys = self._list_keys(self._path)
         if not len(self._keys):
-            raise SourceError(f"source lmdb: {self._path!r} holds no records")
-        self._database: Database | None = None
+            raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
+        self._database: _Database | None = None
         self._decoder: ImageDecoder | None = None
         first = self._datum(0)
         if first.encoded:
-            need("cv2", f"source lmdb, for the encoded records of {self._path},")
+            need("cv2", f"source {self.kind}, for the encoded records of {self._path},")
         self._is_color = self._channels_wanted(first) == 3
         self._float = not first.encoded and not first.data
         known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
         for name in tops or ():
             if name not in known:
                 raise ParameterError(
-                    f"source lmdb: unknown top {name!r}{nearest(name, known)}; {self._path} gives {' and '.join(known)}"
+                    f"source {self.kind}: unknown top {name!r}{nearest(name, known)}; {self._path} gives "
+                    f"{' and '.join(known)}"
                 )
         self._specs = known if tops is None else {name: known[name] for name in tops}
         self.modules = (__name__, "google.protobuf.descriptor_pb2")
@@ -115,9 +125,16 @@ class LmdbSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_database": None, "_decoder": None}
 
+    def _list_keys(self, path: str) -> tuple[Any, PackedNames]:
+        """What tells whether the database is still the same, and its keys in order; raises SourceError."""
+        return list_keys(path)
+
+    def _open(self) -> _Database:
+        return _Lmdb(self._stamp)
+
     def _datum(self, index: int) -> Any:
         if self._database is None:
-            self._database = Database(self._stamp)
+            self._database = self._open()
         datum = datum_class()()
         try:
             datum.ParseFromString(self._database.get(self._keys[index]))
@@ -127,7 +144,7 @@ class LmdbSource(Source):
 
     def _bad(self, index: int, error: Exception) -> SampleError:
         return SampleError(
-            f"source lmdb: {self.where(index)} is no picture that can be read: {error}",
+            f"source {self.kind}: {self.where(index)} is no picture that can be read: {error}",
             source=self._path,
             index=index,
             path=self.where(index),
@@ -143,7 +160,8 @@ class LmdbSource(Source):
         stored = self._stored_channels(first.data)
         if stored not in (1, 3):
             raise SourceError(
-                f"source lmdb: {self.where(0)} has {stored} channels; is_color: true reads it as BGR without the rest"
+                f"source {self.kind}: {self.where(0)} has {stored} channels; is_color: true reads it as BGR "
+                "without the rest"
             )
         return stored
 

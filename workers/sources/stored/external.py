@@ -70,7 +70,8 @@ class ExternalFiles:
                 paths = [dataset.file.filename]
             elif "%" in source.file_name:  # a pattern that the library fills with numbers
                 pattern = re.sub(r"%\d*b", "*", source.file_name)
-                paths = sorted(glob.glob(self._joined(dataset, pattern, where)))
+                found = sorted(glob.glob(self._joined(dataset, pattern, where)))
+                paths = [self._located(dataset, path, where) for path in found]
             else:
                 paths = [self._located(dataset, source.file_name, where)]
             for path in paths:
@@ -87,7 +88,8 @@ class ExternalFiles:
     def _located(self, dataset: h5py.Dataset, name: str, where: str) -> str:
         path = self._joined(dataset, name, where)
         if not Path(path).is_file():
-            raise SourceError(f"{where} is partly stored in {path!r}, which is not there")
+            there = "is no regular file" if Path(path).exists() else "is not there"
+            raise SourceError(f"{where} is partly stored in {path!r}, which {there}")
         return path
 
     def _joined(self, dataset: h5py.Dataset, name: str, where: str) -> str:

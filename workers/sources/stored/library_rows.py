@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 from ...base.checks import nearest
+from ...base.deadline import moving
 from ...base.errors import BlobfeedError, SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
 from .file import Locking
@@ -20,6 +23,8 @@ from .runs import by_group, copy_runs, stretches
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
 _NAMES_IN_A_MESSAGE = 20
+_LONGEST_WAY = 100
+"""Groups and soft links on the way to a data set; soft links can lead in a circle."""
 
 
 @contextmanager
@@ -41,6 +46,7 @@ def errors_named(what: str) -> Iterator[None]:
 
 def open_file(path: str, locking: Locking) -> h5py.File:
     """The HDF5 file at `path`, for reading; raises SourceError that names it."""
+    moving(f"opening {path}")
     try:
         return h5py.File(path, "r", locking=locking)
     except FileNotFoundError:
@@ -54,6 +60,7 @@ def open_file(path: str, locking: Locking) -> h5py.File:
 
 def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The data set `name`; raises SourceError that lists what the file holds."""
+    _require_regular_files(file, name)
     try:
         entry = file[name]
     except Exception as error:
@@ -64,6 +71,29 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         del entry  # a data set that is open cannot be given another prefix
         return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), _access()))
     return entry
+
+
+def _require_regular_files(file: h5py.File, name: str) -> None:
+    """Raises SourceError if an external link on the way to `name` leads to a FIFO or the like, in which to wait."""
+    group, parts = file, [part for part in name.split("/") if part]
+    for _ in range(_LONGEST_WAY):
+        link = group.get(parts[0], getlink=True) if parts and isinstance(group, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            folders = {os.path.dirname(file.filename), os.path.dirname(os.path.realpath(file.filename)), ""}  # noqa: PTH120
+            for path in [Path(folder, os.fsdecode(link.filename)) for folder in folders]:
+                if path.exists() and not path.is_file():
+                    raise SourceError(
+                        f"source hdf5: {file.filename!r}:{name} is an external link to {str(path)!r}, which is no "
+                        "regular file"
+                    )
+            return
+        if isinstance(link, h5py.SoftLink):
+            group, parts = (file if link.path.startswith("/") else group), link.path.split("/") + parts[1:]
+            parts = [part for part in parts if part not in ("", ".")]
+        elif link is None:
+            return
+        else:
+            group, parts = group[parts[0]], parts[1:]
 
 
 def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:

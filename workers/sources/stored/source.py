@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from .layout import Column, ThroughLibrary
+from .layout import Chunked, Column, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
 from .runs import require_in_range, split_by_part
 
@@ -95,6 +95,11 @@ class StoredSource(Source):
                     array = column.arrays[number]
                     in_memory &= self._files.get(array.file).will_need(array, local)
         announcements.note_announced(len(indices), in_memory=in_memory)
+
+    @property
+    def stores_rows(self) -> bool:
+        arrays = [array for column in self._columns.values() for array in column.arrays]
+        return all(isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays)
 
     def where(self, index: int) -> str:
         return self._first.where(index)

@@ -11,6 +11,7 @@ import pytest
 from blobfeed.workers.sources.cache.layout import Layout, lay_out
 from blobfeed.workers.sources.cache.source import CachedSource
 
+from blobfeed import BatchReader
 from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent, everything, filled
 
 FIXED, VARYING = ("data", "label"), ("label", "words")
@@ -63,14 +64,16 @@ def test_a_flipped_bit_costs_one_read_and_no_sample(
         with caplog.at_level(logging.WARNING):
             check(source, inner, everything)
         assert inner.reads.tolist() == [int(index == 33) for index in everything]
-        assert source.damaged == {33}
+        assert source.damaged_in_cache == 1
         assert "sample 33" in caplog.text
         check(source, inner, everything)
         check_lent(source, inner, [5, 33])
         assert inner.reads.sum() == 1
 
 
-def test_samples_that_changed_places_are_not_taken_for_each_other(tmp_path: Path) -> None:
+def test_samples_that_changed_places_are_not_taken_for_each_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "cache"
     filled(path, Numbers())
     layout = _layout(Numbers())
@@ -80,7 +83,8 @@ def test_samples_that_changed_places_are_not_taken_for_each_other(tmp_path: Path
     inner = Numbers()
     with closing(CachedSource(inner, path, LIMIT)) as source:
         check(source, inner, everything)
-        assert source.damaged == {7, 8}
+        assert source.damaged_in_cache == 2
+        assert ["sample 7 " in record.getMessage() for record in caplog.records] == [True]  # the first, and no other
 
 
 def test_a_cache_of_the_version_before_is_made_anew(tmp_path: Path) -> None:
@@ -89,3 +93,28 @@ def test_a_cache_of_the_version_before_is_made_anew(tmp_path: Path) -> None:
     filled(path, Numbers())
     with closing(CachedSource(Numbers(), path, LIMIT)) as source:
         assert source.cached_samples == SAMPLES
+
+
+@pytest.mark.parametrize("transform", [{}, {"crop_size": 2}], ids=["copied", "lent"])
+def test_a_run_counts_the_damaged_samples_and_delivers_all(transform: dict[str, int], tmp_path: Path) -> None:
+    path, layout, inner = tmp_path / "cache", _layout(Numbers()), Numbers()
+    filled(path, inner)
+    for index in (0, 33, 41, 42):  # the first of them is met in setup
+        _flip(path, layout.regions["data"].row_at(index))
+    cache = {"path": "cache", "size_limit": LIMIT}
+    with BatchReader(
+        Numbers(),
+        batch_size=20,
+        epochs=1,
+        num_loaders=1,
+        transform=transform,
+        cache=cache,
+        base_dir=tmp_path,
+        train=False,
+    ) as reader:
+        data = np.concatenate([batch["data"] for batch in reader])
+        assert reader.statistics().damaged_in_cache == 4
+        assert sum(reader.statistics().damaged_in_cache for _ in reader) == 12  # they were mended
+    corner = (slice(0, 2), slice(1, 3)) if transform else ()
+    np.testing.assert_array_equal(data, [inner.sample("data", index)[:, *corner] for index in range(SAMPLES)])
+    assert reader.statistics().damaged_in_cache == 4

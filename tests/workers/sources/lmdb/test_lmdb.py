@@ -164,7 +164,7 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
         opened(tmp_path / "empty")
     (tmp_path / "level").mkdir()
     (tmp_path / "level" / "CURRENT").write_text("MANIFEST-000002\n")
-    with pytest.raises(ParameterError, match=r"LevelDB, which cannot be read here: convert it to LMDB"):
+    with pytest.raises(ParameterError, match=r"a LevelDB: source: {leveldb: …}, or backend: LEVELDB, reads it"):
         opened(tmp_path / "level")
     (tmp_path / "text.mdb").write_text("text" * 5000)
     with pytest.raises(SourceError, match=r"text.mdb' cannot be opened: .*MDB_INVALID"):

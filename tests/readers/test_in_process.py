@@ -1,0 +1,407 @@
+"""`num_loaders: 0`: the trainer's process makes the batches itself, the very same ones that loaders would make."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+from blobfeed.layers.harness import LayerHarness
+from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import PipelineStalled, SampleError, TooManyBadSamples
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.leftovers import descriptors
+from tests.support.reader_data import images, labels, write_hdf5
+
+SAMPLES = 41
+SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2}
+LARGE = (3, 16, 16)
+ALONE: dict[str, Any] = {"prefetch_batches": 2}
+"""Then a batch has a slot to itself, and is made right in the reader's memory."""
+
+Bytes = tuple[dict[str, bytes], list[int]]
+
+
+def large(samples: int) -> AnyArray:
+    values: AnyArray = np.random.default_rng(0).integers(0, 255, (samples, *LARGE), np.uint8)
+    return values
+
+
+def noisy(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+    """Takes its noise from every generator that a hook may know."""
+    noise = rng.random() + random.random() + np.random.rand()  # noqa: NPY002
+    return {"data": sample["data"] + np.float32(noise), "label": sample["label"]}
+
+
+def doubled(batch: dict[str, AnyArray], rng: np.random.Generator) -> dict[str, AnyArray]:
+    return {"data": batch["data"] * 2.0 + rng.random(), "index": batch.indices}  # type: ignore[attr-defined]
+
+
+def backwards(epoch: int, samples: int, rng: np.random.Generator) -> AnyArray:
+    return rng.permutation(samples)[: samples - epoch][::-1]
+
+
+def uneven(epoch: int, samples: int, rng: np.random.Generator) -> Iterator[AnyArray]:
+    del epoch
+    for first in range(0, samples, 3):
+        yield rng.integers(0, samples, 1 + first % 4)
+
+
+def records(shard: int, shards: int, epoch: int) -> Iterator[tuple[AnyArray, int]]:
+    for number in range(shard, 60, shards):
+        yield np.full(5, number + 100 * epoch, np.float32), number
+
+
+def read(source: Any, **settings: Any) -> list[Bytes]:
+    with BatchReader(source, **settings) as reader:
+        return [bytes_of(batch) for batch in islice(reader, 60)]
+
+
+def bytes_of(batch: Any) -> Bytes:
+    return {name: np.asarray(values).tobytes() for name, values in batch.items()}, batch.indices.tolist()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Any]:
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("data", data=images(SAMPLES), chunks=(8, 2, 3, 4), compression="gzip")
+        file["label"] = labels(SAMPLES)
+    np.save(tmp_path / "data.npy", large(SAMPLES))
+    np.save(tmp_path / "label.npy", labels(SAMPLES))
+    return {
+        "hdf5": write_hdf5(tmp_path / "train.h5", SAMPLES),
+        "packed": {"hdf5": {"path": str(tmp_path / "packed.h5")}},
+        "npy": {"npy": {"data": str(tmp_path / "data.npy"), "label": str(tmp_path / "label.npy")}},
+        "arrays": {"arrays": {"data": large(SAMPLES), "label": labels(SAMPLES)}},
+        "stream": StreamSource(records, shards=3, names=("data", "label")),
+    }
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "small rows": ("hdf5", {}),
+    "small rows on loan": ("hdf5", {"copy": False}),
+    "chunked and compressed": ("packed", {"shuffle": "chunk"}),
+    "large rows": ("npy", {"last_batch": "partial", **ALONE}),
+    "large rows on loan": ("npy", {"copy": False, "last_batch": "drop", **ALONE}),
+    "a scale": ("npy", {"transform": {"scale": 0.5, "mean_value": 3}}),
+    "crop and mirror": ("npy", {"transform": {"crop_size": 10, "mirror": True}}),
+    "decode": ("hdf5", {"decode": noisy}),
+    "postprocess": ("hdf5", {"postprocess": doubled}),
+    "sampler": ("hdf5", {"sampler": backwards, "shuffle": False}),
+    "batch_sampler": ("hdf5", {"batch_sampler": uneven, "shuffle": False}),
+    "stream": ("stream", {"shuffle": False, "last_batch": "partial"}),
+    "stream that wraps": ("stream", {"shuffle": False, "last_batch": "wrap"}),
+    "rank": ("hdf5", {"rank": 1, "world_size": 3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batches_are_those_that_loaders_make(sources: dict[str, Any], case: str) -> None:
+    name, chosen = CASES[case]
+    settings = SETTINGS | chosen
+    here, there = (read(sources[name], **settings, num_loaders=number) for number in (0, 2))
+    assert here == there
+
+
+def test_any_number_of_loaders_gives_the_same_bytes(sources: dict[str, Any]) -> None:
+    hooks: dict[str, Any] = {"decode": noisy, "postprocess": doubled}
+    first, *others = (read(sources["hdf5"], **SETTINGS, **hooks, num_loaders=number) for number in (0, 1, 5))
+    assert all(other == first for other in others)
+
+
+def test_a_mix_and_a_cache_are_read_in_process(sources: dict[str, Any], tmp_path: Path) -> None:
+    parts = [{**sources["hdf5"], "weight": 2}, {**sources["packed"], "weight": 1}]
+    here, there = (read(None, mix=parts, **SETTINGS, num_loaders=number) for number in (0, 2))
+    assert here == there
+    cache = {"path": str(tmp_path / "cache"), "size_limit": 1 << 20}
+    uncached = read(sources["hdf5"], **SETTINGS, num_loaders=0)
+    for number in (0, 0, 2):  # filled, read in process, read by loaders
+        assert read(sources["hdf5"], **SETTINGS, cache=cache, num_loaders=number) == uncached
+
+
+def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, Any]) -> None:
+    def drawn(number: int) -> list[list[int]]:
+        settings = SETTINGS | {"shuffle": False, "epochs": None, "num_loaders": number, **ALONE}
+        with BatchReader(sources["npy"], sampler={"draws": 30}, **settings) as reader:
+            batches = iter(reader)
+            before = [next(batches).indices.tolist() for _ in range(5)]
+            reader.set_weights(np.arange(SAMPLES) == 7, at_once=True)
+            return before + [next(batches).indices.tolist() for _ in range(30)]
+
+    assert drawn(0) == drawn(2)
+    assert drawn(0)[-1] == [7] * 4
+
+
+# ---- states
+
+
+@pytest.mark.parametrize(("saved_with", "taken_up_with"), [(0, 2), (2, 0)])
+@pytest.mark.parametrize("case", ["decode", "batch_sampler", "stream"])
+def test_a_state_is_taken_up_by_the_other_way(
+    sources: dict[str, Any], case: str, saved_with: int, taken_up_with: int
+) -> None:
+    name, chosen = CASES[case]
+    settings = SETTINGS | chosen
+    expected = read(sources[name], **settings, num_loaders=0)
+    with BatchReader(sources[name], **settings, num_loaders=saved_with) as reader:
+        begun = [bytes_of(batch) for batch in islice(reader, 7)]
+        state = reader.state_dict()
+    with BatchReader(sources[name], **settings, num_loaders=taken_up_with) as reader:
+        reader.load_state_dict(state)
+        assert begun + [bytes_of(batch) for batch in reader] == expected
+
+
+# ---- what there is not
+
+
+def test_no_process_no_thread_and_no_ring_is_made(sources: dict[str, Any]) -> None:
+    me = psutil.Process()
+    seen: set[str] = set()
+
+    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        assert os.getpid() == me.pid
+        seen.update(descriptors().values())
+        return dict(sample)
+
+    threads, children = me.num_threads(), me.children()
+    with BatchReader(sources["hdf5"], decode=decode, **SETTINGS, num_loaders=0) as reader:
+        for _ in islice(reader, 5):
+            assert (me.num_threads(), me.children()) == (threads, children)
+        assert reader.statistics().loaders == 0
+        assert reader.statistics().stalls > 0
+    assert seen
+    assert not [name for name in seen if "blobfeed-ring" in name or "blobfeed-board" in name]
+    assert "blobfeed-ring" not in Path("/proc/self/maps").read_text()
+
+
+def test_the_trainers_own_generators_go_on_as_if_nobody_had_used_them(sources: dict[str, Any]) -> None:
+    with BatchReader(sources["hdf5"], decode=noisy, **SETTINGS, num_loaders=0) as reader:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        expected = random.random(), np.random.rand()  # noqa: NPY002
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        next(iter(reader))
+        assert (random.random(), np.random.rand()) == expected  # noqa: NPY002
+
+
+def test_all_slots_held_is_told_as_with_loaders(sources: dict[str, Any]) -> None:
+    given = Parameters(source=sources["npy"], batch_size=4, num_loaders=0, prefetch_batches=3)
+    with Pipeline(given) as pipeline:
+        held = [pipeline.take() for _ in range(3)]
+        as_they_were = [np.array(batch.tops["data"]) for batch in held]
+        with pytest.raises(PipelineStalled, match="all 3 slots"):
+            pipeline.take()
+        pipeline.release(held[1])
+        assert pipeline.take().number == 3
+        for batch, was in ((held[0], as_they_were[0]), (held[2], as_they_were[2])):
+            np.testing.assert_array_equal(batch.tops["data"], was)
+
+
+# ---- errors
+
+
+class Broken(Source):
+    """Sample 30 raises; so do all from `bad_from` on."""
+
+    def __init__(self, bad_from: int = SAMPLES) -> None:
+        self._bad_from = bad_from
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    @property
+    def specs(self) -> dict[str, ArraySpec]:
+        return {"data": ArraySpec(LARGE, np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        for row, index in enumerate(indices.tolist()):
+            if index == 30 or index >= self._bad_from:
+                raise ValueError(f"nothing good in {index}")
+            out["data"][row], out["label"][row] = index, index  # type: ignore[index]
+
+
+def test_an_error_is_the_same_and_its_cause_is_the_exception_itself() -> None:
+    told = []
+    for number in (0, 2):
+        with BatchReader(Broken(), batch_size=4, num_loaders=number, epochs=1, **ALONE) as reader:
+            batches = iter(reader)
+            good = [next(batches).indices.tolist() for _ in range(7)]
+            with pytest.raises(SampleError) as raised:
+                next(batches)
+            with pytest.raises(SampleError):
+                next(batches)
+            state = reader.state_dict()
+        error = raised.value
+        told.append((good, str(error), error.index, error.path, repr(error.__cause__), state))
+        if not number:
+            assert isinstance(error.__cause__, ValueError)
+            frames = list(iterate_traceback(error.__cause__))
+            assert frames[-1] == "read"  # a debugger gets to the user's own frame
+    assert told[0] == told[1]
+
+
+def iterate_traceback(error: BaseException) -> Iterator[str]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame.f_code.co_name
+        traceback = traceback.tb_next
+
+
+def test_bad_samples_are_replaced_by_the_same_ones() -> None:
+    settings = {**SETTINGS, "on_error": "replace", **ALONE}
+    assert read(Broken(), **settings, num_loaders=0) == read(Broken(), **settings, num_loaders=2)
+    with (
+        BatchReader(Broken(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
+        pytest.raises(TooManyBadSamples, match="more than max_bad_samples=5"),
+    ):
+        list(reader)
+
+
+# ---- Ctrl-C
+
+
+class Interrupted(Broken):
+    """Ctrl-C falls into the reading of sample 11, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts = 1
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        for row, index in enumerate(indices.tolist()):
+            if index == 11 and self.interrupts:
+                self.interrupts = 0
+                signal.raise_signal(signal.SIGINT)
+            out["data"][row], out["label"][row] = index, index  # type: ignore[index]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
+    with BatchReader(Interrupted(), batch_size=4, num_loaders=0, epochs=1, copy=copy, **ALONE) as reader:
+        batches, seen = iter(reader), []
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                seen += check_labels(next(batches))
+        assert len(seen) < 12
+        for batch in batches:
+            seen += check_labels(batch)
+    assert seen == [*range(SAMPLES), 0, 1, 2]
+
+
+def check_labels(batch: Any) -> list[int]:
+    np.testing.assert_array_equal(batch["data"][:, 0, 0, 0], batch["label"])
+    np.testing.assert_array_equal(batch["data"][:, 2, 15, 15], batch["label"])
+    return [int(label) for label in batch["label"]]
+
+
+def interrupts_in(step: int, run: Callable[[], object]) -> bool:
+    """Run with Ctrl-C at line `step` of what is ours; whether it came to that."""
+    import sys
+
+    count = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        if "pipeline" not in frame.f_code.co_filename and "delivery" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            count += 1
+            if count == step:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any]) -> None:
+    """A batch that was begun in one memory and is asked for with another is whole."""
+    given = {
+        "source": sources["arrays"],
+        "batch_size": 4,
+        "num_loaders": 0,
+        "epochs": 8,
+        "last_batch": "partial",
+    } | ALONE
+    expected = large(SAMPLES)
+    with Pipeline(Parameters(**given), Hooks()) as pipeline:
+        from blobfeed.readers.delivery.named_batches import NamedBatches
+        from blobfeed.readers.delivery.tops import make_tops
+
+        assert pipeline.plan.batches_per_slot == 1
+        batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)
+        for number in range(80):
+            interrupts_in(number + 1, batches.next)
+            batch = batches.next()
+            batches.delivery.filled = None
+            assert batch.number == number
+            np.testing.assert_array_equal(batch["data"], expected[batch["label"]])
+
+
+# ---- the faces
+
+
+def test_an_async_reader_reads_in_process(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from blobfeed.readers.async_reader import AsyncReader
+
+    path, got = write_hdf5(tmp_path / "async.h5", SAMPLES)["hdf5"]["path"], []
+    for number in (0, 1):
+        places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
+        with AsyncReader(hdf5_path=path, nthread=number, batch_size=4, shuffle=True, **places) as reader:
+            got.append([])
+            for _ in range(15):
+                reader.fetch_data()
+                got[-1].append([part.numpy().tobytes() for part in reader.get_next_batch()])
+    assert got[0] == got[1]
+
+
+def test_torch_reads_in_process(sources: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from blobfeed.readers.torch_dataset import TorchDataset
+
+    with TorchDataset(sources["npy"], **SETTINGS, num_loaders=0) as dataset:
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+        assert [bytes_of(batch) for batch in loader] == read(sources["npy"], **SETTINGS, num_loaders=0)
+
+
+class Brightened(MultiProcessInputLayer):
+    def decode(self, sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        return {"data": sample["data"] + np.float32(rng.random()), "label": sample["label"]}
+
+
+@pytest.mark.parametrize("layer", [MultiProcessInputLayer, Brightened])
+def test_a_layer_fills_its_blobs_in_process(sources: dict[str, Any], layer: type[MultiProcessInputLayer]) -> None:
+    children = psutil.Process().children()
+    filled = []
+    for number in (0, 2):
+        told = {"source": sources["hdf5"], "batch_size": 8, "num_loaders": number, "shuffle": True}
+        with LayerHarness(layer, told) as harness:
+            filled.append([{n: t.tobytes() for n, t in harness.forward().items()} for _ in range(7)])
+            if not number:
+                assert psutil.Process().children() == children
+    assert filled[0] == filled[1]

@@ -1,0 +1,188 @@
+"""What hangs in setup is broken off after `timeout_s`, and nothing of the program's own is touched."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base import deadline as deadlines
+from blobfeed.workers.base.deadline import deadline, moving
+from blobfeed.workers.base.errors import PipelineStalled, SourceError
+from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources import mounts
+from blobfeed.workers.sources.mounts import require_answers
+
+from tests.support.stored import opened
+from tests.support.waiting import wait_until
+
+_TIMERS = Path("/proc/self/timers")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No signal handler, no timer, no thread."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    timers = _TIMERS.read_text() if _TIMERS.exists() else ""
+    threads = threading.active_count()
+    yield
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
+    assert (_TIMERS.read_text() if _TIMERS.exists() else "") == timers
+    assert threading.active_count() == threads
+
+
+def sleeps(sample: Sample, rng: np.random.Generator) -> Any:
+    time.sleep(1000)
+
+
+def loops(sample: Sample, rng: np.random.Generator) -> Any:
+    while True:
+        pass
+
+
+def catches_all_once(sample: Sample, rng: np.random.Generator) -> Any:
+    try:
+        time.sleep(1000)
+    except Exception:
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("decode", [sleeps, loops, catches_all_once])
+def test_a_decode_hook_that_hangs_is_broken_off(decode: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 3)))
+    parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, "timeout_s": 1.5})
+    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=1\.5 s, making a sample") as error:
+        Pipeline(parameters, Hooks(decode), base_dir=tmp_path)
+    assert error.traceback[-2].name == decode.__name__
+
+
+def test_a_link_to_a_fifo_that_only_the_library_follows_is_broken_off(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sample_0"] = h5py.ExternalLink("fifo", "data")
+    with pytest.raises(PipelineStalled, match=r"setup hung for timeout_s=1.5 s, opening .*a\.h5"), deadline(1.5):
+        opened("hdf5_samples", tmp_path, path="a.h5")
+
+
+def test_what_moves_starts_the_clock_anew() -> None:
+    with deadline(1000.0):
+        time.sleep(0.02)
+        left = _left()
+        moving("something")
+        assert left < 1000.0 - 0.02
+        assert _left() > left
+
+
+def _left() -> float:
+    """Seconds until the deadline that runs."""
+    assert deadlines._running is not None
+    times = deadlines._Times()
+    deadlines._running._call("timer_gettime", deadlines._running._timer, ctypes.byref(times))
+    return float(times.s + times.ns / 1e9)
+
+
+def test_the_outermost_deadline_counts_and_outside_of_any_nothing_moves() -> None:
+    with deadline(1000.0):
+        running = deadlines._running
+        with deadline(0.001):
+            assert deadlines._running is running
+        assert deadlines._running is running
+    moving("nothing")
+
+
+def test_a_thread_beside_the_main_one_has_none(tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def inside() -> None:
+        with deadline(1000.0):
+            found.append(deadlines._running)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+def test_a_system_without_timers_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise OSError(name)
+
+    monkeypatch.setattr(deadlines, "_function", refuse)
+    with deadline(0.001):
+        time.sleep(0.01)
+
+
+# ---- network file systems
+
+_MOUNTINFO = """\
+22 1 0:20 / / rw,relatime - ext4 /dev/vda1 rw
+30 22 0:30 / {folder}/my\\040data rw,relatime shared:5 - nfs4 server:/export rw,vers=4.2
+31 30 0:31 / {folder}/my\\040data/near rw - ext4 /dev/vdb rw
+"""
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which a network file system seems to be mounted, and a `stat` that says whom it was asked about."""
+    (tmp_path / "mountinfo").write_text(_MOUNTINFO.format(folder=tmp_path))
+    (tmp_path / "my data" / "near").mkdir(parents=True)
+    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return tmp_path
+
+
+def _stat(folder: Path, script: str) -> None:
+    (folder / "bin" / "stat").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n{script}\n')
+    (folder / "bin" / "stat").chmod(0o755)
+
+
+def test_a_network_file_system_that_does_not_answer_is_an_error_that_names_it(mounted: Path) -> None:
+    _stat(mounted, f"echo $$ > {mounted}/pid; exec sleep 1000")
+    parameters = check_parameters(
+        {"source": {"hdf5": {"path": ["my data/a.h5", "b.h5"]}}, "batch_size": 2, "timeout_s": 1}
+    )
+    wanted = (
+        rf"file system at {re.escape(str(mounted))}/my data \(nfs4 server:/export\) has not answered for timeout_s=1 s"
+    )
+    with pytest.raises(SourceError, match=wanted):
+        Pipeline(parameters, base_dir=mounted)
+    pid = int((mounted / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process that asked is gone")
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked"),
+    [
+        ({"hdf5": {"path": "my data/a.h5"}}, True),
+        ([{"npy": {"data": "b.npy"}, "weight": 1.0}, {"npy": {"data": "{folder}/my data/x/*.npy"}}], True),
+        ({"hdf5": {"path": "my data/near/a.h5"}}, False),
+        ({"hdf5": {"path": "my database.h5"}}, False),
+    ],
+)
+def test_only_the_file_systems_that_the_source_lies_on_are_asked(declared: Any, asked: bool, mounted: Path) -> None:
+    _stat(mounted, "exit 1")  # an error is an answer
+    for part in declared if isinstance(declared, list) else ():
+        for options in part.values():
+            if isinstance(options, dict):
+                options.update({name: text.format(folder=mounted) for name, text in options.items()})
+    require_answers(declared, mounted, 60.0, mounted / "mountinfo")
+    said = (mounted / "asked").read_text() if (mounted / "asked").exists() else ""
+    assert said == (f"--file-system -- {mounted}/my data\n" if asked else "")
+
+
+def test_where_nothing_can_be_asked_setup_goes_on(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(mounted / "bin"))
+    require_answers("my data/a.h5", mounted, 60.0, mounted / "mountinfo")
+    require_answers("my data/a.h5", mounted, 60.0, mounted / "no such file")

@@ -1,0 +1,102 @@
+"""The source `leveldb`: the same records as from an LMDB, by any number of processes, and nothing written or left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import allocate_rows
+from blobfeed.workers.sources import open_source
+
+from blobfeed import BatchReader
+from tests.support.datums import encoded_datum, raw_datum, write_leveldb, write_lmdb
+from tests.support.pictures import encoded, noise
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (200, 3, 25, 40), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 kB: several tables and a log."""
+    return write_leveldb(tmp_path_factory.mktemp("level") / "db", map(raw_datum, IMAGES, range(200)))
+
+
+def opened(path: Path) -> Source:
+    return open_source({"leveldb": {"path": str(path)}}, tops=None, base_dir=path.parent)
+
+
+def rooms() -> set[str]:
+    return {each.name for each in Path(tempfile.gettempdir()).glob("blobfeed-leveldb-*")}
+
+
+def test_records_are_read_in_any_order_and_the_database_is_left_as_it_is(database: Path) -> None:
+    before = {each.name: each.stat().st_mtime_ns for each in database.iterdir()}
+    assert sum(name.endswith(".ldb") for name in before) > 1
+    source = opened(database)
+    loaded = pickle.loads(pickle.dumps(source))
+    for each in (source, loaded):
+        rows = allocate_rows(each.specs, 3)
+        each.read(np.array([199, 0, 57]), rows)
+        np.testing.assert_array_equal(rows["data"], IMAGES[[199, 0, 57]])
+        assert np.asarray(rows["label"]).tolist() == [199, 0, 57]
+    assert len(source) == 200
+    assert {each.name: each.stat().st_mtime_ns for each in database.iterdir()} == before
+
+
+def test_two_loaders_read_it_and_nothing_is_left(database: Path) -> None:
+    before = rooms()
+    with BatchReader({"leveldb": database}, batch_size=50, num_loaders=2, epochs=1) as reader:
+        labels = [label for batch in reader for label in batch["label"].tolist()]
+    assert labels == list(range(200))
+    del reader
+    gc.collect()
+    assert rooms() <= before
+
+
+def test_what_a_killed_trainer_left_goes_with_the_next_one(database: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = Path(tempfile.mkdtemp(prefix=f"blobfeed-leveldb-{ended.pid}-"))
+    mine = Path(tempfile.mkdtemp(prefix=f"blobfeed-leveldb-{os.getpid()}-"))
+    opened(database)
+    assert not left.exists()
+    mine.rmdir()
+    gc.collect()
+
+
+def test_encoded_pictures_are_those_of_an_lmdb(tmp_path: Path) -> None:
+    records = [encoded_datum(encoded(noise(9, 8, nth), ".png"), nth) for nth in range(4)]
+    level, plain = write_leveldb(tmp_path / "level", records), write_lmdb(tmp_path / "lmdb", records)
+    found = []
+    for source in (opened(level), open_source({"lmdb": str(plain)}, tops=None, base_dir=tmp_path)):
+        rows = allocate_rows(source.specs, 4)
+        source.read(np.arange(4), rows)
+        found.append(np.asarray(rows["data"]))
+        source.close()
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_mistakes_are_named(tmp_path: Path, database: Path) -> None:
+    with pytest.raises(ParameterError, match="there is no database"):
+        opened(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "CURRENT").write_text("nonsense")
+    with pytest.raises(SourceError, match="cannot be opened"):
+        opened(tmp_path / "broken")
+    with pytest.raises(SampleError, match=r"source leveldb: .*bad key '00000000'"):
+        opened(write_leveldb(tmp_path / "bad", [b"broken"]))
+    changed = write_leveldb(tmp_path / "changed", [raw_datum(IMAGES[0])])
+    source = opened(changed)
+    source.close()
+    write_leveldb(changed, [raw_datum(IMAGES[1])] * 2)
+    with pytest.raises(SourceError, match="has changed since"):
+        source.read(np.array([0]), allocate_rows(source.specs, 1))

@@ -1,0 +1,51 @@
+"""The exception for what ended a run, as the assembly reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
+from ..loading.worker import location_of
+from ..plan.plan import Plan
+from ..transport.messages import Failure
+
+TakeError = Callable[[int, str], BaseException]
+"""(number, traceback) → the exception that a loader has sent under that number."""
+
+
+def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:
+    """What the trainer is to be told, with the loader's own exception as its cause."""
+    error = _exception_for(plan, failure)
+    if failure.traceback:
+        error.__cause__ = take(failure.cause, failure.traceback)
+    return error
+
+
+def end_of_data(plan: Plan) -> EndOfData:
+    """What comes behind the last batch of a run of which nobody knew how long it would be."""
+    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
+
+
+def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:
+    if failure.error == "TooManyBadSamples":
+        return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
+    if failure.error == "LoaderDied":
+        return LoaderDied(failure.text, failure.details)
+    if failure.error == "SourceError":
+        return SourceError(failure.text)
+    path = failure.path or location_of(plan.source, failure.index)
+    return SampleError(
+        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
+        "sample, or set on_error: replace to have another take its place",
+        source=plan.source.kind,
+        index=failure.index,
+        path=path,
+    )
+
+
+def too_many_held(slots: int) -> str:
+    """The message of PipelineStalled if the trainer itself keeps all slots."""
+    return (
+        f"all {slots} slots of the ring are held by batches that were taken and not released: "
+        "release them, or raise prefetch_batches"
+    )

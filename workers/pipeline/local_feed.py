@@ -1,0 +1,313 @@
+"""`num_loaders: 0`: a pipeline without processes. The trainer makes each group itself, when it asks for it.
+
+    next_group ─► assembly: tasks ─► worker: rows ─► assembly: done, announced
+
+The assembly decides here what it decides in the assembler's process, and the worker is that of the loaders. So batches,
+states and errors are the same. But nobody watches the time that a task takes, and a sample that would kill its loader
+kills the trainer.
+
+If a delivery would only copy a batch, the batch is promised first, and made in the trainer's own memory (`make`): then
+each byte is copied once, from the file's map to the blob.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import numpy as np
+
+from ..base.closing import close_all
+from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError
+from ..base.specs import AnyArray, Rows
+from ..base.statistics import Statistics
+from ..order.sample_rng import OwnGlobals
+from ..order.weights_log import NewWeights, WeightsChange
+from ..plan.batch import Batch
+from ..plan.indexed_plan import IndexedPlan
+from ..plan.plan import Plan
+from ..plan.sampled_plan import SampledPlan
+from ..plan.sampled_schedule import SampledSchedule
+from ..processes.assembly import Assembly
+from ..processes.process import interrupts_deferred
+from ..processes.sampler import Drawer
+from ..transport.memory import available_memory
+from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
+from ..transport.shared_file import SharedFile
+from ..transport.status_board import LoaderState, LoaderStatus
+from .failures import end_of_data, explain, too_many_held
+
+_ITSELF = 1
+"""The number of the only loader."""
+
+_ALONE_BYTES = 1 << 19
+"""A second copy of so much takes longer than what is done for each group."""
+
+_log = logging.getLogger("blobfeed")
+
+
+class LocalFeed:
+    """What Feed is for processes, in one process."""
+
+    def __init__(self, plan: Plan, *, promises: bool) -> None:
+        """`promises`: whether `next_group` may announce a group that `make` has still to make.
+
+        Raises RingAllocationError.
+        """
+        if promises and isinstance(plan, IndexedPlan) and plan.batch_bytes >= _ALONE_BYTES:
+            plan = plan.with_batches_per_slot(1)
+        self.waited_ns = 0
+        self.stalls = 0
+        self.start_ns = 0
+        self._promises = promises
+        self._plan = plan
+        self._begun = time.monotonic_ns()
+        self._assembly = Assembly(plan, slots=0)
+        self._assembly.ledger.add_loader(_ITSELF)
+        self._tasks: deque[ToLoader] = deque()
+        self._promised: Announce | None = None
+        self._made_in: Mapping[str, AnyArray] | None = None
+        """Where the rows of the promised group are made, from the first try on."""
+        self._failure: BlobfeedError | None = None
+        self._errors: dict[int, BaseException] = {}
+        self.views = _slots(plan)
+        self._slots = 0
+        """How many of the slots are used. Another one is if all are held: so mostly it is one, warm in the cache."""
+        self._drawn: SharedFile | None = None
+        self._weights: SharedFile | None = None
+        self._drawer: Drawer | None = None
+        schedule = self._assembly.schedule
+        if isinstance(plan, SampledPlan) and isinstance(schedule, SampledSchedule):
+            self._drawn = drawn = SharedFile.create("blobfeed-drawn")
+            self._weights = SharedFile.create("blobfeed-weights")
+            self._drawer = Drawer(plan, drawn, self._weights, self._keep_error)
+            schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
+        status = LoaderStatus(memoryview(bytearray(64)).cast("q"))  # nobody asks what it is doing
+        descriptor = -1 if self._drawn is None else self._drawn.descriptor
+        self._worker = plan.worker(self.views, status, self._keep_error, descriptor)
+        self._globals = None if reads_only(plan) else OwnGlobals()
+
+    # ---- groups
+
+    def next_group(self) -> Announce:
+        """The next group, made now, and the same one until it is accepted.
+
+        Raises SampleError, SourceError, TooManyBadSamples, EndOfData, and the same again after the first of them;
+        PipelineStalled if all slots are held.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._promised is not None:
+            return self._promised
+        if not self._assembly.outbox:
+            self._find_tasks()
+            if self._promises and self._tasks and _is_one_batch(self._plan):
+                self._promised = Announce(self._tasks[0].group, self._tasks[0].slot)
+                return self._promised
+            self._make_next()
+        return self._announced()
+
+    @property
+    def batches_per_group(self) -> int:
+        return self._plan.batches_per_slot
+
+    def open(self, announce: Announce) -> list[Batch]:
+        """The batches of an announced group."""
+        return self._plan.unpack(announce, self.views[announce.slot])
+
+    def is_promised(self, group: int) -> bool:
+        """Whether `group` has been announced and is still to be made."""
+        return self._promised is not None and self._promised.group == group
+
+    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
+        """Make the promised `group`, the rows of the tops in `into` right there.
+
+        May be repeated after an interrupt, with other memory. Raises what `next_group` raises.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._promised is None or self._promised.group != group:
+            raise ValueError(f"group {group} was not promised")
+        if self._made_in is None:
+            self._made_in = into
+        # After an interrupt some rows may lie in what was given then: so all go there, and then into what is given now.
+        made_in, slot = self._made_in, self._promised.slot
+        if not self._assembly.outbox:
+            own, self.views[slot] = self.views[slot], {**self.views[slot], **made_in}
+            try:
+                self._make_next()
+            finally:
+                self.views[slot] = own
+        announce = self._announced()
+        for name, rows in into.items():
+            if rows is not made_in[name]:
+                rows[...] = made_in[name]
+        return announce
+
+    def accept(self, group: int) -> None:
+        """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
+        if self.is_promised(group) and self._made_in is None:
+            self.make(group, {})
+        if (announce := self.ready_group()) is not None and announce.group == group:
+            with interrupts_deferred():
+                self._assembly.outbox.pop(0)
+                self._promised = self._made_in = None
+
+    def release(self, group: int) -> None:
+        """Give the group's slot back."""
+        self._assembly.release(group)
+
+    def ready_group(self) -> Announce | None:
+        """The next group, if it has been made."""
+        outbox = self._assembly.outbox
+        return outbox[0] if outbox and isinstance(outbox[0], Announce) else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `next_group` would raise an error that is known."""
+        return self._failure is not None
+
+    def use_huge_pages(self) -> None:
+        """NumPy's memory has them by itself, where the kernel gives them."""
+
+    def set_weights(self, new: NewWeights) -> None:
+        """Tell the sampler of new weights."""
+        change, weights, gone = new
+        schedule = self._assembly.schedule
+        if self._weights is None or not isinstance(schedule, SampledSchedule):
+            return
+        with interrupts_deferred():
+            self._weights.write(change.version * weights.nbytes, weights)
+            schedule.note_weights(WeightsChange(change.version, change.from_batch, change.from_epoch))
+            for version in gone:
+                self._weights.free(version * weights.nbytes, weights.nbytes)
+
+    # ---- making them
+
+    def _announced(self) -> Announce:
+        first = self._assembly.outbox[0]
+        if isinstance(first, Announce):
+            return first
+        if isinstance(first, Failure):
+            self._failure = explain(self._plan, first, lambda number, _: self._errors[number])
+        else:
+            self._failure = end_of_data(self._plan)
+        raise self._failure
+
+    def _make_next(self) -> None:
+        begun = time.monotonic_ns()
+        self.stalls += 1
+        try:
+            while not self._assembly.outbox:
+                self._find_tasks()
+                if self._tasks:
+                    self._do(self._tasks[0])
+        finally:
+            now = time.monotonic_ns()
+            self.waited_ns += now - begun
+            self.start_ns = self.start_ns or now - self._begun
+
+    def _do(self, task: ToLoader) -> None:
+        begun = time.monotonic_ns()
+        with nullcontext() if self._globals is None else self._globals.used():
+            work = self._worker.work(task)
+        now = time.monotonic_ns()
+        done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
+        with interrupts_deferred():
+            self._assembly.done(done, now / 1e9)
+            self._tasks.popleft()
+            self._assembly.announce()
+        for bad in self._assembly.taken_bad_samples():
+            _log.warning("%s", bad)
+
+    def _find_tasks(self) -> None:
+        """There is a task then, or something to tell. Raises PipelineStalled."""
+        while not self._tasks and not self._assembly.outbox:
+            with interrupts_deferred():
+                self._tasks.extend(order.task for order in self._assembly.assignments(0.0))
+                if not self._tasks:
+                    self._assembly.announce()
+            if not self._tasks and not self._assembly.outbox and not self._draw():
+                self._use_another_slot()
+
+    def _draw(self) -> bool:
+        """Draw the epoch that batches wait for; False if they wait for none."""
+        schedule = self._assembly.schedule
+        if self._drawer is None or self._drawn is None or not isinstance(schedule, SampledSchedule):
+            return False
+        for offset, size in schedule.freed():
+            self._drawn.free(offset, size)
+        wanted = schedule.wanted() if schedule.waits else None
+        if wanted is None:
+            return False
+        with nullcontext() if self._globals is None else self._globals.used():
+            answer = self._drawer.answer(wanted)
+        sizes = None
+        if not isinstance(answer, DrawFailed) and answer.batches:
+            sizes = self._drawn.read(wanted.offset + 8 * answer.indices, answer.batches, np.int64)
+        with interrupts_deferred():
+            schedule.note_drawn(answer, sizes)
+        return True
+
+    def _use_another_slot(self) -> None:
+        if self._slots == len(self.views):
+            raise PipelineStalled(too_many_held(len(self.views)))
+        self._assembly.ledger.add_slot(self._slots)
+        self._slots += 1
+
+    def _keep_error(self, error: BaseException) -> int:
+        self._errors[len(self._errors) + 1] = error
+        return len(self._errors)
+
+    # ---- counts, the end
+
+    def statistics(self, batches: int) -> Statistics:
+        return Statistics(
+            batches=batches,
+            stalls=self.stalls,
+            stall_s=self.waited_ns / 1e9,
+            start_s=self.start_ns / 1e9,
+            loaders=0,
+            loader_deaths=0,
+            replaced=self._assembly.replaced,
+            dropped_messages=0,
+            tasks=self._assembly.tasks_done,
+        )
+
+    def states(self) -> list[LoaderState]:
+        """There are no loaders."""
+        return []
+
+    def close(self) -> None:
+        self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        self._errors.clear()
+        files, self._drawn, self._weights = (self._drawn, self._weights), None, None
+        close_all(*(file.close for file in files if file is not None))
+
+
+def _slots(plan: Plan) -> list[dict[str, Rows]]:
+    """As many as a ring would have, of memory that is taken when it is first written to."""
+    layout = plan.layout
+    if layout.slot_bytes > (have := available_memory()):
+        raise RingAllocationError(
+            f"a batch slot needs {layout.slot_bytes:,} bytes, and {have:,} bytes are available: lower batch_size or "
+            "prefetch_batches, or give the process more memory"
+        )
+    memory = np.zeros(plan.slots * layout.slot_bytes, np.uint8)
+    return [layout.view(memory, slot) for slot in range(plan.slots)]
+
+
+def _is_one_batch(plan: Plan) -> bool:
+    """Whether a group is a batch of whose rows is known beforehand how they lie, and that no hook sees as a whole."""
+    return isinstance(plan, IndexedPlan) and plan.batches_per_slot == 1 and not plan.postprocesses
+
+
+def reads_only(plan: Plan) -> bool:
+    """Whether rows are only copied from where they are stored: nothing is decoded, and no user code runs."""
+    if not isinstance(plan, IndexedPlan) or plan.postprocesses:
+        return False
+    decoded = plan.decoded.value
+    return bool(decoded.rows.changes_nothing and decoded.source.stores_rows)

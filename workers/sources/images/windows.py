@@ -1,0 +1,243 @@
+"""Windows of pictures that a text file lists, as Caffe's WindowData layer reads it: cut out and warped to a square."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import cv2
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.checks import check_options, nearest
+from ...base.errors import ParameterError, SampleError, SourceError
+from ...base.parameters import NotNegative, Positive
+from ...base.paths import in_folder
+from ...base.source import Source
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ..stored.paths import PackedNames
+from .decode import Image, ImageDecoder
+from .file import announce_files, read_file
+from .options import ImageListOptions
+
+_NUMBERS = 6
+"""On each line of a window: class, overlap, x1, y1, x2, y2."""
+
+
+class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {windows: …}`, named as in Caffe.
+
+    crop_size: height and width of each sample. context_pad: how many of these pixels, on each side, show what lies
+    around the window. crop_mode: `square` widens each window to a square first. A window is foreground if its overlap
+    is fg_threshold or more, background if it is less than bg_threshold, and left out in between. mirror: each window
+    once more, mirrored, behind all others.
+    """
+
+    path: str
+    crop_size: Positive
+    root_folder: str = ""
+    context_pad: NotNegative = 0
+    crop_mode: Literal["warp", "square"] = "warp"
+    fg_threshold: float = 0.5
+    bg_threshold: float = 0.5
+    mirror: bool = False
+
+
+class WindowSource(Source):
+    """`data`, uint8 (3, crop_size, crop_size), BGR; `label`, int64; `area`, int64 (4,).
+
+    `area` is the top, left, height and width of the part of `data` that shows the picture: the rest, beyond the
+    picture's border, is 0. The background windows, of label 0, come before the foreground ones; `background` and
+    `foreground` count them. Raises ParameterError, SourceError for a file that is no list of windows.
+    """
+
+    kind: ClassVar[str] = "windows"
+    modules = (f"{__package__}.decode",)
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        self._options = checked = check_options(options, WindowOptions, f"source {self.kind}")
+        if 2 * checked.context_pad >= checked.crop_size:
+            raise ParameterError(
+                f"source windows: context_pad is {checked.context_pad} and crop_size {checked.crop_size}: the pad on "
+                "both sides must leave pixels for the window"
+            )
+        self._path = in_folder(base_dir, checked.path)
+        self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
+        try:
+            text = read_file(os.fsencode(self._path))
+        except OSError as error:
+            raise SourceError(f"window file {self._path} cannot be read: {error.strerror}; check path") from error
+        paths, images, windows = _parse(text, str(self._path))
+        self._paths = PackedNames.of(paths)
+        front = windows[:, 1] >= np.float32(checked.fg_threshold)
+        back = ~front & (windows[:, 1] < np.float32(checked.bg_threshold))
+        if (windows[front, 0] <= 0).any():
+            raise SourceError(f"window file {self._path}: a foreground window has a class below 1; 0 is the background")
+        self.background, self.foreground = int(back.sum()), int(front.sum())
+        order = np.concatenate([np.flatnonzero(back), np.flatnonzero(front)])
+        self._images = images[order]
+        self._boxes = windows[order, 2:].astype(np.int32)
+        self._labels = np.where(front, windows[:, 0], 0)[order].astype(np.int64)
+        self._digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+        self._decoder: ImageDecoder | None = None
+        size = checked.crop_size
+        whole = np.dtype(np.int64)
+        known = {
+            "data": ArraySpec((3, size, size), np.dtype(np.uint8)),
+            "label": ArraySpec((), whole),
+            "area": ArraySpec((4,), whole),
+        }
+        for name in tops or ():
+            if name not in known:
+                raise ParameterError(
+                    f"source windows: unknown top {name!r}{nearest(name, known)}; it gives {', '.join(known)}"
+                )
+        self._specs = known if tops is None else {name: known[name] for name in tops}
+
+    def __len__(self) -> int:
+        return len(self._labels) * (2 if self._options.mirror else 1)
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        for row, index in enumerate(indices.tolist()):
+            window = index % len(self._labels)
+            if "label" in out:
+                cast("AnyArray", out["label"])[row] = self._labels[window]
+            if "data" in out or "area" in out:
+                try:
+                    picture, area = self._cut(window, mirrored=index >= len(self._labels))
+                except (OSError, ValueError, MemoryError) as error:
+                    raise SampleError(
+                        f"{self.where(index)} cannot be read: {error}",
+                        source=str(self._path),
+                        index=index,
+                        path=os.fsdecode(self._image_path(window)),
+                    ) from error
+                if "area" in out:
+                    cast("AnyArray", out["area"])[row] = area
+                if "data" in out:
+                    data = cast("NDArray[np.uint8]", out["data"])[row]
+                    data[...] = 0
+                    top, left, height, width = area
+                    data[:, top : top + height, left : left + width] = picture.transpose(2, 0, 1)
+
+    def where(self, index: int) -> str:
+        window = index % len(self._labels)
+        return f"{self._path}: window {self._boxes[window].tolist()} of {os.fsdecode(self._image_path(window))}"
+
+    def will_need(self, indices: IndexArray) -> None:
+        announce_files(list({self._image_path(index % len(self._labels)) for index in indices.tolist()}))
+
+    def fingerprint(self) -> str:
+        options = sorted((msgspec.structs.asdict(self._options) | {"root_folder": str(self._root)}).items(), key=str)
+        return f"{self.kind}:{self._path}:{self._digest}:{list(self._specs)}:{options}"
+
+    def close(self) -> None:
+        """Give back the buffers."""
+        self._decoder = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_decoder": None}
+
+    def _image_path(self, window: int) -> bytes:
+        path = self._paths[int(self._images[window])]
+        # Caffe puts root_folder before every path, whether it begins with a slash or not.
+        return self._root + b"/" + path if self._options.root_folder else os.path.join(self._root, path)  # noqa: PTH118 - bytes
+
+    def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:
+        """The window as it shall appear, shape (height, width, 3), and its area."""
+        if self._decoder is None:
+            cv2.setNumThreads(1)
+            self._decoder = ImageDecoder(ImageListOptions(path="", dct_scaling=False))
+        image, (height, width) = self._decoder.decode(read_file(self._image_path(window)))
+        options = self._options
+        box = tuple(self._boxes[window].tolist())
+        if options.context_pad or options.crop_mode == "square":
+            box, area = expanded(box, (height, width), options, mirrored=mirrored)
+        else:
+            area = (0, 0, options.crop_size, options.crop_size)
+        x1, y1, x2, y2 = box
+        if not (0 <= x1 <= x2 < width and 0 <= y1 <= y2 < height) or min(area[2:]) < 1:
+            raise ValueError(f"the window {box} does not lie in the picture of {width}×{height}")
+        warped = cv2.resize(image[y1 : y2 + 1, x1 : x2 + 1], (area[3], area[2]), interpolation=cv2.INTER_LINEAR)
+        return cast("Image", warped[:, ::-1] if mirrored else warped), area
+
+
+def expanded(
+    box: tuple[int, ...], image: tuple[int, int], options: WindowOptions, *, mirrored: bool
+) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    """The part (x1, y1, x2, y2) of the picture that `box` grows to with its context, and its area in the sample.
+
+    Computed in float32 and rounded away from zero, as Caffe does it: else some windows would shift by a pixel.
+    """
+    size, real = options.crop_size, np.float32
+    scale = real(size) / real(size - 2 * options.context_pad)
+    x1, y1, x2, y2 = box
+    half = [real((y2 - y1 + 1) / 2), real((x2 - x1 + 1) / 2)]
+    center = [real(y1) + half[0], real(x1) + half[1]]
+    if options.crop_mode == "square":
+        half = [max(half)] * 2
+    found = []
+    for middle, reach, edge in zip(center, half, image, strict=True):
+        first, last = _rounded(middle - reach * scale), _rounded(middle + reach * scale)
+        before, after = max(0, -first), max(0, last - edge + 1)
+        factor = real(size) / real(last - first + 1)
+        first, last = first + before, last - after
+        length = _rounded(real(last - first + 1) * factor)
+        found.append((first, last, _rounded(real(before) * factor), _rounded(real(after) * factor), length))
+    (top1, top2, above, _, height), (left1, left2, left, right, width) = found
+    left = right if mirrored else left
+    return (left1, top1, left2, top2), (above, left, min(height, size - above), min(width, size - left))
+
+
+def _rounded(number: Any) -> int:
+    return int(math.copysign(math.floor(abs(float(number)) + 0.5), number))
+
+
+def _parse(text: bytes, name: str) -> tuple[list[bytes], NDArray[np.int32], NDArray[np.float32]]:
+    """The paths of the pictures; for each window the number of its picture, and its six numbers; raises SourceError."""
+    paths: list[bytes] = []
+    counts: list[int] = []
+    windows: list[NDArray[np.float32]] = []
+    for number, path, lines in _pictures(text, name):
+        # A file may have ten millions of windows: so they are not converted number by number.
+        values = np.array(b" ".join(lines).split(), np.float32)
+        if values.size != _NUMBERS * len(lines):
+            raise SourceError(f"window file {name} line {number}: each window needs {_NUMBERS} numbers")
+        paths.append(path)
+        counts.append(len(lines))
+        windows.append(values.reshape(-1, _NUMBERS))
+    if not sum(counts):
+        raise SourceError(f"window file {name} lists no windows")
+    return paths, np.repeat(np.arange(len(paths), dtype=np.int32), counts), np.concatenate(windows)
+
+
+def _pictures(text: bytes, name: str) -> Iterator[tuple[int, bytes, list[bytes]]]:
+    """For each picture: the line on which its windows begin, its path, and their lines."""
+    lines = text.split(b"\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    at = 0
+    while at < len(lines):
+        head = [line.strip() for line in lines[at : at + 6]]
+        try:
+            mark, count = head[0][:1], int(head[5])
+        except (IndexError, ValueError):
+            mark, count = b"", 0
+        if mark != b"#" or at + 6 + count > len(lines):
+            raise SourceError(
+                f"window file {name} line {at + 1}: expected '# number', the picture's path, its channels, height and "
+                f"width, the number of its windows, and a line for each, got {os.fsdecode(lines[at])!r}"
+            )
+        yield at + 7, head[1], lines[at + 6 : at + 6 + count]
+        at += 6 + count

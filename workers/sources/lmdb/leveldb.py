@@ -1,0 +1,134 @@
+"""LevelDB databases of Datum records, in which older versions of Caffe kept their data.
+
+LevelDB lets one process alone open a database, and writes to it even to read. So each process opens a folder of its
+own, with links to the tables, which never change, and copies of the few small files that do. The folders lie in one of
+the trainer's, which goes with the source; what a killed trainer leaves, the next one removes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import plyvel  # type: ignore[import-untyped]
+
+from ...base.errors import ParameterError, SourceError
+from ..stored.paths import PackedNames
+from .source import LmdbSource
+
+_PREFIX = "blobfeed-leveldb-"
+_TABLES = (".ldb", ".sst")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDbStamp:
+    """Tells whether the database at `path` is still the one whose keys were listed: names, sizes and times."""
+
+    path: str
+    files: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, path: str) -> LevelDbStamp:
+        found = [(each.name, each.stat()) for each in sorted(Path(path).iterdir()) if _belongs(each)]
+        return cls(path, tuple((name, status.st_size, status.st_mtime_ns) for name, status in found))
+
+
+class LevelDb:
+    """The database at `path`, open for reading by key, through a folder in `room`."""
+
+    def __init__(self, path: str, room: str) -> None:
+        self._folder = tempfile.mkdtemp(dir=room)
+        files = [each for each in Path(path).iterdir() if _belongs(each)]
+        # LevelDB makes tables of what is in its logs when it opens, with numbers above theirs. A table of such a number
+        # that a writer left unfinished would be written through a link, so it is copied.
+        newest_log = max((_number(each) for each in files if each.suffix == ".log"), default=0)
+        for each in files:
+            if each.suffix in _TABLES and _number(each) < newest_log:
+                (Path(self._folder) / each.name).symlink_to(each.resolve())
+            else:
+                shutil.copy(each, self._folder)
+        try:
+            self._opened = plyvel.DB(self._folder, create_if_missing=False)
+        except plyvel.Error as error:
+            shutil.rmtree(self._folder)
+            raise SourceError(f"source leveldb: {path!r} cannot be opened: {error}") from error
+
+    def keys(self) -> PackedNames:
+        with self._opened.iterator(include_value=False) as iterator:
+            return PackedNames.of(iterator)
+
+    def get(self, key: bytes) -> bytes:
+        """The value under `key`; raises ValueError if LevelDB cannot give it."""
+        try:
+            value: bytes | None = self._opened.get(key)
+        except plyvel.Error as error:
+            raise ValueError(str(error)) from error
+        if value is None:
+            raise ValueError("the database has no such key")
+        return value
+
+    def close(self) -> None:
+        self._opened.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class LevelDbSource(LmdbSource):
+    """What LmdbSource gives, from a LevelDB. Listing its keys reads all of it."""
+
+    kind: ClassVar[str] = "leveldb"
+
+    def __init__(
+        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
+    ) -> None:
+        _remove_left_rooms()
+        self._room = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+        self._removes_room: Any = weakref.finalize(self, _remove_room, self._room, os.getpid())
+        super().__init__(options, tops=tops, base_dir=base_dir)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_removes_room": None}
+
+    def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
+        if not (Path(path) / "CURRENT").is_file():
+            raise ParameterError(f"source leveldb: there is no database {path!r} (a folder with CURRENT); check path")
+        stamp, database = LevelDbStamp.of(path), LevelDb(path, self._room)
+        try:
+            return stamp, database.keys()
+        finally:
+            database.close()
+
+    def _open(self) -> LevelDb:
+        if LevelDbStamp.of(self._path) != self._stamp:
+            raise SourceError(
+                f"source leveldb: {self._path!r} has changed since its keys were listed; leave a database alone while "
+                "it is read, and start again"
+            )
+        return LevelDb(self._path, self._room)
+
+
+def _number(file: Path) -> int:
+    return int(file.stem) if file.stem.isdigit() else 0
+
+
+def _belongs(file: Path) -> bool:
+    """Whether it is a part of the database, and not a lock or a log in words."""
+    return file.suffix in (*_TABLES, ".log") or file.name.startswith(("CURRENT", "MANIFEST-"))
+
+
+def _remove_room(room: str, owner: int) -> None:
+    if os.getpid() == owner:  # a process forked from the trainer has no part in it
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _remove_left_rooms() -> None:
+    """Remove the folders of our own trainers that are no more."""
+    for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = room.name.removeprefix(_PREFIX).partition("-")[0]
+        if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
+            shutil.rmtree(room, ignore_errors=True)

@@ -1,0 +1,90 @@
+"""Whether the network file systems that a source lies on answer.
+
+A hard-mounted file system whose server is gone makes whoever asks it wait for ever, out of reach of any signal but
+SIGKILL. So another process asks first, which can be killed: `stat --file-system`, which NFS and its like hand on to the
+server. It is started only if something lies on such a file system, and takes two milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..base.errors import SourceError
+from ..base.paths import in_folder
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
+_LAST_WORDS_S = 1.0
+
+
+def require_answers(declared: object, base_dir: Path, patience_s: float, mounts: Path | None = None) -> None:
+    """Ask the network file systems of all paths in `declared`, and of `base_dir`, whether they are there.
+
+    `declared`: mappings and lists of anything. Raises SourceError that names the one that does not answer.
+    """
+    try:
+        network = dict(_mounted((mounts or _MOUNTS).read_text()))
+    except OSError:
+        return
+    if not any(network.values()):
+        return
+    paths = [os.path.abspath(in_folder(base_dir, text)) for text in ("", *_texts(declared))]  # noqa: PTH100
+    for point in sorted({point for path in paths if (point := _mount_of(path, network)) is not None}):
+        if not _answers(point, patience_s):
+            raise SourceError(
+                f"the file system at {point} ({network[point]}) has not answered for timeout_s={patience_s:g} s, and "
+                "the source lies on it: see whether its server runs"
+            )
+
+
+def _mounted(text: str) -> Iterator[tuple[str, str]]:
+    """By mount point what is mounted there, or "" if it is no network file system."""
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, what, *_ = after.split(" ")
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
+        yield point, f"{kind} {what}" if _NETWORK.fullmatch(kind) else ""
+
+
+def _mount_of(path: str, mounts: Mapping[str, str]) -> str | None:
+    """The mount point of the network file system that `path` lies on."""
+    above = (str(folder) for folder in (Path(path), *Path(path).parents))
+    point = next((folder for folder in above if folder in mounts), None)
+    return point if point is not None and mounts[point] else None
+
+
+def _texts(declared: object) -> Iterator[str]:
+    if isinstance(declared, str | Path):
+        yield str(declared)
+    elif isinstance(declared, Mapping):
+        for value in declared.values():
+            yield from _texts(value)
+    elif isinstance(declared, list | tuple):
+        for value in declared:
+            yield from _texts(value)
+
+
+def _answers(point: str, patience_s: float) -> bool:
+    try:
+        asking = subprocess.Popen(
+            ["stat", "--file-system", "--", point],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:  # no such program
+        return True
+    try:
+        asking.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        asking.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            asking.wait(_LAST_WORDS_S)
+    return True
