@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import shutil
 import tarfile
@@ -158,6 +159,7 @@ def test_a_leveldb_is_seen_by_its_files() -> None:
         for number, (image, label) in enumerate(zip(DATA, LABEL, strict=True)):
             database.put(b"%08d" % number, raw_datum(image, int(label)))
     assert (first_batch(source_of(["old"]))["data"] == DATA).all()
+    gc.collect()  # the source's folder goes with it
 
 
 def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:

@@ -93,11 +93,6 @@ class ImageListSource(Source):
         """The file of image `index` as it is; raises OSError."""
         return read_file(self._image_path(index))
 
-    @property
-    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
-        """Of all images, shape (images,) if each has one label, else (images, labels)."""
-        return self._labels
-
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {os.fsdecode(self._image_path(index))}"
 
