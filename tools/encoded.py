@@ -10,7 +10,8 @@ import numpy as np
 
 from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.extras import need
-from ..workers.base.specs import AnyArray
+from ..workers.base.source import Source
+from ..workers.base.specs import allocate_rows
 from ..workers.sources.lmdb.datum import datum_class
 from .packing import Packed, Told
 from .recognise import Found
@@ -38,7 +39,7 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
 
     begun = time.monotonic()
     source = ImageListSource(dict(found.declared["image_list"]))
-    labels, samples = _whole_labels(source.labels, len(source)), len(source)
+    labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
     with lmdb.open(str(part), subdir=False, map_size=_LARGEST, lock=False) as environment:
         resumed = environment.stat()["entries"]
@@ -59,10 +60,13 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     return Packed(samples, resumed, time.monotonic() - begun, target.stat().st_blocks * 512)
 
 
-def _whole_labels(labels: AnyArray, samples: int) -> list[int | None]:
-    if not labels.size:
-        return [None] * samples
-    if labels.shape != (samples,) or (labels != np.floor(labels)).any():
+def _whole_labels(source: Source) -> list[int | None]:
+    if "label" not in source.specs:
+        return [None] * len(source)
+    rows = allocate_rows({"label": source.specs["label"]}, len(source))
+    source.read(np.arange(len(source)), rows)
+    labels = np.asarray(rows["label"])
+    if labels.ndim != 1 or (labels != np.floor(labels)).any():
         raise ParameterError("a Datum record has one label, a whole number: pack the pictures into a .h5 file instead")
     whole: list[int | None] = labels.astype(np.int64).tolist()
     return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import shutil
 import tarfile
@@ -150,6 +151,15 @@ def test_an_lmdb_is_seen_as_a_folder_and_as_a_file() -> None:
     found = source_of(["b.mdb"])
     assert found.declared == {"lmdb": {"path": "b.mdb", "max_height": 16, "max_width": 8}}
     assert found.is_bgr
+
+
+def test_a_leveldb_is_seen_by_its_files() -> None:
+    plyvel = pytest.importorskip("plyvel", reason="a LevelDB needs plyvel")
+    with plyvel.DB("old", create_if_missing=True) as database:
+        for number, (image, label) in enumerate(zip(DATA, LABEL, strict=True)):
+            database.put(b"%08d" % number, raw_datum(image, int(label)))
+    assert (first_batch(source_of(["old"]))["data"] == DATA).all()
+    gc.collect()  # the source's folder goes with it
 
 
 def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:

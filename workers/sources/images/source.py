@@ -106,11 +106,6 @@ class ImageListSource(Source):
         self._objects = self._objects or WholeObjects(self._home)
         return self._objects.take(os.fsdecode(path))
 
-    @property
-    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
-        """Of all images, shape (images,) if each has one label, else (images, labels)."""
-        return self._labels
-
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {os.fsdecode(self._image_path(index))}"
 
