@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -91,7 +93,7 @@ async def _bare(name: str) -> float:
 
 
 def h5py_rate(name: str) -> float:
-    import s3fs  # type: ignore[import-untyped]
+    s3fs: Any = importlib.import_module("s3fs")
 
     files = s3fs.S3FileSystem(anon=True, endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     # The default reads 5 MB ahead of each sample, for nothing.
