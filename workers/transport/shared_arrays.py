@@ -17,14 +17,17 @@ _ALIGNMENT = 64
 
 
 class SharedArrays:
-    """The arrays by name, not to be written to. A pickled copy needs `descriptor` under the same number, on this host.
+    """The arrays by name, not to be written to.
 
+    A pickled copy needs `descriptor` under the same number, or what another host was sent of it; else it `is_lost`.
     Whoever made it closes the file when it is gone; maps stay valid.
     """
 
     def __init__(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
         self.descriptor = os.memfd_create(f"blobfeed-{name}", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
+        self._file = _identity(self.descriptor)
+        self.is_lost = False
         self._layout: dict[str, tuple[str, tuple[int, ...], int]] = {}
         with os.fdopen(os.dup(self.descriptor), "wb") as file:
             for key, array in arrays.items():
@@ -44,10 +47,21 @@ class SharedArrays:
         self.__dict__.update(state)
         if host := another_host():
             self.descriptor = host.descriptor(self.descriptor)
-        self._map()
+            self._file = _identity(self.descriptor)
+        self.is_lost = _identity(self.descriptor) != self._file
+        if not self.is_lost:
+            self._map()
 
     def _map(self) -> None:
         memory = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size, prot=mmap.PROT_READ)
         self._arrays: dict[str, AnyArray] = {
             key: np.ndarray(shape, dtype, memory, offset) for key, (dtype, shape, offset) in self._layout.items()
         }
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -32,3 +32,14 @@ def test_they_cannot_be_written_to() -> None:
     shared = SharedArrays("test", ARRAYS)
     with pytest.raises(ValueError, match="read-only"):
         shared["numbers"][0, 0] = 7
+
+
+def test_a_copy_without_the_memory_knows_that_it_is_lost() -> None:
+    shared = SharedArrays("test", ARRAYS)
+    sent = pickle.dumps(shared)
+    assert not pickle.loads(sent).is_lost
+    del shared
+    assert pickle.loads(sent).is_lost
+    other = SharedArrays("test", ARRAYS)  # most likely under the same number
+    assert pickle.loads(sent).is_lost
+    assert not other.is_lost

@@ -15,6 +15,7 @@ import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
@@ -63,6 +64,7 @@ class ImageListSource(Source):
         if self._any_remote:
             self.rows_at_once = CONNECTIONS
         self.descriptors = (self._memory.descriptor,)
+        self._sum = self._checksum()
         give_back_freed_memory()
         self._home = os.getpid()
         self._decoder: ImageDecoder | None = None
@@ -134,6 +136,14 @@ class ImageListSource(Source):
         self.__dict__.update(state)
         if host := another_host():
             self._root = os.fsencode(host.path(os.fsdecode(self._root)))
+        if self._memory.is_lost:  # in a process that has not inherited it
+            self._memory, self._label_words, self._label_spec = self._parsed(self._options)
+            self.descriptors = (self._memory.descriptor,)
+            if self._checksum() != state["_sum"]:
+                raise SourceError(f"image list {self._path}: it was changed since training started; start it again")
+
+    def _checksum(self) -> int:
+        return int(xxh3_64_intdigest(self._memory["text"].data))
 
     def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
         options = self._options
