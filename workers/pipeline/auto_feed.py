@@ -171,6 +171,8 @@ def may_be_local(plan: Plan) -> TypeGuard[IndexedPlan]:
         return False
     if plan.parameters.on_error != "raise" or not plan.parameters.in_order:
         return False  # each feed counts bad samples for itself; out of order nobody could say where to go on
+    if plan.rows_at_once > 1:
+        return False  # many requests at a time take threads, which no trainer's process starts
     decoded = plan.decoded.value
     return decoded.rows.hooks == Hooks() and is_our_own(decoded.source)
 

@@ -168,7 +168,8 @@ class HDF5SamplesSource(Source):
 
     @property
     def stores_rows(self) -> bool:
-        return not any(data.needs_library for data in self._index.data.values())
+        is_remote = self.rows_at_once > 1
+        return not is_remote and not any(data.needs_library for data in self._index.data.values())
 
     def where(self, index: int) -> str:
         return self._index.where(index)

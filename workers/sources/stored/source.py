@@ -124,7 +124,9 @@ class StoredSource(Source):
     @property
     def stores_rows(self) -> bool:
         arrays = [array for column in self._columns.values() for array in column.arrays]
-        return all(isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays)
+        return not self._is_remote and all(
+            isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays
+        )
 
     def where(self, index: int) -> str:
         return self._first.where(index)
