@@ -149,7 +149,7 @@ def by_trainer(folder: Path, text: str, shape: tuple[int, ...], classes: int) ->
 def by_torch(model: nn.Module, shape: tuple[int, ...], classes: int, *, channels_last: bool) -> Part:
     for weights in model.parameters():
         if channels_last and weights.dim() == 4:
-            weights.data = weights.data.contiguous(memory_format=torch.channels_last)
+            weights.data = weights.data.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.001, 0.9, foreach=True)
     images, labels = batch(shape, classes)
     mine = images.clone()
