@@ -64,7 +64,9 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     result = run("train", "--solver", path, "--log", table, "--log", lines, "--tensorboard", board)
     assert result.exit_code == 0, result.output
     assert threading.active_count() == threads
-    assert result.stdout.splitlines()[-1].startswith("data of layer 'data': ")
+    *_, diagnosis, scores = result.stdout.splitlines()
+    assert diagnosis.startswith("data of layer 'data': ")
+    assert scores.startswith("iteration 30: test net 0: ")
     rows = rows_of(table)
     told = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [(row["iteration"], row["net"]) for row in rows] == [

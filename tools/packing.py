@@ -151,7 +151,7 @@ class _Packing:
         return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size)
 
     def _append(self, log: TextIO, resumed: int, told: Told) -> None:
-        import h5py  # type: ignore[import-untyped]
+        from ..workers.sources.stored.hdf5_library import h5py
 
         if resumed == self._samples:
             return
@@ -197,7 +197,7 @@ def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
 
 
 def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
-    import h5py
+    from ..workers.sources.stored.hdf5_library import h5py
 
     with h5py.File(part, "w") as file:
         file.attrs["packed_from"] = in_yaml(dict(found.declared))

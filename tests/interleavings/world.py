@@ -41,7 +41,7 @@ from blobfeed.workers.transport.messages import (
     Resent,
     Stop,
 )
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
 
 import blobfeed
 
@@ -108,9 +108,20 @@ class _Ring:
     slots: int = SLOTS
 
 
+class _Board:
+    """Keeps nothing: what the feed writes there are times, and no state may differ by these."""
+
+    def count(self, _which: Count) -> int:
+        return 0
+
+    def set_count(self, _which: Count, _value: int) -> None:
+        return
+
+
 @dataclass
 class _Shared:
     ring: _Ring = field(default_factory=_Ring)
+    board: _Board = field(default_factory=_Board)
     errors: int = -2
 
 

@@ -168,7 +168,12 @@ def _examples() -> list[Path]:
     return sorted(path.parent for path in (_ROOT / "prototxt_examples").glob("*/solver.prototxt"))
 
 
-@pytest.mark.parametrize("example", _examples(), ids=lambda path: path.name)
+def _with_our_layers() -> list[Path]:
+    """The examples that Caffe runs through blobfeed's layers: fashion_mnist has Caffe's own layers in their place."""
+    return [example for example in _examples() if 'type: "Python"' in (example / "net.prototxt").read_text()]
+
+
+@pytest.mark.parametrize("example", _with_our_layers(), ids=lambda path: path.name)
 def test_the_layers_of_the_examples_run_from_their_folder(program: Path, example: Path) -> None:
     layers = read_prototxt(example / "net.prototxt", NetParameter).message.layer
     inputs = [layer for layer in layers if layer.type == "Python"]

@@ -110,11 +110,11 @@ def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     wanted = stop() or solver.param.snapshot_after_train
     if wanted and not (solver.snapshot_is_due and solver.iteration):
         _save(solver, reporter)
-    if not stop():
-        _test_if_due(solver, reporter, stop)
     for name, counted in solver.data_statistics().items():
         if sentence := getattr(counted, "diagnosis", ""):
             reporter.say(f"data of layer {name!r}: {sentence}")
+    if not stop():  # last, since scripts take the scores from the last lines
+        _test_if_due(solver, reporter, stop)
 
 
 def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:

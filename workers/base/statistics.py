@@ -30,7 +30,6 @@ class Statistics:
     """What limits the speed, and why, in a sentence"""
 
     def __repr__(self) -> str:
-        """What is not zero, seconds to the millisecond."""
-        told = {name: value for name, value in asdict(self).items() if value}
-        counts = {name: value if isinstance(value, str) else round(value, 3) for name, value in told.items()}
+        """What is not zero, seconds to the millisecond; without the sentence, which is longer than all the rest."""
+        counts = {name: round(value, 3) for name, value in asdict(self).items() if value and name != "diagnosis"}
         return f"Statistics({', '.join(f'{name}={count!r}' for name, count in counts.items())})"

@@ -50,6 +50,15 @@ _ALONE_BYTES = 1 << 19
 _log = logging.getLogger("blobfeed")
 
 
+class _Errors(dict[int, BaseException]):
+    """Each under its number. The worker holds this and not the feed: else the feed's memory, and a folder that its
+    source has made, would last until the garbage collector comes."""
+
+    def keep(self, error: BaseException) -> int:
+        self[len(self) + 1] = error
+        return len(self)
+
+
 class LocalFeed:
     """What Feed is for processes, in one process."""
 
@@ -73,7 +82,7 @@ class LocalFeed:
         self._made_in: Mapping[str, AnyArray] | None = None
         """Where the rows of the promised group are made, from the first try on."""
         self._failure: BlobfeedError | None = None
-        self._errors: dict[int, BaseException] = {}
+        self._errors = _Errors()
         self.views = _slots(plan)
         self._slots = 0
         """How many of the slots are used. Another one is if all are held: so mostly it is one, warm in the cache."""
@@ -84,10 +93,10 @@ class LocalFeed:
         if isinstance(plan, SampledPlan) and isinstance(schedule, SampledSchedule):
             self._drawn = drawn = SharedFile.create("blobfeed-drawn")
             self._weights = SharedFile.create("blobfeed-weights")
-            self._drawer = Drawer(plan, drawn, self._weights, self._keep_error)
+            self._drawer = Drawer(plan, drawn, self._weights, self._errors.keep)
             schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
-        self._worker = plan.worker(self.views, Unwatched(), self._keep_error, descriptor)
+        self._worker = plan.worker(self.views, Unwatched(), self._errors.keep, descriptor)
         self._globals = None if reads_only(plan) else OwnGlobals()
 
     # ---- groups
@@ -257,10 +266,6 @@ class LocalFeed:
             raise PipelineStalled(too_many_held(len(self.views)))
         self._assembly.ledger.add_slot(self._slots)
         self._slots += 1
-
-    def _keep_error(self, error: BaseException) -> int:
-        self._errors[len(self._errors) + 1] = error
-        return len(self._errors)
 
     # ---- counts, the end
 

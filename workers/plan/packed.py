@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pickle import HIGHEST_PROTOCOL, PickleBuffer
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -58,19 +59,22 @@ def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
         return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name != "__main__")
 
 
+def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
+    if small := buffer.raw().nbytes < _BESIDE_BYTES:
+        return small
+    beside.append(buffer)
+    return False
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, HIGHEST_PROTOCOL, buffer_callback=self._stays_inside)
         self.modules: dict[str, None] = {}
         self.buffers: list[PickleBuffer] = []
-
-    def _stays_inside(self, buffer: PickleBuffer) -> bool:
-        if small := buffer.raw().nbytes < _BESIDE_BYTES:
-            return small
-        self.buffers.append(buffer)
-        return False
+        # Bound to the list and not to the pickler, which would hold itself, and all that it has pickled, until the
+        # garbage collector comes.
+        super().__init__(file, HIGHEST_PROTOCOL, buffer_callback=partial(_stays_inside, self.buffers))
 
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, ModuleType):
