@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +28,11 @@ from tests.support.ray_cluster import ClusterFailed, RayCluster, bridges, kill_a
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, wait_until
 
-DECODED, STREAM = WORKS[4], WORKS[7]
+# An actor imports the framework's parts and makes a sample before it is ready: on a busy machine the two seconds that
+# WORKS give a task were not enough, and one actor after the other was killed as it started.
+PATIENT = {"task_timeout_s": 20.0, "timeout_s": 120.0}
+PATIENT_WORKS = tuple(replace(work, values={**work.values, **PATIENT}) for work in WORKS)
+DECODED = PATIENT_WORKS[4]
 EPOCHS = 2
 
 
@@ -59,7 +65,7 @@ def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+@pytest.mark.parametrize("work", PATIENT_WORKS, ids=lambda work: work.name)
 @pytest.mark.parametrize("local", [0, 1])
 def test_bytes_are_those_of_local_loaders_whatever_is_read(
     files: Path, cluster: RayCluster, work: Work, local: int
@@ -119,8 +125,12 @@ def take_some(pipeline: Pipeline, record: Record, batches: int) -> None:
         pipeline.release(batch)
 
 
-def at_work(pipeline: Pipeline) -> int:
-    return sum(state.pid > 0 and state.activity > Activity.STARTING for state in pipeline.activities())
+def at_work(pipeline: Pipeline, least: int) -> bool:
+    return sum(state.pid > 0 and state.activity > Activity.STARTING for state in pipeline.activities()) >= least
+
+
+def more_deaths(pipeline: Pipeline, than: int) -> bool:
+    return pipeline.statistics().loader_deaths > than
 
 
 def take_until(holds: Callable[[], bool], what: str, pipeline: Pipeline, record: Record) -> None:
@@ -136,11 +146,11 @@ def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(fil
     with DECODED.open(files, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
         # With one loader alone the raylet might have none, and nobody would die with it.
         for strike, working in ((kill_an_actor, 2), (kill_a_raylet, 2), (kill_the_bridge, 1)):
-            take_until(lambda least=working: at_work(pipeline) >= least, f"{working} at work", pipeline, record)
+            take_until(partial(at_work, pipeline, working), f"{working} at work", pipeline, record)
             before = pipeline.statistics().loader_deaths
             strike(cluster, pipeline)
             # An actor that has nothing to do is missed when it gets the next task.
-            take_until(lambda then=before: pipeline.statistics().loader_deaths > then, "a death", pipeline, record)
+            take_until(partial(more_deaths, pipeline, before), "a death", pipeline, record)
         take_some(pipeline, record, 10)
     with DECODED.open(files, epochs=1000) as pipeline:
         take_some(pipeline, expected, len(record.digests))
@@ -155,7 +165,8 @@ def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
 KILLED = """
 from tests.faults.works import WORKS
 from pathlib import Path
-with WORKS[4].open(Path(sys.argv[1]), epochs=None, num_loaders=0, remote_loaders={remote!r}) as pipeline:
+given = {"epochs": None, "num_loaders": 0, "task_timeout_s": 20.0, "remote_loaders": {remote!r}}
+with WORKS[4].open(Path(sys.argv[1]), **given) as pipeline:
     pipeline.release(pipeline.take())
     say("ready")
     hear()
