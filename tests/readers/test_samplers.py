@@ -499,6 +499,16 @@ def test_weights_count_from_the_next_epoch_on() -> None:
     assert {int(label) for batch in rest if batch.epoch == 1 for label in batch["label"]} == {3}
 
 
+def test_weights_set_after_an_epoch_reach_the_next_one_however_small_its_batches_are() -> None:
+    numbers = {"arrays": {"label": np.arange(SAMPLES)}}
+    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=50, epochs=1, num_loaders=1) as reader:
+        for _ in reader:
+            pass
+        reader.set_weights(only(3))
+        *_, last = reader
+    assert set(last["label"].tolist()) == {3}
+
+
 def test_weights_count_at_once_behind_what_may_be_planned() -> None:
     changes = set()
     for _ in range(3):  # however far the loaders were ahead

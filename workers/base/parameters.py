@@ -66,9 +66,14 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Loaders that run as actors of a Ray cluster; `num_cpus` and `resources` are what each of them takes there.
+    """Loaders that run as actors of a Ray cluster.
 
-    `count: auto` follows the cluster: as many as it has room for, at most `limit`. `runtime_env` is Ray's.
+    count: how many; "auto" follows the cluster: as many as it has room for.
+    limit: the most that "auto" starts.
+    address: of the cluster, as ray.init takes it.
+    num_cpus: processors that each of them takes there.
+    resources: what else each of them takes, by Ray's names.
+    runtime_env: Ray's, for files and packages that the nodes lack.
     """
 
     count: Positive | Literal["auto"] = "auto"
@@ -96,6 +101,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" finds the smallest number that keeps the
         trainer from waiting; see layer.md.
+    remote_loaders: loaders on a Ray cluster; see cluster.md.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.

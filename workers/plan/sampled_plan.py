@@ -24,6 +24,9 @@ from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
 
+_PARTS_OF_EPOCH = 8
+"""A slot holds at most such a part of an epoch if weights may be set. There are four slots, or a few more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampledPlan(Plan):
@@ -56,8 +59,12 @@ class SampledPlan(Plan):
             source_samples=samples,
             batches_in_slot=plan.batches_per_slot,
         )
-        _ = made.batches  # checks what can be checked before the first epoch is drawn
-        return made
+        batches = made.batches  # checks what can be checked before the first epoch is drawn
+        if batches is None or not sampler.takes_weights:
+            return made
+        # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
+        part = max(1, (batches.batches_per_epoch or 1) // _PARTS_OF_EPOCH)
+        return replace(made, batches_in_slot=min(made.batches_in_slot, part))
 
     @property
     def batches_per_slot(self) -> int:
