@@ -19,8 +19,9 @@ _WORTH_COMPILING = 1 << 30
 """Loading Numba and compiling takes about a second, once. NumPy converts so many items in about half of one: who has
 had so many converted will have many more."""
 
-_FEWEST_ITEMS = 1 << 12
-"""Below, calling a compiled loop takes as long as NumPy does."""
+_FEWEST_ITEMS = 1 << 20
+"""In a batch. Below, a compiled loop saves microseconds: with batches of 28×28 it takes 80,000 of them to make up for
+the second in which the trainer stands still."""
 
 _items = 0
 """Converted so far in this process."""

@@ -1,4 +1,4 @@
-"""What travels over the four links: named, typed messages of some tens of bytes, sealed with a key of this run.
+"""What travels between the processes: named, typed messages of some tens of bytes, sealed with a key of this run.
 
 A frame is 8 bytes of keyed BLAKE2b over the rest, then the message in MessagePack. The key reaches our own processes
 over an inherited descriptor. So a frame that somebody else wrote, or that was changed on its way, is recognised and

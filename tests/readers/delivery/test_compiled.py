@@ -96,11 +96,12 @@ def test_numba_is_loaded_only_where_much_is_converted(monkeypatch: pytest.Monkey
     loaded: list[bool] = []
     monkeypatch.setattr(delivery_compiled, "_loops", lambda: loaded.append(True))
     monkeypatch.setattr(delivery_compiled, "_items", 0)
-    monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", 3 << 12)
-    out = np.zeros(1 << 12, np.float32)
-    for converted in range(5):
-        assert bool(loaded) == (converted > 3)
-        Conversion().put(np.zeros(1 << 12, np.uint8), out)
+    monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", 3 << 20)
+    for items, enough in ((1 << 12, False), (1 << 20, True)):  # never for small batches
+        out = np.zeros(items, np.float32)
+        for converted in range(5):
+            assert bool(loaded) == (enough and converted > 3)
+            Conversion().put(np.zeros(items, np.uint8), out)
 
 
 @pytest.mark.usefixtures("loops")

@@ -1,8 +1,9 @@
-"""Loaders on a Ray cluster of two raylets: the bytes of local ones, whatever dies, and nothing left of them."""
+"""Loaders on a Ray cluster of three raylets: the bytes of local ones, whatever dies, and nothing left of them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterErro
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan import make_plan
+from blobfeed.workers.transport.status_board import Activity
 
 from blobfeed import BatchReader
 from tests.faults.record import Record, compare, read
 from tests.faults.works import WORKS, Work
 from tests.support.pipelines import Fault, Harm, Place, Trap, trapped_pipeline
-from tests.support.ray_cluster import RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
+from tests.support.ray_cluster import ClusterFailed, RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, wait_until
 
@@ -30,7 +32,8 @@ EPOCHS = 2
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with RayCluster(nodes=1, cpus=2, head_cpus=2) as cluster:
+    # Two loaders fill it: none is on the head, whose raylet is never killed, and each other raylet has one.
+    with RayCluster(nodes=2, cpus=1) as cluster:
         yield cluster
         wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of all actors and objects")
 
@@ -116,16 +119,28 @@ def take_some(pipeline: Pipeline, record: Record, batches: int) -> None:
         pipeline.release(batch)
 
 
+def at_work(pipeline: Pipeline) -> int:
+    return sum(state.pid > 0 and state.activity > Activity.STARTING for state in pipeline.activities())
+
+
+def take_until(holds: Callable[[], bool], what: str, pipeline: Pipeline, record: Record) -> None:
+    def holds_now() -> bool:
+        take_some(pipeline, record, 1)
+        return holds()
+
+    wait_until(holds_now, what)
+
+
 def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(files: Path, cluster: RayCluster) -> None:
     record, expected = Record(), Record()
     with DECODED.open(files, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
-        for strike in (kill_an_actor, kill_a_raylet, kill_the_bridge):
-            take_some(pipeline, record, 10)
-            deaths = pipeline.statistics().loader_deaths
+        # With one loader alone the raylet might have none, and nobody would die with it.
+        for strike, working in ((kill_an_actor, 2), (kill_a_raylet, 2), (kill_the_bridge, 1)):
+            take_until(lambda least=working: at_work(pipeline) >= least, f"{working} at work", pipeline, record)
+            before = pipeline.statistics().loader_deaths
             strike(cluster, pipeline)
             # An actor that has nothing to do is missed when it gets the next task.
-            while pipeline.statistics().loader_deaths == deaths:
-                take_some(pipeline, record, 1)
+            take_until(lambda then=before: pipeline.statistics().loader_deaths > then, "a death", pipeline, record)
         take_some(pipeline, record, 10)
     with DECODED.open(files, epochs=1000) as pipeline:
         take_some(pipeline, expected, len(record.digests))
@@ -223,6 +238,20 @@ def test_so_many_arrays_that_they_had_better_be_a_file_are_refused(monkeypatch: 
         ParameterError, match=r"\d+ bytes of the source 'arrays' lie in this host's memory, and at most 10"
     ):
         BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
+
+
+def test_what_fails_in_the_clusters_process_is_told_and_it_goes_on(cluster: RayCluster) -> None:
+    with pytest.raises(ClusterFailed, match=r"(?s)asked for 'add many'.*Traceback.*ValueError.*'many'.*standard error"):
+        cluster.add_node("many")  # type: ignore[arg-type]
+    assert cluster.living_actors() >= 0
+
+
+@pytest.mark.slow
+def test_the_end_of_the_clusters_process_is_told() -> None:
+    with RayCluster(nodes=0) as cluster:
+        os.kill(cluster.family()[0], signal.SIGABRT)
+        with pytest.raises(ClusterFailed, match="asked for 'actors', the cluster's process has ended, code -6"):
+            cluster.living_actors()
 
 
 def test_the_trainer_does_not_import_ray() -> None:

@@ -32,11 +32,15 @@ LINKS: dict[str, Any] = {
     "results": FromLoader,
     "to the sampler": messages.Draw,
     "from the sampler": messages.FromSampler,
+    "to the bridge": messages.ToBridge,
+    "from the bridge": messages.FromBridge,
 }
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Whatever a field of this type can hold: integers of 64 bits, as MessagePack has them."""
+    if annotation is bool:
+        return st.booleans()
     if annotation is int:
         return st.integers(-(2**63), 2**63 - 1)
     if annotation is bytes:
