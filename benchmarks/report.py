@@ -17,6 +17,7 @@ from .works import Target, Work
 _MISSING = Result(reason="not run")
 _NOTHING = "–"
 _COLUMNS = ("torch", "torch, tuned")
+_OURS = ("blobfeed", "blobfeed, in process")
 LIMITS = "limit: "
 """Begins the names of those that deliver nothing."""
 
@@ -150,8 +151,8 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
 
 def summary(works: Sequence[Work], results: Results) -> str:
     """One row for each work, as the targets are laid down; bold is the best of the row, whoever it is."""
-    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "limit of the run", "memory", "targets"]
-    return table(head, (_summary_cells(row, results) for work in works for row in rows_of(work)))
+    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "in process", "limit of the run", "memory"]
+    return table([*head, "targets"], (_summary_cells(row, results) for work in works for row in rows_of(work)))
 
 
 def _summary_cells(row: Row, results: Results) -> list[str]:
@@ -159,7 +160,7 @@ def _summary_cells(row: Row, results: Results) -> list[str]:
         return results.get((row.work.name, name), _MISSING).median(row.metric)
 
     other = best_other(row, results)
-    figures = [*(figure(name) for name in _COLUMNS), other and other[1], figure("blobfeed")]
+    figures = [*(figure(name) for name in _COLUMNS), other and other[1], *(figure(name) for name in _OURS)]
     best = row.best((value for value in figures if value is not None), default=None)
     texts = [shown(value, row.metric) for value in figures]
     if other:

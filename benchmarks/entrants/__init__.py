@@ -62,6 +62,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 ENTRANTS = (
     _blobfeed("blobfeed"),
     _blobfeed("blobfeed, 1 loader", num_loaders=1),
+    _blobfeed("blobfeed, in process", num_loaders=0),
+    _blobfeed("blobfeed, auto", num_loaders="auto"),
     Entrant("blobfeed, BatchReader", "blobfeed_reader"),
     Entrant("blobfeed, view", "blobfeed_reader", options={"copy": False}),
     _blobfeed("blobfeed, sequential", "hdf5_224", "npy_224", shuffle=False),
