@@ -46,7 +46,8 @@ class RowMaker:
             self._names = wanted or tuple(raw_specs)
             specs = self._raw_tops(raw_specs)
         else:
-            made = self._run(hooks.decode, trial())
+            first = trial()
+            made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.index))
             self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
             specs = {
                 name: ArraySpec(value.shape, value.dtype)
@@ -65,21 +66,21 @@ class RowMaker:
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
         """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
         rng = self._rng.generator(sample.epoch, sample.index)
-        for name, value in self._decode(sample).items():
+        for name, value in self._decode(sample, rng).items():
             if self._transform is not None and name == self._names[0]:
                 self._store_image(name, value, out, row, rng, self._transform)
             else:
                 self._store(name, value, out[name], row)
 
-    def _decode(self, sample: Sample) -> Mapping[str, AnyArray]:
+    def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if self.hooks.decode is None:
             return {name: sample[name] for name in self._names}
-        return by_name(self._run(self.hooks.decode, sample), self._names, "decode returned")
+        return by_name(self._run(self.hooks.decode, sample, rng), self._names, "decode returned")
 
-    def _run(self, decode: DecodeHook, sample: Sample) -> object:
+    def _run(self, decode: DecodeHook, sample: Sample, rng: np.random.Generator) -> object:
         if self._seed_globals is not None:
             self._seed_globals(sample.epoch, sample.index)
-        return decode(sample, self._rng.generator(sample.epoch, sample.index))
+        return decode(sample, rng)
 
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
