@@ -40,17 +40,19 @@ class Documented:
 
 
 def documented(options: type[msgspec.Struct]) -> list[Documented]:
-    """The fields of `options` in their order, with what the class's docstring says of each: `name: text`."""
-    texts = described(options)
+    """The fields of `options` in their order, with what their class's docstring says of each: `name: text`."""
     struct = types.type_info(options)
     assert isinstance(struct, types.StructType)
-    return [
-        Documented(field.encode_name, _values(field.type), _default(field), texts.get(field.encode_name, ""))
-        for field in struct.fields
-    ]
+    fields, made = {field.encode_name: field for field in struct.fields}, []
+    for kind in options.__mro__:  # its own first, then those that it shares with others
+        texts = described(kind)
+        for name in [name for name in fields if name in vars(kind).get("__annotations__", ())]:
+            field = fields.pop(name)
+            made.append(Documented(name, _values(field.type), _default(field), texts.get(name, "")))
+    return made
 
 
-def described(options: type[msgspec.Struct]) -> dict[str, str]:
+def described(options: type) -> dict[str, str]:
     """By name what the docstring says: lines `name: text`, continued by lines that are indented further."""
     found = re.finditer(r"^(\w+(?:, \w+)*): (.+(?:\n {4}.+)*)", inspect.cleandoc(options.__doc__ or ""), re.MULTILINE)
     return {name: " ".join(each[2].split()) for each in found for name in each[1].split(", ")}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .exif import orientation, turned, upright
-from .options import ImageListOptions
+from .options import PictureOptions
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
@@ -68,7 +68,7 @@ class _Scratch:
 class ImageDecoder:
     """Decodes and resizes one image after the other, in memory that it keeps. Not for use by two threads."""
 
-    def __init__(self, options: ImageListOptions) -> None:
+    def __init__(self, options: PictureOptions) -> None:
         self._size_of = options.size_of
         self._is_color = options.is_color
         self._exif = options.exif

@@ -25,6 +25,14 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def under_root(root: bytes, path: bytes, *, always: bool) -> bytes:
+    """`path`, a relative one taken from `root`.
+
+    `always`: an absolute one too, as Caffe puts root_folder before every path, whether it begins with a slash or not.
+    """
+    return root + b"/" + path if always else os.path.join(root, path)  # noqa: PTH118 - bytes
+
+
 def announce_files(paths: Sequence[bytes]) -> None:
     """Have the kernel start reading the files that it does not hold yet.
 

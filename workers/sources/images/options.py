@@ -1,4 +1,4 @@
-"""The options of an image list, and the size that they give to images."""
+"""The options of pictures and of lists of them, and the size that they give to images."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from ...base.parameters import NotNegative
 _LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
 
-class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `source: {image_list: …}`; sizes in pixels, 0 for not given.
+class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How pictures are decoded, wherever they are stored; sizes in pixels, 0 for not given.
 
-    path: the list: a path and its labels on each line.
-    root_folder: put before each path.
-    labels: labels on each line; without it they are counted.
-    label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32.
     new_height: resize every image to this height, whatever its ratio; goes with new_width.
     new_width: resize every image to this width.
     shorter_side: resize so that the shorter side has this length; the ratio stays, sizes vary.
@@ -31,13 +27,8 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     interpolation: how images are resized.
     dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size.
     strict: whether a damaged JPEG is an error, instead of what can be decoded of it.
-    check_files: whether setup looks for every image.
     """
 
-    path: str
-    root_folder: str = ""
-    labels: NotNegative | None = None
-    label_dtype: Literal["auto", "int64", "float32"] = "auto"
     new_height: NotNegative = 0
     new_width: NotNegative = 0
     shorter_side: NotNegative = 0
@@ -50,7 +41,6 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
     dct_scaling: bool = True
     strict: bool = True
-    check_files: bool = True
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) that an upright image of this height and width gets."""
@@ -70,7 +60,24 @@ class ImageListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return self.max_height or default, self.max_width or default
 
 
-def check_sizes(options: ImageListOptions, what: str = "source image_list") -> None:
+class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {image_list: …}`, beside those of all pictures.
+
+    path: the list: a path and its labels on each line.
+    root_folder: put before each path.
+    labels: labels on each line; without it they are counted.
+    label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32.
+    check_files: whether setup looks for every image.
+    """
+
+    path: str
+    root_folder: str = ""
+    labels: NotNegative | None = None
+    label_dtype: Literal["auto", "int64", "float32"] = "auto"
+    check_files: bool = True
+
+
+def check_sizes(options: PictureOptions, what: str = "source image_list") -> None:
     """Raises ParameterError, begun by `what`, if the options of sizes contradict each other or say too little."""
     height, width, shorter = options.new_height, options.new_width, options.shorter_side
     if bool(height) != bool(width):

@@ -26,7 +26,7 @@ from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..stored.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, ImageDecoder
-from .file import announce_files, read_file
+from .file import announce_files, read_file, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
 
@@ -191,8 +191,7 @@ class ImageListSource(Source):
         path = self._listed.path(index)
         if _is_url(path):
             return path
-        # Caffe puts root_folder before every path, whether it begins with a slash or not.
-        return self._root + b"/" + path if self._options.root_folder else os.path.join(self._root, path)  # noqa: PTH118 - bytes
+        return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def _made_decoder(self) -> ImageDecoder:
         if self._decoder is None:

@@ -22,8 +22,8 @@ from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ..stored.paths import PackedNames
 from .decode import Image, ImageDecoder
-from .file import announce_files, read_file
-from .options import ImageListOptions
+from .file import announce_files, read_file, under_root
+from .options import PictureOptions
 
 _NUMBERS = 6
 """On each line of a window: class, overlap, x1, y1, x2, y2."""
@@ -155,14 +155,13 @@ class WindowSource(Source):
 
     def _image_path(self, window: int) -> bytes:
         path = self._paths[int(self._images[window])]
-        # Caffe puts root_folder before every path, whether it begins with a slash or not.
-        return self._root + b"/" + path if self._options.root_folder else os.path.join(self._root, path)  # noqa: PTH118 - bytes
+        return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:
         """The window as it shall appear, shape (height, width, 3), and its area."""
         if self._decoder is None:
             cv2.setNumThreads(1)
-            self._decoder = ImageDecoder(ImageListOptions(path="", dct_scaling=False))
+            self._decoder = ImageDecoder(PictureOptions(dct_scaling=False))
         image, (height, width) = self._decoder.decode(read_file(self._image_path(window)))
         options = self._options
         box = tuple(self._boxes[window].tolist())

@@ -210,11 +210,11 @@ class LmdbSource(Source):
     def _decoding(self) -> ImageDecoder:
         if self._decoder is None:
             from ..images.decode import ImageDecoder
-            from ..images.options import ImageListOptions
+            from ..images.options import PictureOptions
 
             options = self._options
             self._decoder = ImageDecoder(
-                ImageListOptions(path="", is_color=self._is_color, color=options.color, strict=options.strict)
+                PictureOptions(is_color=self._is_color, color=options.color, strict=options.strict)
             )
         return self._decoder
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
-from ...base.parameters import NotNegative, Positive
+from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ..images.options import PictureOptions, check_sizes
 from ..stored.kept import kept
 from ..stored.open_files import OpenFiles, Reading
 from ..stored.paths import as_strings, expand_paths
@@ -29,35 +30,22 @@ from .index import TarIndex, make_index
 
 if TYPE_CHECKING:
     from ..images.decode import ImageDecoder
-    from ..images.options import ImageListOptions
 
 _WHAT = "source tar"
 
 
-class TarOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `source: {tar: …}`.
+class TarOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {tar: …}`, beside those of all pictures.
 
     path: a tar file, a list of them, or a glob; files or URLs.
     members: for each top the extension of its members, several that may stand for each other as in "jpg;png", or a key
         of a JSON object, "json:width"; without it each extension of the first sample is a top of that name.
-    limit: only the first so many samples. The others are image_list's, and count for pictures.
+    limit: only the first so many samples.
     """
 
     path: str | tuple[str, ...]
-    members: dict[str, str] = {}
+    members: dict[str, str] = msgspec.field(default_factory=dict)
     limit: Positive | None = None
-    new_height: NotNegative = 0
-    new_width: NotNegative = 0
-    shorter_side: NotNegative = 0
-    max_height: NotNegative = 0
-    max_width: NotNegative = 0
-    equal_sizes: bool = False
-    is_color: bool = True
-    color: Literal["bgr", "rgb"] = "bgr"
-    exif: bool = False
-    interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
-    dct_scaling: bool = True
-    strict: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +91,7 @@ class TarSource(Source):
         self._decoder: ImageDecoder | None = None
         if any(field.decode is None for field in self._fields.values()):
             need("cv2", f"{_WHAT}, for its pictures,")
-            from ..images.options import check_sizes
-
-            check_sizes(self._picture_options(), _WHAT)
+            check_sizes(self._options, _WHAT)
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
         if any(isinstance(stamp, RemoteStamp) for stamp in self._stamps):
             self.rows_at_once = CONNECTIONS
@@ -194,7 +180,7 @@ class TarSource(Source):
     def _spec(self, field: _Field) -> ArraySpec:
         data = self._bytes_of(0, field)
         if field.decode is None:
-            options = self._picture_options()
+            options = self._options
             channels = 3 if options.is_color else 1
             fixed = options.equal_sizes or options.new_height > 0
             size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
@@ -215,19 +201,11 @@ class TarSource(Source):
         else:
             put_array(field.decode(data), row, rows)
 
-    def _picture_options(self) -> ImageListOptions:
-        from ..images.options import ImageListOptions
-
-        given = msgspec.structs.asdict(self._options)
-        for name in ("members", "limit"):
-            del given[name]
-        return ImageListOptions(**given | {"path": ""})
-
     def _made_decoder(self) -> ImageDecoder:
         if self._decoder is None:
             from ..images.decode import ImageDecoder
 
-            self._decoder = ImageDecoder(self._picture_options())
+            self._decoder = ImageDecoder(self._options)
         return self._decoder
 
     @contextmanager
