@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import cached_property
 from pathlib import Path
 
 from ..base.errors import EndOfData
@@ -63,17 +64,9 @@ class ReplayedPipeline(Pipeline):
     """Gives its first `replay` batches again and again, from slots that are never released: what a loader would be that
     takes no time. The rest stays as it is: each batch is delivered, and counted, as always."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
-        *,
-        base_dir: Path | None = None,
-        train: bool = True,
-        source: Source | StreamSource | None = None,
-    ) -> None:
-        super().__init__(parameters, hooks, base_dir=base_dir, train=train, source=source)
-        self._kept: list[Batch] = []
+    @cached_property
+    def _kept(self) -> list[Batch]:
+        return []
 
     def peek(self) -> Batch:
         if self._at.ready or len(self._kept) < self.parameters.replay:
