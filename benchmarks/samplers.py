@@ -7,41 +7,21 @@ time is told apart. Then batches of 28×28 images with and without a sampler.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.samplers import HookSampler, draw_epoch
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.shared_file import SharedFile
+
+from .synthetic import SyntheticSource
 
 MANY = 100_000_000
 _IMAGES = 60_000
 _BATCHES = 4000
 _ROUNDS = 5
-
-
-class Blank(Source):
-    """`samples` samples of zeros of one shape."""
-
-    kind = "blank"
-
-    def __init__(self, samples: int, shape: tuple[int, ...]) -> None:
-        self._samples = samples
-        self._specs = {"data": ArraySpec(shape, np.dtype(np.uint8))}
-
-    def __len__(self) -> int:
-        return self._samples
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        out["data"][...] = 0  # type: ignore[index]
 
 
 def backwards(epoch: int, samples: int, rng: np.random.Generator) -> IndexArray:
@@ -66,7 +46,7 @@ def seconds_to_hand_over(samples: int) -> float:
 def bytes_while_running(samples: int) -> tuple[int, int]:
     """(shared memory, the largest private memory of a loader) in the middle of the first epoch."""
     given = Parameters(source={}, batch_size=1000, num_loaders=4, sampler=backwards, timeout_s=600)
-    with Pipeline(given, source=Blank(samples, (1,))) as pipeline:
+    with Pipeline(given, source=SyntheticSource(samples, (1,))) as pipeline:
         for number in range(50):
             batch = pipeline.take()
             first = samples - 1 - number * 1000
@@ -94,7 +74,7 @@ def _private(pid: int) -> int:
 def batches_per_second(**order: object) -> float:
     """28×28 images, 64 in a batch, two loaders; the best of several rounds, as others can only slow them down."""
     given = Parameters(source={}, batch_size=64, num_loaders=2, **order)  # type: ignore[arg-type]
-    with Pipeline(given, source=Blank(_IMAGES, (28, 28))) as pipeline:
+    with Pipeline(given, source=SyntheticSource(_IMAGES, (28, 28))) as pipeline:
         pipeline.release(pipeline.take())
         rounds = []
         for _ in range(_ROUNDS):

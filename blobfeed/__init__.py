@@ -118,6 +118,6 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
 
 def __dir__() -> list[str]:
-    """Without names whose library is not installed: `help(blobfeed)` asks for every name."""
+    """Leaves out the names whose library is not installed, because `help(blobfeed)` asks for every name."""
     readers = import_module(".readers", __name__)
     return sorted({*globals(), *_HOME_OF} - (set(readers.__all__) - set(dir(readers))))
