@@ -1,21 +1,25 @@
-"""`python -m benchmarks.watching`: what it costs to be watched: a trace, a monitor, metrics; each against none of it.
+"""`python -m benchmarks.watching`: what it costs to be watched, by a trace or by a monitor.
 
-Two readers of the same data stand side by side, one of them watched. They are read in turns, a tenth of a second
-each; the one that is not read has a full ring, so its loaders sleep. What is compared is the processor time of all
-processes of a pipeline for each batch, and the trainer's alone: what else runs on the machine changes them least. The
-ratio is the median over pairs of turns. The last pair has nothing on either side: so much is chance.
+One reader is watched and not watched in turns of a tenth of a second, so that all else stays the same. What is compared
+is the processor time for each batch, of all processes of the pipeline and of the trainer alone: what else runs on the
+machine changes that least. The trainer does nothing but take batches, so the figures are the worst there can be. A
+figure is the median of the ratios of adjacent turns, between the bounds of its 95 % confidence interval. In the rows
+`nothing` the turns do not differ: so much is chance.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +27,11 @@ from typing import Any
 import numpy as np
 from blobfeed.workers.base.usage import usage_of
 from blobfeed.workers.pipeline.feed import Feed
-from blobfeed.workers.transport.status_board import Activity, LoaderStatus, StatusBoard
 
 from blobfeed import BatchReader
 
 from .report import machine, table
+from .switched import Flag, SwitchedSource, switch_trainer
 
 
 @dataclass(frozen=True)
@@ -38,26 +42,29 @@ class Work:
     decodes: bool
 
 
-_WORKS = (
-    Work("28×28, as stored", (1, 28, 28), 64, False),
-    Work("28×28, a decode hook", (1, 28, 28), 64, True),
-    Work("3×224×224, a decode hook", (3, 224, 224), 32, True),
-)
-_SAMPLES = 2048
-_WATCHED: Mapping[str, Mapping[str, Any]] = {
-    "trace": {"trace": "trace.json"},
-    "metrics": {"metrics": "metrics.prom"},
-    "monitor": {},
-    "none": {},
+_WORKS = {
+    "28": Work("28×28, as stored", (1, 28, 28), 64, False),
+    "28-decode": Work("28×28, a decode hook", (1, 28, 28), 64, True),
+    "224": Work("3×224×224, as stored", (3, 224, 224), 32, False),
+    "224-decode": Work("3×224×224, a decode hook", (3, 224, 224), 32, True),
 }
-_MONITOR = """
+_SAMPLES = {28: 2048, 224: 256}
+_WATCHED = ("trace", "monitor", "nothing")
+_MONITOR_LOOKS_S = 0.1
+"""Ten times as often as `blobfeed monitor`, so that it looks in each turn."""
+
+_MONITOR = f"""
 import time
 from blobfeed.monitor import Monitor
 monitor = Monitor(None)
+monitor.look()
+print("looks", flush=True)
 while True:
     monitor.look()
-    time.sleep(1)
+    time.sleep({_MONITOR_LOOKS_S})
 """
+
+Switch = Callable[[bool], object]
 
 
 @dataclass(frozen=True)
@@ -73,13 +80,13 @@ class Turns:
 
     def __init__(self, reader: BatchReader) -> None:
         self._loop = iter(reader)
-        for _ in range(20):
+        for _ in range(200):
             next(self._loop)
-        pipeline = reader._feed.pipeline
-        feed = pipeline._feed
+        self.pipeline = reader._feed.pipeline
+        feed = self.pipeline._feed
         assert isinstance(feed, Feed)
         assert feed._assembler is not None
-        self._children = [feed._assembler.pid, *(state.pid for state in pipeline.activities())]
+        self._children = [feed._assembler.pid, *(state.pid for state in self.pipeline.activities())]
 
     def turn(self, seconds: float) -> Cost:
         batches, begun, before = 0, time.thread_time(), self._cpu_s()
@@ -98,93 +105,91 @@ def _decode(sample: Any, _: np.random.Generator) -> Any:
     return 255 - sample["image"]
 
 
-def _reader(work: Work, folder: Path, watched: Mapping[str, Any]) -> BatchReader:
-    values: dict[str, Any] = {"decode": _decode} if work.decodes else {}
-    source = {"npy": {"image": str(folder / f"{work.shape[-1]}.npy")}}
-    return BatchReader(
-        source,
-        batch_size=work.batch_size,
-        num_loaders=1,
-        shuffle=True,
-        base_dir=folder,
-        tops="image",
-        **values,
-        **watched,
-    )
-
-
-def _pairs(work: Work, what: str, folder: Path, rounds: int, seconds: float) -> Iterator[tuple[Cost, Cost]]:
-    with ExitStack() as stack:
-        plain = Turns(stack.enter_context(_reader(work, folder, {})))
-        other = Turns(stack.enter_context(_reader(work, folder, _WATCHED[what])))
-        for number in range(rounds):
-            costs = {}
-            for turn in (other, plain) if number % 2 else (plain, other):
-                with _monitor() if turn is other and what == "monitor" else nullcontext():
-                    costs[turn] = turn.turn(seconds)
-            yield costs[other], costs[plain]
-
-
 @contextmanager
-def _monitor() -> Iterator[None]:
-    with subprocess.Popen([sys.executable, "-c", _MONITOR]) as process:
+def _switch(what: str, turns: Turns, flag: Flag) -> Iterator[Switch]:
+    """What begins and ends the watching."""
+    if what != "monitor":
+        flag.set(False)
+
+        def trace(on: bool) -> None:
+            flag.set(on)
+            switch_trainer(turns.pipeline, on)
+
+        trace(False)
+        yield trace if what == "trace" else bool
+        return
+    with subprocess.Popen([sys.executable, "-c", _MONITOR], stdout=subprocess.PIPE) as process:
         try:
-            time.sleep(1)  # its imports are over
-            yield
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield lambda on: os.kill(process.pid, signal.SIGCONT if on else signal.SIGSTOP)
         finally:
             process.kill()
 
 
+def _pairs(work: Work, what: str, folder: Path, rounds: int, seconds: float) -> Iterator[tuple[Cost, Cost]]:
+    """Watched, and not."""
+    rng = np.random.default_rng(0)
+    path = folder / f"{work.shape[-1]}.npy"
+    if not path.exists():
+        np.save(path, rng.integers(0, 256, (_SAMPLES[work.shape[-1]], *work.shape), np.uint8))
+    values: dict[str, Any] = {"decode": _decode} if work.decodes else {}
+    if what == "trace":
+        values["trace"] = "trace.json"
+    flag = folder / "flag"
+    with ExitStack() as stack:
+        reader = BatchReader(
+            SwitchedSource(path, flag),
+            batch_size=work.batch_size,
+            num_loaders=1,
+            shuffle=True,
+            tops="image",
+            base_dir=folder,
+            **values,
+        )
+        turns = Turns(stack.enter_context(reader))
+        switch = stack.enter_context(_switch(what, turns, Flag(flag)))
+        for number in range(rounds):
+            costs = {}
+            for on in (True, False) if number % 2 else (False, True):
+                switch(on)
+                turns.turn(seconds / 5)  # what was in the slots is used up
+                costs[on] = turns.turn(seconds)
+            yield costs[True], costs[False]
+
+
+def _interval(ratios: list[float]) -> str:
+    """The median in per cent, and its bounds: ranks of the binomial distribution."""
+    ordered = sorted(ratios)
+    away = 0.98 * math.sqrt(len(ordered))
+    low, high = (round(min(max(len(ordered) / 2 + side * away - 0.5, 0), len(ordered) - 1)) for side in (-1, 1))
+    middle, low_, high_ = (100 * (each - 1) for each in (statistics.median(ordered), ordered[low], ordered[high]))
+    return f"{middle:+.1f} % ({low_:+.1f} … {high_:+.1f})"
+
+
 def _row(work: Work, what: str, folder: Path, rounds: int, seconds: float) -> list[str]:
     pairs = list(_pairs(work, what, folder, rounds, seconds))
-    ratios = [statistics.median(own / none for own, none in of) for of in (
-        [(own.all_s, none.all_s) for own, none in pairs], [(own.trainer_s, none.trainer_s) for own, none in pairs]
-    )]  # fmt: skip
-    plain = statistics.median(none.all_s for _, none in pairs)
-    return [work.name, what, f"{plain * 1e6:,.0f} µs", *(f"{100 * (ratio - 1):+.1f} %" for ratio in ratios)]
-
-
-class _WithoutTimes(LoaderStatus):
-    """As it was before loaders accounted their time: three stores."""
-
-    def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
-        words = self._words
-        words[2] = activity
-        words[4] = sample
-        words[5] = time.monotonic_ns()
-
-
-def _store_ns(kind: type[LoaderStatus]) -> float:
-    board = StatusBoard.create(1)
-    status = kind(board.words_of(0))
-    took = []
-    for _ in range(9):
-        begun = time.thread_time_ns()
-        for sample in range(20_000):
-            status.write(Activity.DECODING, sample)
-        took.append((time.thread_time_ns() - begun) / 20_000)
-    del status
-    board.close()
-    return min(took)
+    every = _interval([on.all_s / off.all_s for on, off in pairs])
+    trainer = _interval([on.trainer_s / off.trainer_s for on, off in pairs])
+    plain = statistics.median(off.all_s for _, off in pairs)
+    return [work.name, what, f"{plain * 1e6:,.0f} µs", every, trainer]
 
 
 def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60, help="pairs of turns")
+    parser.add_argument("--rounds", type=int, default=300, help="pairs of turns")
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
-    parser.add_argument("--watched", nargs="+", choices=list(_WATCHED), default=list(_WATCHED), help="only these")
+    parser.add_argument("--watched", nargs="+", choices=_WATCHED, default=_WATCHED, help="only these")
+    parser.add_argument("--works", nargs="+", choices=list(_WORKS), default=list(_WORKS), help="only these")
     chosen = parser.parse_args(given)
     print(machine())
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rng = np.random.default_rng(0)
-        for work in {work.shape: work for work in _WORKS}.values():
-            data = rng.integers(0, 256, (_SAMPLES if work.shape[-1] < 100 else 256, *work.shape), np.uint8)
-            np.save(folder / f"{work.shape[-1]}.npy", data)
-        rows = [_row(work, what, folder, chosen.rounds, chosen.seconds) for work in _WORKS for what in chosen.watched]
+        rows = [
+            _row(_WORKS[work], what, Path(name), chosen.rounds, chosen.seconds)
+            for work in chosen.works
+            for what in chosen.watched
+        ]
     print(table(["data", "watched by", "a batch, unwatched", "all processes", "the trainer"], rows))
-    plain, times = _store_ns(_WithoutTimes), _store_ns(LoaderStatus)
-    print(f"a loader notes what it begins: {times:,.0f} ns with its times, {plain:,.0f} ns without")
 
 
 if __name__ == "__main__":

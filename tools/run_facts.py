@@ -70,20 +70,21 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
     batch_size = int(trace.get("blobfeed", {}).get("batch_size", 1))
-    delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges)
+    batches = [copy["args"].get("batches", 1) for copy in copies]
+    delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
     working = defaultdict(list)
     for span in spans:
         if span["cat"] == "loader" and span["name"] == "task" and "loader" in span.get("args", {}):
             working[span["args"]["loader"]].append(span)
     return RunFacts(
-        batches=len(copies),
+        batches=sum(batches),
         batch_size=batch_size,
         seconds=(end - begin) / 1e6,
         times_s=((edges[1:] + edges[:-1]) / 2 - begin) / 1e6,
         throughput=delivered * batch_size / width_s,
         stall=covered((span for span in spans if span["name"] == "wait"), edges),
         loaders={loader: covered(working[loader], edges) for loader in sorted(working)},
-        batch_ms=_batch_ms(spans, len(copies)),
+        batch_ms=_batch_ms(spans, batches),
         **_samples(spans),
         deaths=[_death(event, begin) for event in events if event["name"] == "death"],
     )
@@ -102,10 +103,16 @@ def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
     return np.clip(np.diff(passed(begins) - passed(ends)) / np.diff(edges), 0, 1)
 
 
-def _batch_ms(spans: Sequence[Mapping[str, Any]], batches: int) -> dict[str, dict[str, float]]:
+def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> dict[str, dict[str, float]]:
+    """`in_slots`: how many batches came with each copy."""
     total: Counter[tuple[str, str]] = Counter()
     for span in spans:
         total[span["cat"], span["name"]] += span["dur"]
+    batches = sum(in_slots)
+    # Only the first batch of a slot has a copy of its own; the step that follows holds those of the others.
+    others = total["trainer", "copy"] * (batches / len(in_slots) - 1)
+    total["trainer", "copy"] += others
+    total["trainer", "step"] = max(0, total["trainer", "step"] - others)
     trainer = {name: total["trainer", name] / batches / 1000 for name in ("wait", "copy", "step")}
     loaders = {name: total["loader", name] / batches / 1000 for name in _LOADER_WORK}
     loaders["other"] = max(0.0, total["loader", "task"] / batches / 1000 - sum(loaders.values()))

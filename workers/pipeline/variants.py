@@ -10,54 +10,72 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from ..base.errors import EndOfData
+from ..base.errors import EndOfData, ParameterError
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..plan.batch import Batch
 from ..sources.stream import StreamSource
+from ..transport.messages import Announce
 from ..transport.trace_ring import TraceWriter
 from .feed import Feed
-from .pipeline import At, Pipeline
+from .pipeline import AnyFeed, At, Pipeline
 
 
 class TracedPipeline(Pipeline):
-    """Writes when the trainer waits for a batch, when it copies it, and when it does its own work.
+    """Writes when the trainer waits for a slot's first batch, when it copies it, and when it does its own work.
 
-        take ─ step ─► peek ─ wait ─► (batch) ─ copy ─► take
+        take ─ step ─► peek ─ wait ─► (slot) ─ copy ─► take ─ step, and the slot's other batches ─► peek
 
-    One record for all three, written when the batch is taken: tiny batches cost the trainer some tens of microseconds,
-    and a record one half.
+    A slot holds several batches if they are so small that a record for each would cost more than a hundredth of what
+    they take, and even the question which one is the first. So as long as it is not, the pipeline is a `_WithinSlot`.
     """
 
     _writer: TraceWriter | None = None
     _asked_ns = 0
     _there_ns = 0
-    """Since when the next batch has been looked at; 0: it has not."""
+    """Since when the slot's first batch has been looked at; 0: it has not."""
     _taken_ns = 0
 
-    def peek(self) -> Batch:
-        if self._there_ns:
-            return super().peek()
+    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
+        batches = super()._open_group(feed, announce)
+        self.__class__ = TracedPipeline
+        return batches
+
+    def _next_batches(self) -> tuple[Batch, ...]:
         asked_ns = time.monotonic_ns()
-        batch = super().peek()
+        batches = super()._next_batches()
         self._asked_ns, self._there_ns = asked_ns, time.monotonic_ns()
-        return batch
+        return batches
+
+    def peek(self) -> Batch:
+        if not self._there_ns and self._at.ready:  # it was there before anybody asked
+            self._asked_ns = self._there_ns = time.monotonic_ns()
+        return super().peek()
 
     def take(self) -> Batch:
         batch = super().take()
-        taken_ns, asked_ns = time.monotonic_ns(), self._asked_ns
+        now, asked_ns = time.monotonic_ns(), self._asked_ns
         if self._writer is None and isinstance(self._feed, Feed) and self._feed.shared.trace is not None:
             self._writer = self._feed.shared.trace.trainer()
         if self._writer is not None:
             step_ns = asked_ns - self._taken_ns if self._taken_ns else 0
-            self._writer.write_batch(batch.number, step_ns, asked_ns, self._there_ns, taken_ns)
-        self._there_ns, self._taken_ns = 0, taken_ns
+            self._writer.write_taken(batch.number, step_ns, asked_ns, self._there_ns, now)
+        self._there_ns, self._taken_ns = 0, now
+        if self._plan.batches_per_slot > 1:
+            self.__class__ = _WithinSlot
         return batch
 
     def close(self) -> None:
         self._writer = None
         super().close()
+
+
+class _WithinSlot(TracedPipeline):
+    """The slot's first batch has been taken: until the next slot there is nothing to note, and nothing is asked."""
+
+    peek = Pipeline.peek
+    take = Pipeline.take
 
 
 class ReplayedPipeline(Pipeline):
@@ -108,10 +126,6 @@ class ReplayedPipeline(Pipeline):
         super().close()
 
 
-class _TracedReplay(TracedPipeline, ReplayedPipeline):
-    """Both."""
-
-
 def make_pipeline(
     parameters: Parameters,
     hooks: Hooks = Hooks(),  # noqa: B008 - frozen
@@ -121,11 +135,10 @@ def make_pipeline(
     source: Source | StreamSource | None = None,
 ) -> Pipeline:
     """The pipeline that `parameters` ask for; see there."""
-    kinds: dict[tuple[bool, bool], type[Pipeline]] = {
-        (False, False): Pipeline,
-        (True, False): TracedPipeline,
-        (False, True): ReplayedPipeline,
-        (True, True): _TracedReplay,
-    }
-    kind = kinds[bool(parameters.trace), bool(parameters.replay)]
+    if parameters.trace and parameters.replay:
+        raise ParameterError(
+            f"parameter 'trace' is {parameters.trace!r} and 'replay' is {parameters.replay}: batches that come again "
+            "have nothing to trace: give one of the two"
+        )
+    kind = TracedPipeline if parameters.trace else ReplayedPipeline if parameters.replay else Pipeline
     return kind(parameters, hooks, base_dir=base_dir, train=train, source=source)

@@ -76,8 +76,7 @@ def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) ->
 
 def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[ToLoader], report: Report) -> None:
     for message in messages:
-        rows = message.rows if isinstance(message, Fill) else sum(message.batches)
-        status.begin_task(message.task, message.group, rows)
+        status.begin_task(message.task, message.group)
         begun = time.monotonic_ns()
         done = worker.work(message)
         report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))

@@ -54,12 +54,12 @@ class SlotWatch:
     def died(self, death: Death) -> None:
         if self._trace is not None:
             now, last = time.monotonic_ns(), death.last
-            self._trace.write(Kind.DEATH, now, now, loader=death.loader, task=last.task, sample=last.sample)
+            self._trace.write(Kind.DEATH, now, now, 0, death.loader, -1, last.task, last.sample)
 
     def _span(self, kind: Kind, number: int, group: _Slot) -> None:
         if self._trace is not None:
             now = time.monotonic_ns()
-            self._trace.write(kind, group.begun_ns, now, rows=group.rows, loader=group.slot, group=number)
+            self._trace.write(kind, group.begun_ns, now, group.rows, group.slot, number)
             group.begun_ns = now
 
 

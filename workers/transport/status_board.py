@@ -232,7 +232,7 @@ class LoaderStatus:
     def note_damaged_in_cache(self, samples: int) -> None:
         self._words[DAMAGED] += samples
 
-    def begin_task(self, task: int, group: int = -1, rows: int = 0) -> None:
+    def begin_task(self, task: int, group: int = -1) -> None:
         """0: there is none any more."""
         self.blame(task)
 

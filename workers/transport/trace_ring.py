@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import enum
 import fcntl
+import itertools
 import mmap
 import os
 import struct
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
-from .status_board import Activity, LoaderStatus
+from .status_board import _DECODING, SAMPLE, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15
 SUFFIX: Final = ".ring"
@@ -28,18 +30,28 @@ SUFFIX: Final = ".ring"
 _MAGIC: Final = 0x626C_6F62_7472_0001
 _HEADER: Final = struct.Struct("8q256s")
 _RECORD: Final = struct.Struct("8q")
-_POSITION: Final = struct.Struct("q")
+_RECORD_BYTES: Final = _RECORD.size
 _HEADER_BYTES: Final = 4096
-_RING_BYTES: Final = _HEADER_BYTES + RECORDS * _RECORD.size
+_RING_BYTES: Final = _HEADER_BYTES + RECORDS * _RECORD_BYTES
 _KIND_BITS: Final = 8
-_BATCH: Final = 8
-"""In place of a kind: wait, copy and step of a batch."""
+_TAKEN: Final = 8
+"""In place of a kind: wait, copy and step of a slot that the trainer has begun to take."""
+
+_ORDERS: Final = tuple(tuple(sorted(map(int, Activity), key=first.__ne__)) for first in map(int, Activity))
+"""All activities, each of them once in front."""
+
+_WAITING: Final = int(Activity.WAITING)
+
+_LINES: Final = 2
+"""The first ring of a line of the status board."""
+
+_NO_TASK: Final[dict[str, Any]] = {"rows": 0, "group": -1, "task": 0, "sample": -1}
 
 _NO_WAIT_NS: Final = 20_000
 """What looking at a batch that is there takes at most: a shorter wait is none."""
 
 _GATHERED_NS: Final = 1_000_000
-"""Adjacent spans of the same kind are written as one until that has lasted so long: a record for each sample of some
+"""A loader's spans of the same kind are written as one until so long has passed: a record for each sample of some
 microseconds would cost more than the sample, and would soon fill the ring."""
 
 
@@ -90,40 +102,37 @@ class Span(NamedTuple):
 class TraceWriter:
     """One process's ring."""
 
-    def __init__(self, memory: mmap.mmap, ring: int) -> None:
-        self._memory = memory
-        self._at = _HEADER_BYTES + ring * _RING_BYTES
-        (self._written,) = _POSITION.unpack_from(memory, self._at)
+    def __init__(self, words: memoryview, ring: int) -> None:
+        self._words = words
+        self._position = (_HEADER_BYTES + ring * _RING_BYTES) // 8
+        self._first = 8 * self._position + _HEADER_BYTES
+        self._written = words[self._position]
         self._pid = os.getpid()
 
     def write(
         self,
-        kind: Kind,
+        kind: int,
         begun_ns: int,
         ended_ns: int,
-        *,
         rows: int = 0,
         loader: int = -1,
         group: int = -1,
         task: int = 0,
         sample: int = -1,
     ) -> None:
-        where = self._at + _HEADER_BYTES + self._written % RECORDS * _RECORD.size
-        packed = kind | rows << _KIND_BITS
+        written = self._written
         _RECORD.pack_into(
-            self._memory, where, begun_ns, ended_ns - begun_ns, packed, self._pid, loader, group, task, sample
-        )
-        self._written += 1
-        _POSITION.pack_into(self._memory, self._at, self._written)
+            self._words, self._first + written % RECORDS * _RECORD_BYTES, begun_ns, ended_ns - begun_ns,
+            kind | rows << _KIND_BITS, self._pid, loader, group, task, sample,
+        )  # fmt: skip
+        self._words[self._position] = self._written = written + 1
 
-    def write_batch(self, number: int, step_ns: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
-        """The trainer has taken a batch: for so long it did something else before it asked for it."""
-        where = self._at + _HEADER_BYTES + self._written % RECORDS * _RECORD.size
-        _RECORD.pack_into(
-            self._memory, where, asked_ns, taken_ns - asked_ns, _BATCH, self._pid, -1, number, step_ns, there_ns
-        )
-        self._written += 1
-        _POSITION.pack_into(self._memory, self._at, self._written)
+    def write_taken(self, number: int, step_ns: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
+        """The trainer has taken the first batch of a slot; for `step_ns` it did something else before it asked for it.
+
+        One record for three spans: in a training on tiny samples a slot is used up within a millisecond.
+        """
+        self.write(_TAKEN, asked_ns, taken_ns, 0, -1, number, step_ns, there_ns)
 
 
 class TraceRing:
@@ -132,6 +141,7 @@ class TraceRing:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._memory = mmap.mmap(descriptor, 0)
+        self._words = memoryview(self._memory).cast("q")
 
     @classmethod
     def create(cls, trace: Path, run: Run, lines: int) -> Self:
@@ -145,7 +155,7 @@ class TraceRing:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
-            os.posix_fallocate(descriptor, 0, _HEADER_BYTES + (2 + lines) * _RING_BYTES)
+            os.posix_fallocate(descriptor, 0, _HEADER_BYTES + (_LINES + lines) * _RING_BYTES)
             ring = cls(descriptor)
         except BlockingIOError:
             os.close(descriptor)
@@ -154,20 +164,21 @@ class TraceRing:
             os.close(descriptor)
             path.unlink()
             raise ParameterError(f"{what}: no space for {path}: {error.strerror}: name a file elsewhere") from None
-        _HEADER.pack_into(ring._memory, 0, _MAGIC, 2 + lines, *run[:-1], run.source.encode()[:256])
+        _HEADER.pack_into(ring._memory, 0, _MAGIC, _LINES + lines, *run[:-1], run.source.encode()[:256])
         return ring
 
     def trainer(self) -> TraceWriter:
-        return TraceWriter(self._memory, 0)
+        return TraceWriter(self._words, 0)
 
     def assembler(self) -> TraceWriter:
-        return TraceWriter(self._memory, 1)
+        return TraceWriter(self._words, 1)
 
     def line(self, number: int) -> TraceWriter:
         """For whoever has that line of the status board."""
-        return TraceWriter(self._memory, 2 + number)
+        return TraceWriter(self._words, _LINES + number)
 
     def close(self) -> None:
+        self._words.release()
         self._memory.close()
         os.close(self.descriptor)
 
@@ -188,35 +199,60 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
     _, rings, epoch, trainer, batch_size, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
     text = source.rstrip(b"\0").decode(errors="replace")
-    return Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text), _spans(data, rings)
+    run = Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text)
+    return run, _spans(data, rings, batches_per_slot)
 
 
-def _spans(data: bytes, rings: int) -> Iterator[Span]:
+def _spans(data: bytes, rings: int, batches_per_slot: int) -> Iterator[Span]:
     for ring in range(rings):
-        at = _HEADER_BYTES + ring * _RING_BYTES
-        (written,) = _POSITION.unpack_from(data, at)
-        for number in range(max(0, written - RECORDS), written):
-            where = at + _HEADER_BYTES + number % RECORDS * _RECORD.size
-            begun, duration, packed, *rest = _RECORD.unpack_from(data, where)
-            if packed == _BATCH:
-                yield from _of_batch(begun, begun + duration, *rest)
-                continue
-            yield Span(begun, duration, Kind(packed & 0xFF), packed >> _KIND_BITS, *rest)
+        records = _records(data, ring, batches_per_slot)
+        yield from _with_tasks(records) if ring >= _LINES else records
 
 
-def _of_batch(
-    asked_ns: int, taken_ns: int, pid: int, _: int, number: int, step_ns: int, there_ns: int
+def _records(data: bytes, ring: int, batches_per_slot: int) -> Iterator[Span]:
+    at = _HEADER_BYTES + ring * _RING_BYTES
+    written = int.from_bytes(data[at : at + 8], sys.byteorder)
+    for number in range(max(0, written - RECORDS), written):
+        where = at + _HEADER_BYTES + number % RECORDS * _RECORD_BYTES
+        begun, duration, packed, *rest = _RECORD.unpack_from(data, where)
+        if packed == _TAKEN:
+            yield from _of_slot(batches_per_slot, begun, begun + duration, *rest)
+            continue
+        yield Span(begun, duration, Kind(packed & 0xFF), packed >> _KIND_BITS, *rest)
+
+
+def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
+    """`parts` of tasks, and what they tell: how long each task took, and that the loader had none in between."""
+    pid, ended = 0, 0
+    for (its_pid, task), group in itertools.groupby(parts, lambda span: (span.pid, span.task)):
+        listed = list(group)
+        first, last = listed[0], listed[-1]
+        if task:
+            if pid == its_pid and first.begun_ns > ended:
+                yield first._replace(begun_ns=ended, duration_ns=first.begun_ns - ended, kind=Kind.IDLE, **_NO_TASK)
+            duration_ns = last.begun_ns + last.duration_ns - first.begun_ns
+            yield first._replace(duration_ns=duration_ns, kind=Kind.TASK, rows=0, sample=-1)
+        yield from listed
+        pid, ended = its_pid, last.begun_ns + last.duration_ns
+
+
+def _of_slot(
+    batches: int, asked_ns: int, taken_ns: int, pid: int, _: int, number: int, step_ns: int, there_ns: int
 ) -> Iterator[Span]:
-    """What `write_batch` has put into one record. The step was that of the batch before."""
+    """What `write_taken` has put into one record. The step was that of the slot before."""
     if step_ns:
-        yield Span(asked_ns - step_ns, step_ns, Kind.STEP, 0, pid, -1, number - 1, 0, -1)
+        yield Span(asked_ns - step_ns, step_ns, Kind.STEP, 0, pid, -1, number - batches, 0, -1)
     if there_ns - asked_ns > _NO_WAIT_NS:
         yield Span(asked_ns, there_ns - asked_ns, Kind.WAIT, 0, pid, -1, number, 0, -1)
     yield Span(there_ns, taken_ns - there_ns, Kind.COPY, 0, pid, -1, number, 0, -1)
 
 
 class TracedStatus(LoaderStatus):
-    """A loader's line of the status board that also writes the loader's spans."""
+    """A loader's line of the status board that also writes the loader's spans.
+
+    It looks at the times that the line adds up anyway, when a task begins or ends and about once a millisecond: so
+    `write`, which is called for each sample, costs nothing more. What was shorter is gathered.
+    """
 
     def __init__(self, words: memoryview, trace: TraceWriter) -> None:
         super().__init__(words)
@@ -224,48 +260,62 @@ class TracedStatus(LoaderStatus):
         self._loader = -1
         self._group = -1
         self._task = 0
-        self._task_begun = 0
-        self._task_rows = 0
-        self._span_begun = 0
-        self._span_sample = -1
-        self._span_rows = 1
-        self._span_activity = 0
+        self._next_board_ns = 0
+        self._from_ns = 0
+        """What happened before is written, or not worth it. 0: nothing happens until the next `write`."""
+        self._first = 0
+        """What the loader did first from then on, with which samples."""
+        self._first_sample = -1
+        self._first_rows = 1
+        self._seen = [0] * len(Activity)
+        """Of the line's times, what is written."""
+        self._seen_samples = 0
 
     def begin(self, loader: int, pid: int) -> None:
         self._loader = loader
         super().begin(loader, pid)
 
-    def begin_task(self, task: int, group: int = -1, rows: int = 0) -> None:
-        super().begin_task(task, group, rows)
-        now = time.monotonic_ns()
-        if self._task and task != self._task:
-            self._end_span(now)
-            named = {"loader": self._loader, "group": self._group, "task": self._task}
-            self._trace.write(Kind.TASK, self._task_begun, now, rows=self._task_rows, **named)
-        if task != self._task:
-            self._end_span(now)
-            self._task_begun = now
-        self._task, self._group, self._task_rows = task, group, rows
-
-    def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
-        super().write(activity, sample, rows)
-        now = self._since
-        if activity == self._span_activity and now - self._span_begun < _GATHERED_NS:
-            self._span_rows += rows
+    def begin_task(self, task: int, group: int = -1) -> None:
+        super().begin_task(task, group)
+        if task == self._task:
             return
-        self._end_span(now)
-        self._span_activity, self._span_sample, self._span_rows = activity, sample, rows
+        if self._task:
+            self._write_spans(time.monotonic_ns())
+        self._task, self._group = task, group
+        self._from_ns = self._next_sum = 0
 
-    def _end_span(self, now: int) -> None:
-        if self._span_activity and now > self._span_begun:
-            self._trace.write(
-                Kind(16 + self._span_activity),
-                self._span_begun,
-                now,
-                rows=self._span_rows if self._span_sample >= 0 else 0,
-                loader=self._loader,
-                group=self._group,
-                task=self._task,
-                sample=self._span_sample,
-            )
-        self._span_begun, self._span_activity = now, 0
+    def _sum_up(self, now: int) -> None:
+        self._write_spans(now)
+        if now > self._next_board_ns:
+            super()._sum_up(now)
+            self._next_board_ns, self._seen_samples = self._next_sum, 0
+        self._next_sum = now + _GATHERED_NS
+        self._from_ns, self._first, self._first_rows = now, self._activity, self._rows
+        self._first_sample = self._words[SAMPLE]
+        self._seen = self._spent.copy()
+
+    def _write_spans(self, now: int) -> None:
+        """Each kind of work since the last call as one span, the one that was first in front."""
+        if not (begun := self._from_ns):
+            return
+        seen, spent, first = self._seen, self._spent.copy(), self._first
+        spent[self._activity] += now - self._since
+        rows = self._samples_since(now) if spent[_DECODING] > seen[_DECODING] else self._first_rows
+        for activity in _ORDERS[first]:
+            if not (took := spent[activity] - seen[activity]):
+                continue
+            if activity != _WAITING:
+                sample = self._first_sample if activity in (first, _DECODING) else -1
+                self._trace.write(
+                    16 + activity, begun, begun + took, rows if sample >= 0 else 0, self._loader, self._group,
+                    self._task, sample,
+                )  # fmt: skip
+            begun += took
+
+    def _samples_since(self, now: int) -> int:
+        """How many have been decoded since the last call."""
+        samples = sum(self._times)
+        if self._activity == _DECODING and now > self._since:
+            samples += 1  # the last one of a task is counted when something else begins
+        before, self._seen_samples = self._seen_samples, samples
+        return samples - before

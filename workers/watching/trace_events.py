@@ -109,7 +109,7 @@ def _args(span: Span, run: Run, slot: bool) -> dict[str, int]:
         args["batch"] = run.first_batch + span.group * run.batches_per_slot
         if span.kind in (Kind.COPY, Kind.STEP, Kind.WAIT):
             args["batch"] = span.group  # the trainer counts batches
-        elif run.batches_per_slot > 1:
+        if run.batches_per_slot > 1:
             args["batches"] = run.batches_per_slot
     if span.loader >= 0:
         args["slot" if slot else "loader"] = span.loader
