@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +50,7 @@ class Watched:
         if reading is None or not is_running(reading):
             return False
         self.readings.append(reading)
-        pids = [line.state.pid for line in reading.running]
+        pids = [line.state.pid for line in reading.running if not line.node]
         self.usages.append({pid: usage for pid in pids if (usage := usage_of(pid)) is not None})
         return True
 
@@ -162,6 +162,8 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
         "diagnosis": asdict(diagnose(recent, cores)),
         "diagnosis_since_start": asdict(diagnose(whole, cores)),
         "last_death": now.last_death,
+        "in_process": now.in_process,
+        "cache": now.cache_counts._asdict(),
         "loader_states": [
             {
                 "loader": line.state.loader,
@@ -170,6 +172,7 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
                 "sample": line.state.sample,
                 "where": line.where,
                 "seconds": _age_s(line, now),
+                "node": line.node,
                 "cpu": watched.cpu_share(line),
                 "resident": line.resident,
             }
@@ -197,14 +200,21 @@ def _panel(watched: Watched) -> Panel:
     facts = Table.grid(padding=(0, 2))
     facts.add_row("batches", f"{counts[Count.BATCHES]:,}", f"{_rate(recent.batches, recent):,.1f}/s")
     facts.add_row("samples", f"{counts[Count.SAMPLES]:,}", f"{_rate(recent.samples, recent):,.0f}/s")
-    facts.add_row("stall", f"{recent.stall_share:.1%} of the time", Text(sparkline(watched.stall_shares), "yellow"))
-    facts.add_row(
-        "slots", f"{recent.slots_full} full, {filling} being filled, {empty} empty", _slots(recent, filling, empty)
-    )
+    stall = Text(sparkline(watched.stall_shares), "yellow")
+    facts.add_row("making them" if now.in_process else "stall", f"{recent.stall_share:.1%} of the time", stall)
+    if not now.in_process:
+        full = recent.slots_full
+        facts.add_row("slots", f"{full} full, {filling} being filled, {empty} empty", _slots(recent, filling, empty))
     faults = f"{counts[Count.LOADER_DEATHS]} deaths, {counts[Count.REPLACED]} bad samples replaced"
     facts.add_row("faults", Text(faults, "red" if counts[Count.LOADER_DEATHS] else ""), "")
+    if any(now.cache_counts):
+        hits, misses, damaged = now.cache_counts
+        facts.add_row("cache", f"{hits:,} samples found, {misses:,} not, {damaged:,} damaged", "")
+    if nodes := Counter(line.node for line in now.running if line.node):
+        facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
     title = f"{now.source}, batches of {now.batch_size}, trainer {now.trainer}"
-    return Panel(Group(*sentences, "", facts, "", _loaders(watched)), title=title)
+    loaders = () if now.in_process else ("", _loaders(watched))
+    return Panel(Group(*sentences, "", facts, *loaders), title=title)
 
 
 def _loaders(watched: Watched) -> Table:
@@ -220,9 +230,9 @@ def _loaders(watched: Watched) -> Table:
             state.activity.name.lower(),
             str(state.sample) if state.sample >= 0 else "",
             Text(f"{age_s:.1f} s", "red" if age_s > _LONG_S and state.activity is not Activity.WAITING else ""),
-            f"{watched.cpu_share(line):.0%}",
-            f"{line.resident / 2**20:,.0f} MiB",
-            line.where,
+            "" if line.node else f"{watched.cpu_share(line):.0%}",
+            "" if line.node else f"{line.resident / 2**20:,.0f} MiB",
+            f"on {line.node}" if line.node else line.where,
         )
     return table
 
@@ -247,4 +257,4 @@ def _age_s(line: LoaderLine, now: Reading) -> float:
 
 
 def _pids(reading: Reading) -> tuple[int, ...]:
-    return reading.trainer, reading.assembler, *(line.state.pid for line in reading.running)
+    return reading.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)

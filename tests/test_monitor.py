@@ -77,6 +77,15 @@ def test_a_starved_trainer_is_told_that_decode_takes_the_time(tmp_path: Path) ->
     assert f"trainer {process.pid}" in table
 
 
+def test_a_trainer_without_loaders_is_seen_too(tmp_path: Path) -> None:
+    with trainer("local", tmp_path) as process:
+        told, table = watched(process, blames("loaders"), "it is seen that it makes its batches itself")
+    assert "makes its batches itself, which takes" in told["diagnosis_since_start"]["sentence"]
+    assert (told["in_process"], told["loader_states"]) == (True, [])
+    assert told["samples"] == 8 * told["batches"]
+    assert "making them" in table
+
+
 def test_a_trainer_that_takes_its_time_is_the_bottleneck(tmp_path: Path) -> None:
     with trainer("starving", tmp_path) as process:
         told, table = watched(process, blames("trainer"), "the trainer is to blame")

@@ -97,6 +97,8 @@ def _about_trace(name: str, facts: RunFacts, found: Found | None) -> str:
         "deaths of loaders": str(len(facts.deaths)),
         "seconds": f"{facts.seconds:,.1f}",
     }
+    if asked := facts.cache.get("hits", 0) + facts.cache.get("misses", 0):
+        numbers["of the samples were in the cache"] = f"{facts.cache['hits'] / asked:.1%}"
     cards = [
         _card("Throughput and stall", _time_chart(facts), wide=True),
         _card("What the time of a batch consists of", _batch_chart(facts)),
@@ -246,9 +248,11 @@ def _look_at(found: Found, sample: int) -> tuple[str, str]:
 
 
 def _faults(facts: RunFacts) -> str:
-    if not facts.deaths:
+    damaged = facts.cache.get("damaged", 0)
+    if not facts.deaths and not damaged:
         return '<p class="faint">No loader died.</p>'
-    rows = "".join(
+    rows = f"<tr><td></td><td>{damaged:,} damaged samples in the cache</td><td></td></tr>" if damaged else ""
+    rows += "".join(
         f"<tr><td>{death.at_s:,.2f} s</td><td>loader {death.loader} died</td>"
         f"<td>{'' if death.sample is None else f'at sample {death.sample}'}</td></tr>"
         for death in facts.deaths

@@ -56,6 +56,8 @@ class RunFacts:
     sample_counts: Series
     slowest: Sequence[tuple[int, float]]
     deaths: Sequence[Death]
+    cache: Mapping[str, int]
+    """Samples of the decoded cache: hits, misses, damaged."""
 
 
 def run_facts(trace: Mapping[str, Any]) -> RunFacts:
@@ -86,6 +88,7 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         loaders={loader: covered(working[loader], edges) for loader in sorted(working)},
         batch_ms=_batch_ms(spans, batches),
         **_samples(spans),
+        cache=trace.get("blobfeed", {}).get("cache", {}),
         deaths=[_death(event, begin) for event in events if event["name"] == "death"],
     )
 

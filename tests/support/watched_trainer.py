@@ -1,7 +1,8 @@
 """A trainer to be watched from outside; its arguments: how, a folder, and perhaps a trace.
 
 starved: decode computes and the trainer does nothing. starving: the trainer takes its time. waiting: the source waits.
-stuck: one sample never comes. dying: loaders kill themselves, each at a sample of its own.
+local: it makes its batches itself. stuck: one sample never comes. dying: loaders kill themselves, each at a sample of
+its own.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Decode:
         self._folder = folder
 
     def __call__(self, sample: Sample, _: np.random.Generator) -> AnyArray:
-        if os.environ.get("BLOBFEED_ROLE") == "loader":
+        if os.environ.get("BLOBFEED_ROLE") == "loader" or self._how == "local":
             self._act(sample.index, sample.epoch)
         number: AnyArray = sample["number"]
         return number
 
     def _act(self, index: int, epoch: int) -> None:
-        if self._how == "starved":
+        if self._how in ("starved", "local"):
             end = time.process_time() + 0.01
             while time.process_time() < end:
                 pass
@@ -78,7 +79,7 @@ def main() -> None:
         Numbers(0.005 if how == "waiting" else 0.0),
         decode=Decode(how, Path(folder)),
         batch_size=8,
-        num_loaders=2,
+        num_loaders=0 if how == "local" else 2,
         tops="number",
         trace="".join(trace),
     )

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
+
+
+class CacheCounts(NamedTuple):
+    """Samples of the decoded cache that this process found there, that it had to read from the source, and that it
+    found damaged and made anew."""
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
 
 
 class Source(ABC):
@@ -73,9 +82,8 @@ class Source(ABC):
         return None
 
     @property
-    def damaged_in_cache(self) -> int:
-        """Samples that this process found damaged in the decoded cache, and made anew."""
-        return 0
+    def cache_counts(self) -> CacheCounts:
+        return CacheCounts()
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Told ahead that these samples will be read soon: start the disk, do not wait for it."""

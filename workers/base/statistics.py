@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from .source import CacheCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,23 @@ class Statistics:
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int
+    cache_hits: int = 0
+    """samples that the decoded cache had"""
+    cache_misses: int = 0
+    """samples that it did not have yet: they were read from the source"""
     damaged_in_cache: int = 0
     """samples of the decoded cache whose checksum was wrong: they were made anew from the source"""
     diagnosis: str = ""
     """What limits the speed, and why, in a sentence"""
+
+    def with_cache(self, counts: CacheCounts) -> Statistics:
+        """These, and the counts of one more process."""
+        return replace(
+            self,
+            cache_hits=self.cache_hits + counts.hits,
+            cache_misses=self.cache_misses + counts.misses,
+            damaged_in_cache=self.damaged_in_cache + counts.damaged,
+        )
 
     def __repr__(self) -> str:
         """What is not zero, seconds to the millisecond; without the sentence, which is longer than all the rest."""

@@ -129,7 +129,7 @@ class IndexedWorker(Worker):
     ) -> None:
         super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
         self._decoded = decoded
-        self._damaged_in_cache = decoded.source.damaged_in_cache
+        self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, list[WantedRows]] = {}
         """By task, what has been found out when it was announced."""
 
@@ -157,9 +157,9 @@ class IndexedWorker(Worker):
                 bad.extend(self._make(row, indices, epochs, out))
             if bad and bad[-1].replacement < 0:
                 break  # the run ends with this one, so the rows behind it are not needed
-        if (damaged := self._decoded.source.damaged_in_cache) != self._damaged_in_cache:
-            self.status.note_damaged_in_cache(damaged - self._damaged_in_cache)
-            self._damaged_in_cache = damaged
+        if (counts := self._decoded.source.cache_counts) != self._cache_counts:
+            self.status.note_cache_counts(counts, self._cache_counts)
+            self._cache_counts = counts
         return WorkDone(bad)
 
     def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:

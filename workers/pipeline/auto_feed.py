@@ -15,6 +15,7 @@ from typing import TypeGuard
 from ..base.closing import close_all
 from ..base.errors import BlobfeedError
 from ..base.hooks import Hooks
+from ..base.source import CacheCounts
 from ..base.specs import AnyArray
 from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
@@ -154,8 +155,7 @@ class AutoFeed:
             loader_deaths=past.loader_deaths + now.loader_deaths,
             dropped_messages=past.dropped_messages + now.dropped_messages,
             tasks=past.tasks + now.tasks,
-            damaged_in_cache=past.damaged_in_cache + now.damaged_in_cache,
-        )
+        ).with_cache(CacheCounts(past.cache_hits, past.cache_misses, past.damaged_in_cache))
 
     def states(self) -> list[LoaderState]:
         return self._now.states()

@@ -16,6 +16,7 @@ import zmq
 
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
+from ..base.source import CacheCounts
 from ..base.specs import AnyArray
 from ..base.statistics import Statistics
 from ..loading.worker import location_of
@@ -321,9 +322,8 @@ class Feed:
             replaced=board.count(Count.REPLACED),
             dropped_messages=dropped,
             tasks=board.count(Count.TASKS),
-            damaged_in_cache=board.damaged_in_cache(),
             diagnosis=diagnose(interval(read_board(board)), usable_cores()).sentence,
-        )
+        ).with_cache(board.cache_counts())
 
     def states(self) -> list[LoaderState]:
         """What each loader is doing."""
@@ -334,10 +334,14 @@ class Feed:
         assembler, self._assembler = self._assembler, None
         link, self._release_link = self._release_link, None
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(
-                *end, partial(self._context.destroy, linger=0), self.shared.close, partial(finish_trace, self._plan)
+                *end,
+                partial(self._context.destroy, linger=0),
+                self.shared.close,
+                partial(finish_trace, self._plan, counts),
             )
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:

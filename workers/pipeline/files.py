@@ -11,6 +11,7 @@ import msgspec
 from ..base.errors import BlobfeedError, ParameterError
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
+from ..base.source import CacheCounts
 from ..plan.plan import Plan
 from ..transport.trace_ring import Run, TraceRing, epoch_ns, ring_of
 from ..watching.trace_events import finish
@@ -62,13 +63,13 @@ def open_trace(plan: Plan) -> TraceRing | None:
     return TraceRing.create(Path(given.trace), run, plan.status_lines)
 
 
-def finish_trace(plan: Plan) -> None:
+def finish_trace(plan: Plan, counts: CacheCounts) -> None:
     """Make the trace from what lies in the file; what is wrong there must not hide how the training ended."""
     if not plan.parameters.trace:
         return
     trace = Path(plan.parameters.trace)
     try:
-        finish(trace)
+        finish(trace, counts)
     except (OSError, BlobfeedError) as error:
         _log.warning(
             "the trace %s could not be written: %s; make it with: blobfeed trace %s", trace, error, ring_of(trace)

@@ -37,7 +37,7 @@ from ..processes.sampler import Drawer
 from ..transport.memory import available_memory
 from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
 from ..transport.shared_file import SharedFile
-from ..transport.status_board import LoaderState, Unwatched
+from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
 from .failures import end_of_data, explain, too_many_held
 
@@ -46,6 +46,9 @@ _ITSELF = 1
 
 _ALONE_BYTES = 1 << 19
 """A second copy of so much takes longer than what is done for each group."""
+
+_NOTED_NS = 100_000_000
+"""So much apart are notes on the status board, which `blobfeed monitor` reads."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -96,6 +99,9 @@ class LocalFeed:
             self._drawer = Drawer(plan, drawn, self._weights, self._errors.keep)
             schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
+        self._board: StatusBoard | None = StatusBoard.create(0)
+        self._board.describe(plan.source.kind, plan.parameters.batch_size, 0, plan.batches_per_slot)
+        self._next_note = 0
         self._worker = plan.worker(self.views, Unwatched(), self._errors.keep, descriptor)
         self._globals = None if reads_only(plan) else OwnGlobals()
 
@@ -218,6 +224,24 @@ class LocalFeed:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
             self.start_ns = self.start_ns or now - self._begun
+            if now > self._next_note:
+                self._note(now)
+
+    def _note(self, now: int) -> None:
+        """Write the counts on the board, for whoever looks at this process from outside."""
+        board, batches = self._board, self.stalls * self._plan.batches_per_slot
+        if board is None:
+            return
+        if not self._next_note:
+            board.set_count(Count.FIRST_BATCH_NS, now)
+            board.set_count(Count.START_NS, self.waited_ns)
+        board.set_count(Count.BATCHES, batches)
+        board.set_count(Count.SAMPLES, batches * self._plan.parameters.batch_size)
+        board.set_count(Count.STALLS, self.stalls)
+        board.set_count(Count.REPLACED, self._assembly.replaced)
+        board.set_count(Count.TASKS, self._assembly.tasks_done)
+        board.set_count(Count.WAITED_NS, self.waited_ns)
+        self._next_note = now + _NOTED_NS
 
     def _do(self, task: ToLoader) -> None:
         begun = time.monotonic_ns()
@@ -291,7 +315,8 @@ class LocalFeed:
         self._failure = None  # its traceback leads to frames that hold this feed, and batches
         self._errors.clear()
         files, self._drawn, self._weights = (self._drawn, self._weights), None, None
-        close_all(*(file.close for file in files if file is not None))
+        board, self._board = self._board, None
+        close_all(*(file.close for file in (*files, board) if file is not None))
 
 
 def _slots(plan: Plan) -> list[dict[str, Rows]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -240,8 +239,7 @@ class Pipeline(Closing):
         feed = self._feed
         if feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
-        counted = feed.statistics(self._at.progress.taken)
-        return replace(counted, damaged_in_cache=counted.damaged_in_cache + self._plan.source.damaged_in_cache)
+        return feed.statistics(self._at.progress.taken).with_cache(self._plan.source.cache_counts)
 
     def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""

@@ -21,6 +21,8 @@ from ..transport.trace_ring import TraceWriter
 from .feed import Feed
 from .pipeline import AnyFeed, At, Pipeline
 
+_GATHERED_NS = 5_000_000
+
 
 class TracedPipeline(Pipeline):
     """Writes when the trainer waits for a slot's first batch, when it copies it, and when it does its own work.
@@ -28,7 +30,8 @@ class TracedPipeline(Pipeline):
         take ─ step ─► peek ─ wait ─► (slot) ─ copy ─► take ─ step, and the slot's other batches ─► peek
 
     A slot holds several batches if they are so small that a record for each would cost more than a hundredth of what
-    they take, and even the question which one is the first. So as long as it is not, the pipeline is a `_WithinSlot`.
+    they take, and even the question which one is the first. So as long as it is not, the pipeline is a `_WithinSlot`,
+    and it stays that for slots that were ready and came soon after the last record.
     """
 
     _writer: TraceWriter | None = None
@@ -39,12 +42,14 @@ class TracedPipeline(Pipeline):
 
     def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
         batches = super()._open_group(feed, announce)
-        self.__class__ = TracedPipeline
+        if type(self) is _WithinSlot and time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
+            self.__class__ = TracedPipeline
         return batches
 
     def _next_batches(self) -> tuple[Batch, ...]:
         asked_ns = time.monotonic_ns()
         batches = super()._next_batches()
+        self.__class__ = TracedPipeline
         self._asked_ns, self._there_ns = asked_ns, time.monotonic_ns()
         return batches
 

@@ -56,7 +56,7 @@ class Upkeep:
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
         state = status.read()
-        if state.activity is Activity.ABSENT or (usage := usage_of(state.pid)) is None:
+        if state.activity is Activity.ABSENT or status.is_remote or (usage := usage_of(state.pid)) is None:
             self._before.pop(number, None)
             return
         now = _Before(state.pid, status.busy_ns(time.monotonic_ns()), usage)

@@ -260,6 +260,7 @@ class _Bridge:
     def _note_placed(self, remote: _Remote, answer: tuple[Place, str]) -> None:
         remote.place, remote.node = answer
         remote.status.begin(remote.number, remote.place.pid)
+        remote.status.note_node(remote.place.host)
         _log.info("%s", remote)
         self._tell(LoaderPlaced(remote.number))
         shipped = self._wanted.runtime_env.get("working_dir", "")

@@ -21,6 +21,7 @@ from ..base.checks import check_options
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import by_name
 from ..base.parameters import NotNegative, Positive
+from ..base.source import CacheCounts
 from ..base.specs import AnyArray, ArraySpec
 from .shuffle_buffer import ShuffleBuffer
 
@@ -58,7 +59,7 @@ class StreamSource:
     kind: ClassVar[str] = "stream"
     modules: ClassVar[tuple[str, ...]] = ()
     descriptors: ClassVar[tuple[int, ...]] = ()
-    damaged_in_cache: ClassVar[int] = 0
+    cache_counts: ClassVar[CacheCounts] = CacheCounts()
 
     def __init__(
         self,

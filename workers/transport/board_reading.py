@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from ..base.source import CacheCounts
 from . import status_board as at
 from .status_board import Activity, Count, LoaderState, LoaderStatus
 
@@ -33,8 +34,11 @@ class LoaderLine:
     where: str
     """Where the sample is stored that the loader is at, if it has been there for long."""
     where_slowest: str
+    node: str
+    """The host of a remote loader; empty for one of this host."""
     times: tuple[int, ...]
     """Samples by the time that each took: see `bucket_ns`."""
+    cache_counts: CacheCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,12 @@ class Reading:
     counts: tuple[int, ...]
     last_death: str
     lines: tuple[LoaderLine, ...]
+    in_process: bool
+    """There are no loaders: the trainer makes its batches itself."""
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        return CacheCounts(*map(sum, zip(*(line.cache_counts for line in self.lines), strict=True)))
 
     @property
     def running(self) -> list[LoaderLine]:
@@ -77,6 +87,7 @@ class Reading:
             counts=tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
             last_death=_text(words[at.LAST_DEATH : at.HEADER]),
             lines=tuple(_line(number, line, now_ns) for number, line in lines if line[at.BEGAN_ONCE]),
+            in_process=not words[at.LINES],
         )
 
 
@@ -107,7 +118,9 @@ def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
         slowest_at=words[at.SLOWEST_AT],
         where=_place(words, at.WHERE, state.sample),
         where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
-        times=tuple(words[at.TIMES :]),
+        node=_text(words[at.WHERE + 1 : at.WHERE + at.TEXT_WORDS]) if words[at.WHERE] == at.ON_NODE else "",
+        times=tuple(words[at.TIMES : at.CACHE]),
+        cache_counts=LoaderStatus(words).cache_counts,
     )
 
 

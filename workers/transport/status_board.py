@@ -18,10 +18,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from ..base.source import CacheCounts
+
 NAME: Final = "blobfeed-board"
 """Of the memory file, as /proc shows it."""
 
-MAGIC: Final = 0x626C_6F62_0002
+MAGIC: Final = 0x626C_6F62_0003
 
 # The header, in words of 8 bytes.
 LINES, TRAINER, ASSEMBLER, BEGUN, BATCH_SIZE, SLOTS, BATCHES_PER_SLOT = range(1, 8)
@@ -32,11 +34,14 @@ PID, LOADER, ACTIVITY, TASK, SAMPLE, SINCE, DROPPED = range(7)
 SPENT = 7
 CPU, DELAY, RESIDENT = 14, 15, 16
 SLOWEST, SLOWEST_SAMPLE, SLOWEST_ROWS, SLOWEST_AT = range(17, 21)
-BEGAN_ONCE, MEASURED, DAMAGED = 21, 22, 23
-WHERE, WHERE_SLOWEST, TIMES, LINE = 24, 48, 72, 136
+BEGAN_ONCE, MEASURED = 21, 22
+WHERE, WHERE_SLOWEST, TIMES, CACHE, LINE = 24, 48, 72, 136, 139
 TEXT_WORDS = 24
 
-TIME_BUCKETS = LINE - TIMES
+ON_NODE = -2
+"""In place of a sample that the area WHERE is about: it names the node of a remote loader."""
+
+TIME_BUCKETS = CACHE - TIMES
 SHORTEST_BITS = 10
 """The first two buckets hold all times of so many bits and fewer; then there are two for each power of two."""
 
@@ -175,9 +180,10 @@ class StatusBoard:
         """Frames that loaders have dropped, those that have ended among them."""
         return sum(self.line(number).dropped for number in range(self.loaders))
 
-    def damaged_in_cache(self) -> int:
-        """Samples of the decoded cache that loaders have found damaged, and made anew."""
-        return sum(self.line(number).damaged_in_cache for number in range(self.loaders))
+    def cache_counts(self) -> CacheCounts:
+        """Of all loaders, those that have ended among them."""
+        lines = [self.line(number).cache_counts for number in range(self.loaders)]
+        return CacheCounts(*map(sum, zip(*lines, strict=True)))
 
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
@@ -225,12 +231,22 @@ class LoaderStatus:
         self._words[DROPPED] += 1
 
     @property
-    def damaged_in_cache(self) -> int:
-        """Samples, of all the loaders that ever had this line."""
-        return self._words[DAMAGED]
+    def cache_counts(self) -> CacheCounts:
+        """Of all the loaders that ever had this line."""
+        return CacheCounts(*self._words[CACHE:LINE].tolist())
 
-    def note_damaged_in_cache(self, samples: int) -> None:
-        self._words[DAMAGED] += samples
+    def note_cache_counts(self, now: CacheCounts, before: CacheCounts) -> None:
+        for place, (count, old) in enumerate(zip(now, before, strict=True)):
+            self._words[CACHE + place] += count - old
+
+    def note_node(self, host: str) -> None:
+        """The loader runs on another machine, or may: its process has no number here."""
+        self._words[WHERE] = ON_NODE
+        _put_text(self._words[WHERE + 1 : WHERE + TEXT_WORDS], host)
+
+    @property
+    def is_remote(self) -> bool:
+        return self._words[WHERE] == ON_NODE
 
     def begin_task(self, task: int, group: int = -1) -> None:
         """0: there is none any more."""

@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -34,9 +34,6 @@ _RECORD_BYTES: Final = _RECORD.size
 _HEADER_BYTES: Final = 4096
 _RING_BYTES: Final = _HEADER_BYTES + RECORDS * _RECORD_BYTES
 _KIND_BITS: Final = 8
-_TAKEN: Final = 8
-"""In place of a kind: wait, copy and step of a slot that the trainer has begun to take."""
-
 _ORDERS: Final = tuple(tuple(sorted(map(int, Activity), key=first.__ne__)) for first in map(int, Activity))
 """All activities, each of them once in front."""
 
@@ -50,7 +47,7 @@ _NO_TASK: Final[dict[str, Any]] = {"rows": 0, "group": -1, "task": 0, "sample": 
 _NO_WAIT_NS: Final = 20_000
 """What looking at a batch that is there takes at most: a shorter wait is none."""
 
-_GATHERED_NS: Final = 1_000_000
+_GATHERED_NS: Final = 2_000_000
 """A loader's spans of the same kind are written as one until so long has passed: a record for each sample of some
 microseconds would cost more than the sample, and would soon fill the ring."""
 
@@ -65,6 +62,8 @@ class Kind(enum.IntEnum):
     FILL = 5
     FULL = 6
     DEATH = 7
+    TAKEN = 8
+    """Wait, copy and step of a slot that the trainer has begun to take: in the file alone."""
     START = 16 + Activity.STARTING
     IDLE = 16 + Activity.WAITING
     READ = 16 + Activity.READING
@@ -130,9 +129,9 @@ class TraceWriter:
     def write_taken(self, number: int, step_ns: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
         """The trainer has taken the first batch of a slot; for `step_ns` it did something else before it asked for it.
 
-        One record for three spans: in a training on tiny samples a slot is used up within a millisecond.
+        One record for three spans.
         """
-        self.write(_TAKEN, asked_ns, taken_ns, 0, -1, number, step_ns, there_ns)
+        self.write(Kind.TAKEN, asked_ns, taken_ns, 0, -1, number, step_ns, there_ns)
 
 
 class TraceRing:
@@ -205,19 +204,16 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
 
 def _spans(data: bytes, rings: int, batches_per_slot: int) -> Iterator[Span]:
     for ring in range(rings):
-        records = _records(data, ring, batches_per_slot)
-        yield from _with_tasks(records) if ring >= _LINES else records
+        records = _records(data, ring)
+        yield from _of_trainer(list(records), batches_per_slot) if ring == 0 else _with_tasks(records)
 
 
-def _records(data: bytes, ring: int, batches_per_slot: int) -> Iterator[Span]:
+def _records(data: bytes, ring: int) -> Iterator[Span]:
     at = _HEADER_BYTES + ring * _RING_BYTES
     written = int.from_bytes(data[at : at + 8], sys.byteorder)
     for number in range(max(0, written - RECORDS), written):
         where = at + _HEADER_BYTES + number % RECORDS * _RECORD_BYTES
         begun, duration, packed, *rest = _RECORD.unpack_from(data, where)
-        if packed == _TAKEN:
-            yield from _of_slot(batches_per_slot, begun, begun + duration, *rest)
-            continue
         yield Span(begun, duration, Kind(packed & 0xFF), packed >> _KIND_BITS, *rest)
 
 
@@ -236,21 +232,31 @@ def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
         pid, ended = its_pid, last.begun_ns + last.duration_ns
 
 
-def _of_slot(
-    batches: int, asked_ns: int, taken_ns: int, pid: int, _: int, number: int, step_ns: int, there_ns: int
-) -> Iterator[Span]:
-    """What `write_taken` has put into one record. The step was that of the slot before."""
-    if step_ns:
-        yield Span(asked_ns - step_ns, step_ns, Kind.STEP, 0, pid, -1, number - batches, 0, -1)
-    if there_ns - asked_ns > _NO_WAIT_NS:
-        yield Span(asked_ns, there_ns - asked_ns, Kind.WAIT, 0, pid, -1, number, 0, -1)
-    yield Span(there_ns, taken_ns - there_ns, Kind.COPY, 0, pid, -1, number, 0, -1)
+def _of_trainer(records: Sequence[Span], in_slot: int) -> Iterator[Span]:
+    """What `write_taken` has put into one record. The step was that of the record before; `rows`: of batches."""
+    before, its_batches = 0, in_slot
+    for record, after in itertools.zip_longest(records, records[1:]):
+        if record.kind is not Kind.TAKEN:
+            yield record
+            continue
+        number, step_ns, there_ns = record.group, record.task, record.sample
+        asked_ns, taken_ns = record.begun_ns, record.begun_ns + record.duration_ns
+        batches = in_slot if after is None or in_slot == 1 else max(1, after.group - number)
+        span = record._replace(rows=batches, task=0, sample=-1)
+        if step_ns:
+            yield span._replace(
+                begun_ns=asked_ns - step_ns, duration_ns=step_ns, kind=Kind.STEP, group=before, rows=its_batches
+            )
+        if there_ns - asked_ns > _NO_WAIT_NS:
+            yield span._replace(duration_ns=there_ns - asked_ns, kind=Kind.WAIT)
+        yield span._replace(begun_ns=there_ns, duration_ns=taken_ns - there_ns, kind=Kind.COPY)
+        before, its_batches = number, batches
 
 
 class TracedStatus(LoaderStatus):
     """A loader's line of the status board that also writes the loader's spans.
 
-    It looks at the times that the line adds up anyway, when a task begins or ends and about once a millisecond: so
+    It looks at the times that the line adds up anyway, when a task begins or ends and about every two milliseconds: so
     `write`, which is called for each sample, costs nothing more. What was shorter is gathered.
     """
 

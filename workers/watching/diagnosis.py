@@ -49,6 +49,9 @@ class Diagnosis:
 
 def diagnose(seen: Interval, cores: int) -> Diagnosis:
     """`cores`: that the pipeline's processes may use."""
+    if seen.in_process:
+        blame = Blame.TRAINER if seen.stall_share < STALL_SHARE else Blame.LOADERS
+        return Diagnosis(blame, in_process(seen.seconds, seen.stall_s))
     if seen.deaths > 1 and seen.seconds < seen.deaths * _DEATHS_S:
         return Diagnosis(
             Blame.DEATHS,

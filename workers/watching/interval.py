@@ -56,6 +56,8 @@ class Interval:
     """The slowest sample ever, if it fell into this interval."""
     present: SlowSample | None
     """What a loader has been at for longest."""
+    in_process: bool
+    """There are no loaders: `stall_s` is what the trainer has taken to make its batches."""
 
     @property
     def stall_share(self) -> float:
@@ -107,6 +109,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         median_s=median_s([line.times for line in loaders]),
         slowest=_slowest(loaders, 0 if before is None else before.now_ns),
         present=_present(now),
+        in_process=now.in_process,
     )
 
 

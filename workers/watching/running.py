@@ -30,8 +30,8 @@ class RunningPipeline:
 
 
 def is_running(reading: Reading) -> bool:
-    """Whether its trainer and its assembler live."""
-    return all(_lives(pid) for pid in (reading.trainer, reading.assembler))
+    """Whether its trainer and its assembler live; one without loaders has none."""
+    return _lives(reading.trainer) and (reading.in_process or _lives(reading.assembler))
 
 
 def _lives(pid: int) -> bool:

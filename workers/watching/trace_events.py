@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import BlobfeedError
+from ..base.source import CacheCounts
 from ..transport.trace_ring import SUFFIX, Kind, Run, Span, read_ring, ring_of
 
 _CATEGORY = {Kind.WAIT: "trainer", Kind.COPY: "trainer", Kind.STEP: "trainer", Kind.FILL: "slot", Kind.FULL: "slot",
@@ -19,9 +20,11 @@ _BASE = "baseTimeNanoseconds"
 Trace = dict[str, Any]
 
 
-def finish(trace: Path) -> None:
-    """Make the trace of its ring file, and remove that."""
-    write_trace(trace_of(*read_ring(ring_of(trace))), trace)
+def finish(trace: Path, counts: CacheCounts) -> None:
+    """Make the trace of its ring file, and remove that. `counts`: of the decoded cache, which no span tells."""
+    made = trace_of(*read_ring(ring_of(trace)))
+    made["blobfeed"]["cache"] = counts._asdict()
+    write_trace(made, trace)
     ring_of(trace).unlink()
 
 
@@ -105,12 +108,13 @@ def _args(span: Span, run: Run, slot: bool) -> dict[str, int]:
         for name, value, least in (("task", span.task, 1), ("sample", span.sample, 0), ("rows", span.rows, 1))
         if value >= least
     }
-    if span.group >= 0:
-        args["batch"] = run.first_batch + span.group * run.batches_per_slot
-        if span.kind in (Kind.COPY, Kind.STEP, Kind.WAIT):
-            args["batch"] = span.group  # the trainer counts batches
-        if run.batches_per_slot > 1:
-            args["batches"] = run.batches_per_slot
+    batches = run.batches_per_slot
+    if span.kind in (Kind.COPY, Kind.STEP, Kind.WAIT):  # the trainer counts batches
+        args["batch"], batches = span.group, args.pop("rows")
+    elif span.group >= 0:
+        args["batch"] = run.first_batch + span.group * batches
+    if batches > 1 and "batch" in args:
+        args["batches"] = batches
     if span.loader >= 0:
         args["slot" if slot else "loader"] = span.loader
     return args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from blobfeed.workers.plan import make_plan
 from blobfeed.workers.transport.status_board import Activity
 
 from blobfeed import BatchReader
+from blobfeed.monitor import Monitor, as_mapping
 from tests.faults.record import Record, compare, read
 from tests.faults.works import WORKS, Work
 from tests.support.pipelines import Fault, Harm, Place, Trap, trapped_pipeline
@@ -61,7 +63,17 @@ def undisturbed(work: Work, folder: Path, **values: Any) -> Record:
 def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path, cluster: RayCluster) -> None:
     expected = undisturbed(DECODED, files, num_loaders=2)
     given = {"num_loaders": 1, "remote_loaders": remote(cluster, 1)}
-    assert compare(expected, undisturbed(DECODED, files, **given)).is_none
+    with DECODED.open(files, epochs=EPOCHS, **given) as pipeline:
+        pipeline.start()
+        monitor = Monitor(os.getpid())
+        wait_until(lambda: socket.gethostname() in _nodes_seen(monitor), "a remote loader that is seen on its node")
+        monitor.close()
+        assert compare(expected, read(pipeline)).is_none
+
+
+def _nodes_seen(monitor: Monitor) -> set[str]:
+    monitor.look()
+    return {state["node"] for watched in monitor.shown for state in as_mapping(watched)["loader_states"]}
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ STARVED = Interval(
     median_s=0.003,
     slowest=SlowSample(0.01, 3, 1, "a.jpg", 1, Activity.DECODING),
     present=SlowSample(0.002, 7, 1, "", 2, Activity.DECODING),
+    in_process=False,
 )
 SLOW = SlowSample(0.6, 4711, 1, "big.jpg", 1, Activity.DECODING)
 

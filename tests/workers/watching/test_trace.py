@@ -154,7 +154,7 @@ def test_a_ring_keeps_the_last_spans_of_each_process(tmp_path: Path) -> None:
     size = ring_of(trace).stat().st_size
     writers = ring.trainer(), ring.line(0)
     for number in range(RECORDS + 5):
-        writers[0].write(Kind.STEP, number, number + 1, 0, -1, number)
+        writers[0].write(Kind.STEP, number, number + 1, 1, -1, number)
     writers[1].write(Kind.READ, 3, 9, 4, 2, 1, 5, 11)
     run, spans = read_ring(ring_of(trace))
     listed = list(spans)
@@ -170,7 +170,7 @@ def test_a_ring_keeps_the_last_spans_of_each_process(tmp_path: Path) -> None:
     again.close()
 
 
-def test_short_spans_of_one_kind_are_gathered_until_more_than_a_millisecond_has_passed(
+def test_short_spans_of_one_kind_are_gathered_until_more_than_two_milliseconds_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000_000]
@@ -190,10 +190,31 @@ def test_short_spans_of_one_kind_are_gathered_until_more_than_a_millisecond_has_
     board.close()
     decodes = [span for span in spans if span.kind is Kind.DECODE]
     assert [(span.sample, span.rows, span.duration_ns) for span in decodes] == [
-        (0, 11, 1_100_000), (11, 11, 1_100_000), (22, 8, 800_000)
+        (0, 21, 2_100_000), (21, 9, 900_000)
     ]  # fmt: skip
     (task,) = [span for span in spans if span.kind is Kind.TASK]
     assert (task.task, task.group, task.duration_ns) == (4, 2, 3_000_000)
+
+
+def test_slots_that_follow_soon_are_one_record_and_its_batches_are_counted(tmp_path: Path) -> None:
+    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
+    writer = ring.trainer()
+    for number, step_ns in ((0, 0), (2, 500_000), (8, 700_000)):
+        asked_ns = 10_000_000 + 1_000_000 * number
+        writer.write_taken(number, step_ns, asked_ns, asked_ns + 50_000, asked_ns + 60_000)
+    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
+    ring.close()
+    told = [(event["name"], event["args"], event["dur"]) for event in events if event["ph"] == "X"]
+    assert told == [
+        ("wait", {"batch": 0, "batches": 2}, 50),
+        ("copy", {"batch": 0, "batches": 2}, 10),
+        ("step", {"batch": 0, "batches": 2}, 500),
+        ("wait", {"batch": 2, "batches": 6}, 50),
+        ("copy", {"batch": 2, "batches": 6}, 10),
+        ("step", {"batch": 2, "batches": 6}, 700),
+        ("wait", {"batch": 8, "batches": 2}, 50),
+        ("copy", {"batch": 8, "batches": 2}, 10),
+    ]
 
 
 def test_events_are_moved_to_the_other_traces_time_base() -> None:

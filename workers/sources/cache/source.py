@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.source import Source
+from ...base.source import CacheCounts, Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare
 from .layout import lay_out
@@ -31,7 +31,7 @@ class CachedSource(Source):
 
     A file that holds other content (another source, changed files, other decode options), or is damaged, is replaced;
     processes that use it keep it. Two runs may share one. A sample whose checksum is wrong is read from `source` again;
-    `damaged_in_cache` counts those that this process met. Raises ParameterError and SourceError, see `prepare`.
+    `cache_counts` has those that this process met. Raises ParameterError and SourceError, see `prepare`.
     """
 
     kind = "cache"
@@ -48,6 +48,8 @@ class CachedSource(Source):
         self._usable = True
         self._fills = True
         self._damaged: set[int] = set()
+        self._hits = 0
+        self._misses = 0
         prepare(self._path, self._layout, size_limit)
 
     def __len__(self) -> int:
@@ -63,8 +65,8 @@ class CachedSource(Source):
         return self._source.chunk_samples
 
     @property
-    def damaged_in_cache(self) -> int:
-        return len(self._damaged)
+    def cache_counts(self) -> CacheCounts:
+        return CacheCounts(self._hits, self._misses, len(self._damaged))
 
     @property
     def cached_samples(self) -> int:
@@ -76,8 +78,12 @@ class CachedSource(Source):
         file = self._opened()
         if file is None:
             self._source.read(indices, out)
+            self._misses += len(indices)
             return
         hits = file.states[indices] != 0
+        found = int(np.count_nonzero(hits))
+        self._hits += found
+        self._misses += len(hits) - found
         edges = [0, *(np.flatnonzero(np.diff(hits)) + 1).tolist(), len(hits)]
         for start, stop in itertools.pairwise(edges if len(hits) else []):
             here = {name: top[start:stop] for name, top in out.items()}
@@ -95,6 +101,7 @@ class CachedSource(Source):
         samples = file.lend(indices)
         if samples is None:  # `read` makes the damaged ones anew
             return None
+        self._hits += len(samples)
         return [{name: sample[name] for name in self.specs} for sample in samples]
 
     def where(self, index: int) -> str:

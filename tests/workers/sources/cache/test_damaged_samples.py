@@ -64,7 +64,7 @@ def test_a_flipped_bit_costs_one_read_and_no_sample(
         with caplog.at_level(logging.WARNING):
             check(source, inner, everything)
         assert inner.reads.tolist() == [int(index == 33) for index in everything]
-        assert source.damaged_in_cache == 1
+        assert source.cache_counts.damaged == 1
         assert "sample 33" in caplog.text
         check(source, inner, everything)
         check_lent(source, inner, [5, 33])
@@ -83,7 +83,7 @@ def test_samples_that_changed_places_are_not_taken_for_each_other(
     inner = Numbers()
     with closing(CachedSource(inner, path, LIMIT)) as source:
         check(source, inner, everything)
-        assert source.damaged_in_cache == 2
+        assert source.cache_counts.damaged == 2
         assert ["sample 7 " in record.getMessage() for record in caplog.records] == [True]  # the first, and no other
 
 
@@ -113,7 +113,8 @@ def test_a_run_counts_the_damaged_samples_and_delivers_all(transform: dict[str, 
         train=False,
     ) as reader:
         data = np.concatenate([batch["data"] for batch in reader])
-        assert reader.statistics().damaged_in_cache == 4
+        counted = reader.statistics()
+        assert (counted.cache_hits, counted.cache_misses, counted.damaged_in_cache) == (SAMPLES + 1, 0, 4)
         assert sum(reader.statistics().damaged_in_cache for _ in reader) == 12  # they were mended
     corner = (slice(0, 2), slice(1, 3)) if transform else ()
     np.testing.assert_array_equal(data, [inner.sample("data", index)[:, *corner] for index in range(SAMPLES)])
