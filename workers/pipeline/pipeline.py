@@ -72,6 +72,7 @@ class Pipeline(Closing):
         self.parameters = parameters
         parameters = with_files(parameters, base_dir or Path.cwd())
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
         self._feed: AnyFeed | None = None
         self._open: dict[int, set[Batch]] = {}
@@ -239,7 +240,10 @@ class Pipeline(Closing):
         feed = self._feed
         if feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
-        return feed.statistics(self._at.progress.taken).with_cache(self._plan.source.cache_counts)
+        # Setup reads samples again and again, to learn how long they take.
+        cache, setup = self._plan.source.cache_counts, self._cache_in_setup
+        own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
+        return feed.statistics(self._at.progress.taken).with_cache(own)
 
     def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""
