@@ -186,7 +186,7 @@ def test_no_process_no_thread_and_no_ring_is_made(sources: dict[str, Any]) -> No
         assert reader.statistics().loaders == 0
         assert reader.statistics().stalls > 0
     assert seen
-    assert not [name for name in seen if "blobfeed-ring" in name or "blobfeed-board" in name]
+    assert not [name for name in seen if "blobfeed-ring" in name]
     assert "blobfeed-ring" not in Path("/proc/self/maps").read_text()
 
 

@@ -27,7 +27,7 @@ class Statistics:
     """frames that were not ours, not valid or not expected"""
     tasks: int
     cache_hits: int = 0
-    """samples that the decoded cache had, those among them that are read in setup"""
+    """samples that the decoded cache had, for loaders that work ahead too"""
     cache_misses: int = 0
     """samples that it did not have yet: they were read from the source"""
     damaged_in_cache: int = 0

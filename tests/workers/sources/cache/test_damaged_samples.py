@@ -114,11 +114,8 @@ def test_a_run_counts_the_damaged_samples_and_delivers_all(transform: dict[str, 
     ) as reader:
         data = np.concatenate([batch["data"] for batch in reader])
         counted = reader.statistics()
-        assert (counted.cache_hits, counted.cache_misses, counted.damaged_in_cache) == (
-            SAMPLES + 2,
-            0,
-            4,
-        )  # setup reads two
+        assert counted.cache_hits >= SAMPLES  # loaders work ahead
+        assert (counted.cache_misses, counted.damaged_in_cache) == (0, 4)
         assert sum(reader.statistics().damaged_in_cache for _ in reader) == 12  # they were mended
     corner = (slice(0, 2), slice(1, 3)) if transform else ()
     np.testing.assert_array_equal(data, [inner.sample("data", index)[:, *corner] for index in range(SAMPLES)])
