@@ -107,6 +107,12 @@ def _left() -> float:
     return float(times.s + times.ns / 1e9)
 
 
+def test_a_deadline_may_be_infinite() -> None:
+    with deadline(float("inf")):
+        moving("something")
+        assert _left() > 1e8
+
+
 def test_the_outermost_deadline_counts_and_outside_of_any_nothing_moves() -> None:
     with deadline(1000.0):
         running = deadlines._running

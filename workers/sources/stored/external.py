@@ -114,4 +114,4 @@ def _blocks(source: h5py.VDSmap, shape: tuple[int, ...]) -> int:
         return 1
     start, stride, count, _ = source.vspace.get_regular_hyperslab()
     axis = count.index(h5py.h5s.UNLIMITED)
-    return -(-(shape[axis] - start[axis]) // stride[axis])
+    return int(-(-(shape[axis] - start[axis]) // stride[axis]))
