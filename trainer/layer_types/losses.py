@@ -244,25 +244,23 @@ class ContrastiveLoss(_Loss):
 
 
 @layer_type("Accuracy")
-class Accuracy(Layer):
+class Accuracy(_ScoreLoss):
     """Bottoms: scores (batch, classes, ...) and labels (batch, ...). Top: the share of right answers.
 
     The second top has that share for each class.
     """
 
-    bottoms = range(2, 3)
-    tops = range(1, 3)
+    is_loss = False
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.options.axis, bottom[0], "axis")
-        check_labels(self, self._axis, *bottom)
+        super().top_shapes(*bottom)
         classes = bottom[0][self._axis]
         if not 1 <= self.options.top_k <= classes:
             raise self.wrong(f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}", "top_k")
         return [(), (classes,)][: len(self.param.top)]
 
     @torch.no_grad()
-    def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
+    def forward(self, scores: Tensor, labels: Tensor, *more: Tensor) -> Tensors:
         judged = arrange(self, scores, labels, self._axis, ignored_label(self.options))
         targets, counts = judged.safe_labels, judged.labels >= 0
         own = judged.scores.gather(1, targets.unsqueeze(1))

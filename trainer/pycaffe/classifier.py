@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ...workers.base.errors import ParameterError
 from ..layer_types.blobs import Array
 from ..prototxt.schema import Phase
-from .io import Transformer, load_image, oversample, resize_image
+from . import io
 from .net import Net
 
 
@@ -34,7 +34,7 @@ class ImageNet(Net):
         super().__init__(model_file, pretrained_file, int(Phase.TEST))
         name = self._input = self.inputs[0]
         self.crop_dims = self.blobs[name].shape[2:]
-        self.transformer = Transformer({name: self.blobs[name].shape})
+        self.transformer = io.Transformer({name: self.blobs[name].shape})
         self.transformer.set_transpose(name, (2, 0, 1))
         steps = {"mean": mean, "input_scale": input_scale, "raw_scale": raw_scale, "channel_swap": channel_swap}
         for step, value in steps.items():
@@ -70,8 +70,8 @@ class Classifier(ImageNet):
 
         With `oversample`, the mean over ten crops of the image, else those of its center.
         """
-        images = [resize_image(image, self.image_dims) for image in inputs]
-        crops = _ten_crops(images, self.crop_dims)
+        images = [io.resize_image(image, self.image_dims) for image in inputs]
+        crops = io.oversample(images, self.crop_dims)
         found = self._predict([self._row(crop) for crop in (crops if oversample else crops[4::10])])
         means: Array = found.reshape(len(images), -1, *found.shape[1:]).mean(1)
         return means
@@ -102,7 +102,7 @@ class Detector(ImageNet):
         """
         found = []
         for filename, windows in images_windows:
-            image = load_image(filename)
+            image = io.load_image(filename)
             boxes = np.asarray(windows, float).round().astype(int).reshape(-1, 4)
             for box in boxes:
                 top, left, bottom, right = box
@@ -131,10 +131,7 @@ class Detector(ImageNet):
         (x1, y1, x2, y2), (above, before, height, width) = expanded(shown, image.shape[:2], options, mirrored=False)
         part = np.s_[above : above + height, before : before + width]
         framed = np.zeros((*self.crop_dims, image.shape[2]), np.float32)
-        framed[part] = resize_image(image[y1 : y2 + 1, x1 : x2 + 1], (height, width))
+        framed[part] = io.resize_image(image[y1 : y2 + 1, x1 : x2 + 1], (height, width))
         row = np.zeros(self.blobs[self._input].shape[1:], np.float32)
         row[:, *part] = self._row(framed)[:, *part]
         return row
-
-
-_ten_crops = oversample

@@ -166,6 +166,16 @@ def test_global_pooling_follows_the_size_of_its_bottom(tmp_path: Path, average: 
         np.testing.assert_allclose(run(net, x=array), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("pad", [1, 2], ids=["torch pads", "more than torch pads"])
+def test_the_second_top_of_max_pooling_says_where_the_maxima_are(tmp_path: Path, pad: int) -> None:
+    x = numbers(2, 3, 7, 8)
+    text = f'type: "Pooling" top: "at" pooling_param {{ kernel_size: 3 stride: 2 pad: {pad} }}'
+    net = layer_net(tmp_path, text, x=x)
+    y = run(net, x=x)
+    at = np.asarray(net.blobs["at"].data).astype(int)
+    np.testing.assert_array_equal(np.take_along_axis(x.reshape(6, -1), at.reshape(6, -1), 1), y.reshape(6, -1))
+
+
 def test_inner_product_flattens_from_its_axis_on(tmp_path: Path) -> None:
     x = numbers(2, 3, 4)
     options = 'num_output: 5 weight_filler { type: "gaussian" } bias_filler { type: "uniform" }'

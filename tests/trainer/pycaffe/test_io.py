@@ -156,7 +156,7 @@ def test_a_detector_shows_the_context_of_a_window_as_window_data_does(tmp_path: 
     options = {"path": str(tmp_path / "windows.txt"), "crop_size": 8, "context_pad": 2}
     source = WindowSource(options)
     rows = {name: np.zeros((3, *spec.shape), spec.dtype) for name, spec in source.specs.items()}
-    source.read(np.arange(3), rows)  # type: ignore[arg-type]
+    source.read(np.arange(3), rows)
     bgr = {"raw_scale": 255, "channel_swap": (2, 1, 0)}
     net = write_net(tmp_path)
     detector = Detector(tmp_path / "net.prototxt", tmp_path / "w.caffemodel", context_pad=2, **bgr)
