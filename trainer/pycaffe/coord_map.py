@@ -38,9 +38,8 @@ def coord_map(fn: Function) -> Map:
     if fn.kind == "Crop":
         return layer.crop_param.axis - 1, 1.0, -_numbers(layer.crop_param, "offset", 0)
     options = layer.pooling_param if fn.kind == "Pooling" else layer.convolution_param
-    if fn.kind not in ("Convolution", "Deconvolution", "Im2col", "Pooling") or getattr(
-        options, "global_pooling", False
-    ):
+    slides = fn.kind in ("Convolution", "Deconvolution", "Im2col", "Pooling")
+    if not slides or getattr(options, "global_pooling", False):
         raise UndefinedMapException(f"a layer of type {fn.kind} maps no position of its bottom to one of its top")
     stride, pad = _numbers(options, "stride", 1), _numbers(options, "pad", 0)
     dilation = _numbers(options, "dilation", 1) if fn.kind != "Pooling" else 1
@@ -63,13 +62,14 @@ def crop(top_from: Top, top_to: Top) -> Top:
     """A Crop layer that cuts `top_from` to the size of `top_to`, where it shows the same; raises NetError."""
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     scales, offsets = np.atleast_1d(scale), -np.atleast_1d(shift)
-    if (scales != 1).any() or (offsets < 0).any() or (offsets != offsets.round()).any():
+    whole = offsets.round().astype(int)  # thirds, as of a stride of 3, are not exact
+    if not (np.allclose(scales, 1) and np.allclose(offsets, whole) and (whole >= 0).all()):
         raise NetError(
             f"a crop needs tops of one scale and an offset of whole pixels, got scale {scales.tolist()} and offset "
             f"{offsets.tolist()}"
         )
     first = 1 if axis is None else axis
-    made: Top = layers.Crop(top_from, top_to, crop_param={"axis": first + 1, "offset": offsets.astype(int).tolist()})
+    made: Top = layers.Crop(top_from, top_to, crop_param={"axis": first + 1, "offset": whole.tolist()})
     return made
 
 
