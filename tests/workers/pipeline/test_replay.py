@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import EndOfData
+from blobfeed.workers.base.errors import EndOfData, ParameterError
 from blobfeed.workers.pipeline.variants import make_pipeline
 
 from blobfeed import BatchReader
 from tests.support.pipelines import Delivered, Numbered, deliver, parameters
 
 
-@pytest.mark.parametrize("values", [{}, {"items": 4}, {"trace": "run.json"}, {"prefetch_batches": 2}])
+@pytest.mark.parametrize("values", [{}, {"items": 4}, {"prefetch_batches": 2}])
 def test_the_first_batches_come_again_and_again(tmp_path: Path, values: dict[str, Any]) -> None:
     """`items`: of tiny samples several batches share a slot."""
     values = dict(values)
@@ -29,6 +29,11 @@ def test_the_first_batches_come_again_and_again(tmp_path: Path, values: dict[str
     assert [batch.number for batch in replayed] == list(range(20))
     assert [batch.tops for batch in replayed] == [plain[number % 3].tops for number in range(20)]
     assert [batch.indices for batch in replayed] == [plain[number % 3].indices for number in range(20)]
+
+
+def test_what_comes_again_is_not_traced() -> None:
+    with pytest.raises(ParameterError, match="'trace' is 'run.json' and 'replay' is 3: .* give one of the two"):
+        make_pipeline(parameters(replay=3, trace="run.json"), source=Numbered())
 
 
 def test_a_batch_is_released_once(tmp_path: Path) -> None:
