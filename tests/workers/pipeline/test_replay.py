@@ -32,7 +32,7 @@ def test_the_first_batches_come_again_and_again(tmp_path: Path, values: dict[str
 
 
 def test_what_comes_again_is_not_traced() -> None:
-    with pytest.raises(ParameterError, match="'trace' is 'run.json' and 'replay' is 3: .* give one of the two"):
+    with pytest.raises(ParameterError, match=r"'trace' is 'run.json' and 'replay' is 3: .* give one of the two"):
         make_pipeline(parameters(replay=3, trace="run.json"), source=Numbered())
 
 
