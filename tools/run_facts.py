@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
 
 def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> dict[str, dict[str, float]]:
     """`in_slots`: how many batches came with each copy."""
-    total: Counter[tuple[str, str]] = Counter()
+    total: defaultdict[tuple[str, str], float] = defaultdict(float)
     for span in spans:
         total[span["cat"], span["name"]] += span["dur"]
     batches = sum(in_slots)

@@ -42,7 +42,8 @@ class TracedPipeline(Pipeline):
 
     def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
         batches = super()._open_group(feed, announce)
-        if type(self) is _WithinSlot and time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
+        gathers = type(self) is _WithinSlot
+        if gathers and time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
             self.__class__ = TracedPipeline
         return batches
 
