@@ -64,7 +64,11 @@ def trace() -> dict[str, Any]:
             "args": {"loader": 2, "sample": 17},
         }
     )
-    return {"traceEvents": events, "baseTimeNanoseconds": 0, "blobfeed": {"batch_size": 8}}
+    return {
+        "traceEvents": events,
+        "baseTimeNanoseconds": 0,
+        "blobfeed": {"batch_size": 8, "cache": {"hits": 60, "misses": 20, "damaged": 3}},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +200,8 @@ def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
     for title in ("Throughput and stall", "What the time of a batch", "Loaders at work", "How long", "Faults", "Loss"):
         assert f"<h2>{title}" in text
     assert "loader 2 died" in text
+    assert "<b>75.0%</b><span>of the samples were in the cache" in text
+    assert "3 damaged samples in the cache" in text
     assert "train.h5:data[4711]" in text
     assert 'alt="sample 4711" src="data:image/png;base64,' in text
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
