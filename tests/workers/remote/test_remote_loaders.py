@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from blobfeed.workers.base import extras
-from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
+from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError, SourceError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan import make_plan
@@ -198,7 +198,20 @@ def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> No
         wait_until(joined, "both loaders of the new node")
 
 
-def test_what_a_node_cannot_read_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
+def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
+    files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DECODED.open(files).close()
+    monkeypatch.chdir(files)
+    given: dict[str, Any] = {"batch_size": 12, "num_loaders": 0, "remote_loaders": remote(cluster)}
+    unreadable = "/proc/self/cwd/None.h5"  # another file in each process
+    nodes = rf"no sample can be made on node {os.uname().nodename} \(.*\): .*None\.h5.*; nor on {os.uname().nodename} "
+    with pytest.raises(SourceError, match=nodes) as caught:
+        BatchReader({"hdf5": {"path": unreadable}}, **given)
+    assert "No such file" in str(caught.value.__cause__)
+
+
+def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
     with DECODED.open(files, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
         (files / "None.h5").rename(files / "elsewhere.h5")
         with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
@@ -225,9 +238,8 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_named(files: Path) -> None:
-    pipeline = DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
-    with pipeline, pytest.raises(LoaderDied, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-        pipeline.take()
+    with pytest.raises(ParameterError, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
+        DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
 
 
 def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
