@@ -36,7 +36,7 @@ _AT_ONCE = 32
 _BATCH = 64
 _KINDS = {"contiguous": {}, "chunked": {"chunks": True}}
 _FILE_BYTES = 256 << 20
-_SECONDS = 4.0
+_SECONDS = 3.0
 
 
 def _write(folder: Path, sample_bytes: int) -> None:
@@ -51,9 +51,7 @@ def _write(folder: Path, sample_bytes: int) -> None:
 
 def blobfeed_rate(name: str) -> float:
     source = {"hdf5": {"path": f"s3://bucket/{name}"}}
-    with BatchReader(
-        source, batch_size=_BATCH, shuffle=True, num_loaders=_LOADERS, seed=1, delivery="view"
-    ) as reader:
+    with BatchReader(source, batch_size=_BATCH, shuffle=True, num_loaders=_LOADERS, seed=1, delivery="view") as reader:
         batches = iter(reader)
         for _ in range(4):
             next(batches)

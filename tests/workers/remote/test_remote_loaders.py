@@ -33,6 +33,9 @@ from tests.support.waiting import is_gone, wait_until
 PATIENT = {"task_timeout_s": 20.0, "timeout_s": 120.0}
 PATIENT_WORKS = tuple(replace(work, values={**work.values, **PATIENT}) for work in WORKS)
 DECODED = PATIENT_WORKS[4]
+_START_S = 240.0
+"""Five processes import blobfeed, two of them Ray too: 5 s, and more than 60 s beside two busy loops."""
+
 EPOCHS = 2
 
 
@@ -86,6 +89,20 @@ def test_files_may_be_shipped(files: Path, cluster: RayCluster) -> None:
         (files / "None.h5").rename(files / "elsewhere.h5")
         assert compare(expected, read(pipeline)).is_none
     assert all((folder / "None.h5").exists() and folder != files for folder in shipped)
+
+
+@pytest.mark.slow
+def test_each_node_has_a_cache_of_its_own(files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(DECODED, files)
+    monkeypatch.chdir(files)
+    # Below the working directory of each process, which is another one for loaders of a shipped folder.
+    cache = {"path": "/proc/self/cwd/samples.cache", "size_limit": 1 << 26}
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
+    with DECODED.open(files, epochs=EPOCHS, cache=cache, **given) as pipeline:
+        assert compare(expected, read(pipeline)).is_none
+        theirs = [Path(f"/proc/{state.pid}/cwd/samples.cache") for state in pipeline.activities() if state.pid]
+        assert theirs
+        assert not any(path.samefile(files / "samples.cache") for path in theirs)
 
 
 def growing() -> Callable[..., dict[str, Any]]:
@@ -165,7 +182,7 @@ def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
 KILLED = """
 from tests.faults.works import WORKS
 from pathlib import Path
-given = {"epochs": None, "num_loaders": 0, "task_timeout_s": 20.0, "remote_loaders": {remote!r}}
+given = {"epochs": None, "num_loaders": 0, "task_timeout_s": 120.0, "remote_loaders": {remote!r}}
 with WORKS[4].open(Path(sys.argv[1]), **given) as pipeline:
     pipeline.release(pipeline.take())
     say("ready")
@@ -176,9 +193,9 @@ with WORKS[4].open(Path(sys.argv[1]), **given) as pipeline:
 def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: RayCluster) -> None:
     code = KILLED.replace("sys.argv[1]", repr(str(tmp_path))).replace("{remote!r}", repr(remote(cluster)))
     with trainer(tmp_path, code) as run:
-        run.expect("ready")
+        run.expect("ready", _START_S)
         bridge = bridges(run.process.pid)[0]
-        assert cluster.living_actors() == 2
+        wait_until(lambda: cluster.living_actors() == 2, "both actors alone, without those of the trial")
         run.process.kill()
         run.end()
         wait_until(lambda: is_gone(bridge), "the end of the bridge")
