@@ -172,7 +172,7 @@ def s3_bucket(
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
     for name, value in zip(names, (*user, "us-east-1", "us-east-1", url), strict=True):
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
+    client = boto3.Session().client("s3")  # the default session keeps the credentials that it found first
     client.create_bucket(Bucket=bucket)
     try:
         yield lambda key, content: client.put_object(Bucket=bucket, Key=key, Body=content) and None
