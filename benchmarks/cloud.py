@@ -84,7 +84,7 @@ async def _bare(name: str) -> float:
         while not begun or time.perf_counter() - begun < _SECONDS:
             start = int(random.integers(_FILE_BYTES // sample_bytes - 1)) * sample_bytes + 2048
             answer = await obstore.get_range_async(store, name, start=start, length=sample_bytes)
-            batch[taken % _BATCH] = np.frombuffer(answer, np.uint8)
+            batch[taken % _BATCH] = np.frombuffer(memoryview(answer), np.uint8)
             taken += 1
 
     readers = [asyncio.create_task(reader()) for _ in range(_AT_ONCE)]

@@ -175,8 +175,9 @@ class _Obstore(ObjectStore):
     def _look(self, key: str) -> tuple[int, str]:
         import obstore
 
-        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges.
-        meta = obstore.get(self._store, key, options={"range": (0, 1)}).meta
+        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges. Two bytes:
+        # s3rver takes a range whose last byte is number 0 for one without an end.
+        meta = obstore.get(self._store, key, options={"range": (0, 2)}).meta
         return meta["size"], _version(meta)
 
     def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:

@@ -70,20 +70,16 @@ def test_s3_by_signed_requests_globs_and_a_cache_of_samples(tmp_path: Path, monk
         check_store(put, "s3://bucket", tmp_path)
 
 
-def check_refusal(root: str, tmp_path: Path) -> None:
-    """`root`: of a bucket that was not asked for before: a store is made once, with the credentials of that time."""
-    with pytest.raises(SourceError, match="access was refused: status 403") as caught:
-        opened("hdf5", tmp_path, path=f"{root}/a.h5")
-    assert WRONG_KEY not in str(caught.value)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(program("azurite-blob") is None, reason="needs azurite: make test-cloud installs it")
 def test_azure_through_its_vendors_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with azurite("container", tmp_path, monkeypatch) as put:
         check_store(put, "az://container", tmp_path)
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", WRONG_KEY)
-        check_refusal("az://another", tmp_path)
+        # Another container: a store is made once, with the credentials of that time.
+        with pytest.raises(SourceError, match="access was refused: status 403") as caught:
+            opened("hdf5", tmp_path, path="az://another/a.h5")
+        assert WRONG_KEY not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -91,8 +87,6 @@ def test_azure_through_its_vendors_emulator(tmp_path: Path, monkeypatch: pytest.
 def test_s3_through_another_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3rver("files", tmp_path, monkeypatch) as put:
         check_store(put, "s3://files", tmp_path)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
-        check_refusal("s3://another", tmp_path)
 
 
 def test_credentials_in_the_users_own_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
