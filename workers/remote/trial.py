@@ -121,7 +121,8 @@ def _troubles(config: Config, errors: socket.socket) -> Iterator[_Trouble]:
         called = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         yield from _trouble_on(called, ray, ref, errors)
     for ref in late:
-        _log.warning("node %s has not made a sample yet", nodes[begun[ref]]["NodeManagerHostname"])
+        name, waited_s = nodes[begun[ref]]["NodeManagerHostname"], config.plan.parameters.task_timeout_s
+        _log.warning("node %s made no sample within task_timeout_s=%g s; its loaders will be tried", name, waited_s)
 
 
 def _trouble_on(node: str, ray: Any, ref: Any, errors: socket.socket) -> Iterator[_Trouble]:
