@@ -14,13 +14,14 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
-.PHONY: help train test test-long quick faults bench docs lint types pytest format clean distclean
+.PHONY: help train test test-long test-cloud quick faults bench docs lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
 	@echo 'make test       every check: format, lint, types, tests'
 	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
 	@echo 'make test-long  every check, with the tests that take minutes'
+	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make docs       the site of the documents, into site/'
@@ -34,6 +35,14 @@ test: lint types pytest
 
 test-long: lint types
 	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
+
+# A server that is missing is skipped, and named at the end.
+test-cloud: $(VENV)/package $(VENV)/test-dependencies $(VENV)/cloud/installed
+	$(BIN)/pytest -n 2 -m 'slow or not slow' -rs tests/workers/sources/cloud
+
+$(VENV)/cloud/installed:
+	npm install --no-fund --no-audit --prefix $(VENV)/cloud azurite@3 s3rver@3
+	@touch $@
 
 # tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies

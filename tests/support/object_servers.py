@@ -150,29 +150,41 @@ def range_server() -> Iterator[RangeServer]:
 @contextmanager
 def s3_server(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, bytes], None]]:
     """moto's S3 server, and the environment by which S3's tools find it; what it gives puts an object in there."""
-    import boto3  # type: ignore[import-untyped]
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    try:
+        with s3_bucket(bucket, f"http://{host}:{port}", monkeypatch) as put:
+            yield put
+    finally:
+        server.stop()
+
+
+@contextmanager
+def s3_bucket(
+    bucket: str, url: str, monkeypatch: pytest.MonkeyPatch, user: tuple[str, str] = (SECRET, "secret")
+) -> Iterator[Callable[[str, bytes], None]]:
+    """A new bucket of the S3 server at `url`; `user`: access key and secret key."""
+    import boto3  # type: ignore[import-untyped]
+
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
-    for name, value in zip(names, (SECRET, "secret", "us-east-1", "us-east-1", f"http://{host}:{port}"), strict=True):
+    for name, value in zip(names, (*user, "us-east-1", "us-east-1", url), strict=True):
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
+    client = boto3.Session().client("s3")  # the default session keeps the credentials that it found first
     client.create_bucket(Bucket=bucket)
     try:
         yield lambda key, content: client.put_object(Bucket=bucket, Key=key, Body=content) and None
     finally:
         client.close()
-        server.stop()
 
 
 @contextmanager
 def slow_proxy(port: int, delay_s: float) -> Iterator[int]:
     """The port of a process that passes on to `port`, each request after `delay_s`."""
     command = [sys.executable, "-P", "-m", "tests.support.slow_proxy", str(port), str(delay_s)]
-    with _running(command, stdout=subprocess.PIPE) as process:
+    with running(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
 
@@ -195,13 +207,14 @@ def nginx(folder: Path) -> Iterator[int]:
         f"scgi_temp_path {folder}/temporary; keepalive_requests 1000000; sendfile on;"
         f"server {{ listen 127.0.0.1:{port} backlog=512; root {folder}/objects; }} }}"
     )
-    with _running([program, "-p", str(folder), "-e", f"{folder}/errors", "-c", f"{folder}/nginx.conf"]):
+    with running([program, "-p", str(folder), "-e", f"{folder}/errors", "-c", f"{folder}/nginx.conf"]):
         wait_for_port(port)
         yield port
 
 
 @contextmanager
-def _running(command: list[str], stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, ended at the end."""
     process = subprocess.Popen(command, stdout=stdout)
     try:
         yield process

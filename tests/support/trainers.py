@@ -114,12 +114,12 @@ class Trainer:
 
     # ---- talking with it
 
-    def expect(self, text: str) -> None:
+    def expect(self, text: str, limit_s: float = DEADLINE_S) -> None:
         """Wait for the line `text`."""
-        assert self.next_line() == text, self.stderr
+        assert self.next_line(limit_s) == text, self.stderr
 
-    def next_line(self) -> str:
-        assert readable(self.stdout.fileno()), f"the trainer says nothing; {self.stderr}"
+    def next_line(self, limit_s: float = DEADLINE_S) -> str:
+        assert readable(self.stdout.fileno(), limit_s), f"the trainer says nothing; {self.stderr}"
         return self.stdout.readline().decode().rstrip("\n")
 
     def tell(self, text: str = "") -> None:

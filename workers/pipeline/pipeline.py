@@ -22,6 +22,7 @@ from ..order.batches import Batches
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
+from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
@@ -56,7 +57,8 @@ class Pipeline(Closing):
     """Batches of one source, ready ahead of time.
 
     Making one opens the source, checks the parameters and decodes one sample, so that mistakes surface there; it starts
-    no process. `base_dir`: what relative paths are taken from. `train`: false for centred crops and no mirroring.
+    no process that stays. With remote loaders each node of the cluster decodes one too. `base_dir`: what relative paths
+    are taken from. `train`: false for centred crops and no mirroring.
     Raises ParameterError, SourceError, and whatever a decode hook raises on its first sample.
     """
 
@@ -72,6 +74,12 @@ class Pipeline(Closing):
         self.parameters = parameters
         parameters = with_files(parameters, base_dir or Path.cwd())
         self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
+        if parameters.remote_loaders is not None:
+            try:
+                try_nodes(self._plan)
+            except BaseException:
+                self._plan.source.close()
+                raise
         self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
         self._feed: AnyFeed | None = None

@@ -104,10 +104,6 @@ def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource)
             f"remote_loaders: {size:,} bytes of the source {source.kind!r} lie in this host's memory, and at most "
             f"{_MOST_SENT_BYTES:,} are sent to each loader: write them to a file that all hosts can read"
         )
-    if parameters.cache is not None:
-        raise ParameterError(
-            "remote_loaders: parameter 'cache' is given, and a cache belongs to one host: leave one of the two out"
-        )
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:

@@ -20,27 +20,25 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import queue
 import socket
 import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zmq
 
 from ..processes.config import Config
 from ..processes.loader import Tasks
+from ..processes.malloc import keep_freed_memory
 from ..processes.process import die_with, leave_signals_to_trainer
 from ..transport import links
 from ..transport.error_channel import log_to_trainer, summary_of
@@ -64,12 +62,12 @@ from ..transport.messages import (
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
-from .actor import Job, Made, Memory, Place, Refusal, RemoteLoader, ranges_of
+from .actor import Job, Made, Place, Refusal, ranges_of
+from .cluster import Cluster, wanted_of
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
 
-_CONNECT_S = 10.0
 _SLOW_PLACING_S = 10.0
 _MOST_CAREFUL = 256
 _FRAME_BYTES = 1 << 16
@@ -98,15 +96,9 @@ class _Remote:
 
 class _Bridge:
     def __init__(self, config: Config, link: socket.socket) -> None:
-        import ray
-
-        self._ray: Any = ray
         self._config = config
         self._plan = config.plan
-        remote = config.plan.parameters.remote_loaders
-        if remote is None:
-            raise TypeError("a plan without remote_loaders needs no bridge")
-        self._wanted = remote
+        self._wanted = wanted_of(config)
         self._link = link
         self._sealer = Sealer(config.key)
         self._opener: Opener[ToBridge] = Opener(config.key, ToBridge)
@@ -133,21 +125,17 @@ class _Bridge:
     def run(self) -> None:
         """Until the assembler closes its end."""
         try:
-            self._join()
+            self._cluster = Cluster(self._config)
         except Exception as error:
             self._tell(JoinFailed(f"the Ray cluster at {self._wanted.address!r} cannot be joined: {summary_of(error)}"))
             return
-        plan = pickle.dumps(self._plan, protocol=pickle.HIGHEST_PROTOCOL)
-        self._shared_plan = self._ray.put(plan)
-        memory = {number: _content(number) for number in self._config.descriptors.source}
-        self._shared_memory = self._ray.put(memory)
-        self._actors = self._ray.remote(RemoteLoader).options(
-            num_cpus=self._wanted.num_cpus,
-            resources=self._wanted.resources or None,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-        )
+        try:
+            with suppress(ConnectionError):  # the assembler has closed its end
+                self._serve()
+        finally:
+            self._leave()
+
+    def _serve(self) -> None:
         while True:
             self._look_at_nodes(time.monotonic())
             ready = dict(self._poller.poll(int(1000 * _LOOK_S)))
@@ -158,26 +146,11 @@ class _Bridge:
             for remote in [each for each in self._remotes.values() if each.link in ready]:
                 self._take_tasks(remote)
 
-    def _join(self) -> None:
-        address = self._wanted.address
-        if address != "auto":
-            # Ray would try for half a minute and then end the process.
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit():
-                raise ValueError(f"expected auto or host:port, got {address!r}")
-            socket.create_connection((host, int(port)), _CONNECT_S).close()
-        self._ray.init(
-            address=address,
-            runtime_env=deepcopy(self._wanted.runtime_env) or None,  # Ray puts the address of its upload into it
-            logging_level=logging.WARNING,
-            log_to_driver=True,
-        )
-
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """End the actors and leave the cluster."""
         for remote in self._remotes.values():
-            self._ray.kill(remote.actor)
-        self._ray.shutdown()
+            self._cluster.ray.kill(remote.actor)
+        self._cluster.ray.shutdown()
 
     # ---- towards the assembler
 
@@ -192,24 +165,19 @@ class _Bridge:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
-        nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        nodes = self._cluster.nodes()
         for remote in list(self._remotes.values()):
             if remote.node and remote.node not in nodes:
                 self._end(remote, f"the cluster has lost the node of {remote}", crashed=False)
             elif remote.place is None and now > remote.asked + _SLOW_PLACING_S:
                 remote.asked = now
                 _log.warning("the cluster has no place for remote loader %d: its processors are taken", remote.number)
-        room = sum(self._room_on(node["Resources"]) for node in nodes.values())
+        room = sum(map(self._cluster.room_on, nodes.values()))
         if room != self._room:
             self._room = room
             self._tell(Room(room))
             if self._wanted.count != "auto" and room < self._wanted.count:
                 _log.warning("the cluster has room for %d of %d remote loaders", room, self._wanted.count)
-
-    def _room_on(self, resources: Mapping[str, float]) -> int:
-        needs = {"CPU": self._wanted.num_cpus, **self._wanted.resources}
-        rooms = [int(resources.get(name, 0) / need + 1e-9) for name, need in needs.items() if need > 0]
-        return min([*rooms, self._wanted.most])
 
     def _take_requests(self) -> bool:
         """False when the assembler is gone."""
@@ -228,7 +196,7 @@ class _Bridge:
 
     def _start(self, number: int, line: int) -> None:
         status = self._board.line(line)
-        remote = _Remote(number, self._actors.remote(), status, time.monotonic())
+        remote = _Remote(number, self._cluster.loader(), status, time.monotonic())
         self._remotes[number] = remote
         self._call(remote, remote.actor.place.remote(), self._note_placed)
 
@@ -263,12 +231,7 @@ class _Bridge:
         remote.status.note_node(remote.place.host)
         _log.info("%s", remote)
         self._tell(LoaderPlaced(remote.number))
-        shipped = self._wanted.runtime_env.get("working_dir", "")
-        folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
-        config = self._config
-        shared = self._shared_plan, self._shared_memory
-        begun = remote.actor.begin.remote(*shared, folder, config.sys_path, config.log_levels)
-        self._call(remote, begun, self._note_begun)
+        self._call(remote, self._cluster.begin(remote.actor), self._note_begun)
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
         if refusal is not None:
@@ -321,7 +284,7 @@ class _Bridge:
     # ---- the end of an actor
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
-        errors = self._ray.exceptions
+        errors = self._cluster.ray.exceptions
         if remote.place is None and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
@@ -333,7 +296,7 @@ class _Bridge:
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
         del self._remotes[remote.number]
         with suppress(Exception):  # it is gone, or the cluster is
-            self._ray.kill(remote.actor)
+            self._cluster.ray.kill(remote.actor)
         if remote.link is not None:
             self._poller.unregister(remote.link)
             remote.link.close()
@@ -344,27 +307,18 @@ class _Bridge:
         self._tell(LoaderEnded(remote.number, how, crashed))
 
 
-def _content(descriptor: int) -> Memory:
-    content = np.empty(os.fstat(descriptor).st_size, np.uint8)
-    done = 0
-    while done < len(content) and (read := os.preadv(descriptor, [content[done:].data], done)):
-        done += read
-    return content
-
-
 def main() -> None:
     descriptor, link, parent = map(int, sys.argv[1:4])
     die_with(parent)
     leave_signals_to_trainer()
+    keep_freed_memory()
     config = Config.read(descriptor)
     log_to_trainer(socket.socket(fileno=os.dup(config.descriptors.errors)), config.log_levels)
     sys.path[:] = config.sys_path
     bridge = _Bridge(config, socket.socket(fileno=link))
     code = 1
     try:
-        with suppress(ConnectionError):  # the assembler has closed its end
-            bridge.run()
-        bridge.leave()
+        bridge.run()
         code = 0
     except BaseException:
         traceback.print_exc()

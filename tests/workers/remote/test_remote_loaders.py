@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from blobfeed.workers.base import extras
-from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError
+from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError, SourceError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan import make_plan
@@ -35,6 +35,9 @@ from tests.support.waiting import is_gone, wait_until
 PATIENT = {"task_timeout_s": 20.0, "timeout_s": 120.0}
 PATIENT_WORKS = tuple(replace(work, values={**work.values, **PATIENT}) for work in WORKS)
 DECODED = PATIENT_WORKS[4]
+_START_S = 240.0
+"""Five processes import blobfeed, two of them Ray too: 5 s, and more than 60 s beside two busy loops."""
+
 EPOCHS = 2
 
 
@@ -98,6 +101,20 @@ def test_files_may_be_shipped(files: Path, cluster: RayCluster) -> None:
         (files / "None.h5").rename(files / "elsewhere.h5")
         assert compare(expected, read(pipeline)).is_none
     assert all((folder / "None.h5").exists() and folder != files for folder in shipped)
+
+
+@pytest.mark.slow
+def test_each_node_has_a_cache_of_its_own(files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(DECODED, files)
+    monkeypatch.chdir(files)
+    # Below the working directory of each process, which is another one for loaders of a shipped folder.
+    cache = {"path": "/proc/self/cwd/samples.cache", "size_limit": 1 << 26}
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
+    with DECODED.open(files, epochs=EPOCHS, cache=cache, **given) as pipeline:
+        assert compare(expected, read(pipeline)).is_none
+        theirs = [Path(f"/proc/{state.pid}/cwd/samples.cache") for state in pipeline.activities() if state.pid]
+        assert theirs
+        assert not any(path.samefile(files / "samples.cache") for path in theirs)
 
 
 def growing() -> Callable[..., dict[str, Any]]:
@@ -177,7 +194,7 @@ def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
 KILLED = """
 from tests.faults.works import WORKS
 from pathlib import Path
-given = {"epochs": None, "num_loaders": 0, "task_timeout_s": 20.0, "remote_loaders": {remote!r}}
+given = {"epochs": None, "num_loaders": 0, "task_timeout_s": 120.0, "remote_loaders": {remote!r}}
 with WORKS[4].open(Path(sys.argv[1]), **given) as pipeline:
     pipeline.release(pipeline.take())
     say("ready")
@@ -188,9 +205,9 @@ with WORKS[4].open(Path(sys.argv[1]), **given) as pipeline:
 def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: RayCluster) -> None:
     code = KILLED.replace("sys.argv[1]", repr(str(tmp_path))).replace("{remote!r}", repr(remote(cluster)))
     with trainer(tmp_path, code) as run:
-        run.expect("ready")
+        run.expect("ready", _START_S)
         bridge = bridges(run.process.pid)[0]
-        assert cluster.living_actors() == 2
+        wait_until(lambda: cluster.living_actors() == 2, "both actors alone, without those of the trial")
         run.process.kill()
         run.end()
         wait_until(lambda: is_gone(bridge), "the end of the bridge")
@@ -210,7 +227,20 @@ def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> No
         wait_until(joined, "both loaders of the new node")
 
 
-def test_what_a_node_cannot_read_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
+def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
+    files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DECODED.open(files).close()
+    monkeypatch.chdir(files)
+    given: dict[str, Any] = {"batch_size": 12, "num_loaders": 0, "remote_loaders": remote(cluster)}
+    unreadable = "/proc/self/cwd/None.h5"  # another file in each process
+    nodes = rf"no sample can be made on node {os.uname().nodename} \(.*\): .*None\.h5.*; nor on {os.uname().nodename} "
+    with pytest.raises(SourceError, match=nodes) as caught:
+        BatchReader({"hdf5": {"path": unreadable}}, **given)
+    assert "No such file" in str(caught.value.__cause__)
+
+
+def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
     with DECODED.open(files, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
         (files / "None.h5").rename(files / "elsewhere.h5")
         with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
@@ -237,9 +267,8 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_named(files: Path) -> None:
-    pipeline = DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
-    with pipeline, pytest.raises(LoaderDied, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-        pipeline.take()
+    with pytest.raises(ParameterError, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
+        DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
 
 
 def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.paths import another_host
 from ...base.source import CacheCounts, Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare
@@ -131,6 +132,11 @@ class CachedSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if another_host() is not None:  # each has a file of its own at this path
+            prepare(self._path, self._layout, self._size_limit)
 
     def _opened(self) -> CacheFile | None:
         if self._file is None and self._usable:

@@ -24,6 +24,7 @@ from ...base.errors import BlobfeedError, SourceError
 from ...base.extras import need
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
 _DEADLINE_S = 60.0
 _ANSWER_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
@@ -146,8 +147,9 @@ class _Obstore(ObjectStore):
         self._renew()
 
     def _renew(self) -> None:
-        # Of the environment obstore takes only what AWS_ENDPOINT_URL says, and refuses http:// in there.
-        plain = self._root.startswith("http:") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
+        # obstore finds another server in the environment by itself, and then refuses http:// in there.
+        servers = (self._root, *(os.environ.get(name, "") for name in _SERVER_VARIABLES))
+        plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
         timeout = timedelta(seconds=min(_ANSWER_S, deadline_s()))
@@ -173,8 +175,9 @@ class _Obstore(ObjectStore):
     def _look(self, key: str) -> tuple[int, str]:
         import obstore
 
-        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges.
-        meta = obstore.get(self._store, key, options={"range": (0, 1)}).meta
+        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges. Two bytes:
+        # s3rver takes a range whose last byte is number 0 for one without an end.
+        meta = obstore.get(self._store, key, options={"range": (0, 2)}).meta
         return meta["size"], _version(meta)
 
     def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:

@@ -1,9 +1,10 @@
-"""The same samples through servers of others: moto's S3, nginx if it is installed, and fsspec for other schemes."""
+"""The same samples through servers of others: moto, the vendors' own if installed, and fsspec for other schemes."""
 
 from __future__ import annotations
 
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, RangeServer, nginx, nginx_program, s3_server
 from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
+from tests.support.vendor_servers import azurite, program, s3rver
 
+WRONG_KEY = "d3Jvbmcgd3Jvbmcgd3Jvbmc="
 SAMPLES = 40
 DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 3, 50, 50), np.uint8)
 STORED = {"data": DATA, "label": np.arange(SAMPLES)}
@@ -42,24 +45,48 @@ def epoch(source: dict[str, Any], **further: Any) -> list[int]:
     return [label for _, label in found]
 
 
+def check_store(put: Callable[[str, bytes], None], bucket: str, tmp_path: Path) -> None:
+    """What is the same for every vendor: globs, an epoch, a cache, an object that was replaced, and none."""
+    put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
+    put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
+    source = {"hdf5": {"path": f"{bucket}/some dir/part_*.h5"}}
+    assert_delivers(opened("hdf5", tmp_path, ["data", "label"], **source["hdf5"]), STORED, patterns(SAMPLES))
+    cache = {"path": str(tmp_path / "samples.cache"), "size_limit": 1 << 24}
+    first = epoch(source, cache=cache, seed=3)
+    assert sorted(first) == list(range(SAMPLES))
+    assert epoch(source, cache=cache, seed=3) == first
+    loader = in_loader(opened("hdf5", tmp_path, ["data"], **source["hdf5"]))
+    put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", 1, 17))
+    with pytest.raises(SourceError, match=r"part_2\.h5: it was changed"):
+        rows_of(loader, [3])
+    with pytest.raises(SourceError, match="there is no such object"):
+        opened("hdf5", tmp_path, path=f"{bucket}/none.h5")
+    with pytest.raises(SourceError, match="no object matches"):
+        opened("hdf5", tmp_path, path=f"{bucket}/none_*.h5")
+
+
 def test_s3_by_signed_requests_globs_and_a_cache_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server("bucket", monkeypatch) as put:
-        put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
-        put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
-        source = {"hdf5": {"path": "s3://bucket/some dir/part_*.h5"}}
-        assert_delivers(opened("hdf5", tmp_path, ["data", "label"], **source["hdf5"]), STORED, patterns(SAMPLES))
-        cache = {"path": str(tmp_path / "samples.cache"), "size_limit": 1 << 24}
-        first = epoch(source, cache=cache, seed=3)
-        assert sorted(first) == list(range(SAMPLES))
-        assert epoch(source, cache=cache, seed=3) == first
-        loader = in_loader(opened("hdf5", tmp_path, ["data"], **source["hdf5"]))
-        put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", 1, 17))
-        with pytest.raises(SourceError, match=r"part_2\.h5: it was changed"):
-            rows_of(loader, [3])
-        with pytest.raises(SourceError, match="there is no such object"):
-            opened("hdf5", tmp_path, path="s3://bucket/none.h5")
-        with pytest.raises(SourceError, match="no object matches"):
-            opened("hdf5", tmp_path, path="s3://bucket/none_*.h5")
+        check_store(put, "s3://bucket", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(program("azurite-blob") is None, reason="needs azurite: make test-cloud installs it")
+def test_azure_through_its_vendors_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with azurite("container", tmp_path, monkeypatch) as put:
+        check_store(put, "az://container", tmp_path)
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", WRONG_KEY)
+        # Another container: a store is made once, with the credentials of that time.
+        with pytest.raises(SourceError, match="access was refused: status 403") as caught:
+            opened("hdf5", tmp_path, path="az://another/a.h5")
+        assert WRONG_KEY not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(program("s3rver") is None, reason="needs s3rver: make test-cloud installs it")
+def test_s3_through_another_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3rver("files", tmp_path, monkeypatch) as put:
+        check_store(put, "s3://files", tmp_path)
 
 
 def test_credentials_in_the_users_own_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

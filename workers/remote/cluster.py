@@ -1,0 +1,98 @@
+"""The Ray cluster as a process of ours sees it that has joined it: its nodes, and loaders to be placed there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.parameters import RemoteLoaders
+from ..processes.config import Config
+from .actor import Memory, RemoteLoader
+
+_INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
+"""Ray's own settings, for the actors' processes: what a task makes comes straight from its actor to this process. By
+default all of more than 100 KB goes through the object stores of both nodes, which takes 1.3 to 2 times the processor
+time for 10 MB, and more for smaller objects. A Ray that does not know these does it as it did."""
+
+_CONNECT_S = 10.0
+
+
+def wanted_of(config: Config) -> RemoteLoaders:
+    """What the plan says of remote loaders; raises TypeError if it says nothing."""
+    if (wanted := config.plan.parameters.remote_loaders) is None:
+        raise TypeError("a plan without remote_loaders needs no cluster")
+    return wanted
+
+
+class Cluster:
+    """Joined by the constructor, which raises whatever Ray or the network say against it."""
+
+    def __init__(self, config: Config) -> None:
+        import ray
+
+        self.ray: Any = ray
+        self._config = config
+        self._wanted = wanted_of(config)
+        self._join()
+        self._plan = ray.put(pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL))
+        self._memory = ray.put({number: _content(number) for number in config.descriptors.source})
+        self._loaders: Any = ray.remote(RemoteLoader)  # by default an actor that died is not started again
+
+    def _join(self) -> None:
+        address = self._wanted.address
+        if address != "auto":
+            # Ray would try for half a minute and then end the process.
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"expected auto or host:port, got {address!r}")
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
+        runtime_env["env_vars"] = _INLINE | runtime_env.get("env_vars", {})
+        self.ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
+
+    def nodes(self) -> dict[str, Any]:
+        """What Ray knows of each living node, by its id."""
+        return {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+
+    def room_on(self, node: Mapping[str, Any]) -> int:
+        """How many loaders it could hold if it had nothing else to do."""
+        resources = node["Resources"]
+        needs = {"CPU": self._wanted.num_cpus, **self._wanted.resources}
+        rooms = [int(resources.get(name, 0) / need + 1e-9) for name, need in needs.items() if need > 0]
+        return min([*rooms, self._wanted.most])
+
+    def loader(self) -> Any:
+        """A handle of a loader that the cluster will place, on as many different nodes as it can."""
+        return self._loaders.options(
+            num_cpus=self._wanted.num_cpus, resources=self._wanted.resources or None, scheduling_strategy="SPREAD"
+        ).remote()
+
+    def loader_on(self, node: str) -> Any:
+        """A handle of a loader on that node and no other, for a trial: it takes nothing that others may wait for."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self._loaders.options(num_cpus=0, scheduling_strategy=there).remote()
+
+    def begin(self, loader: Any) -> Any:
+        """Have a loader get ready; refers to None, or to the Refusal."""
+        shipped = self._wanted.runtime_env.get("working_dir", "")
+        folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
+        config = self._config
+        return loader.begin.remote(self._plan, self._memory, folder, config.sys_path, config.log_levels)
+
+
+def _content(descriptor: int) -> Memory:
+    content = np.empty(os.fstat(descriptor).st_size, np.uint8)
+    done = 0
+    while done < len(content) and (read := os.preadv(descriptor, [content[done:].data], done)):
+        done += read
+    return content

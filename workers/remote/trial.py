@@ -1,0 +1,161 @@
+"""`python -m blobfeed.workers.remote.trial CONFIG PARENT`: in setup, each node of the cluster makes a sample on trial.
+
+What a node lacks (files, a library, a credential) would else be found at the first batch. It is a process of its own,
+since the trainer imports no Ray and starts no threads; it takes some seconds, however many nodes there are. Nodes that
+join later are tried when a loader starts there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from ..base.deadline import deadline, moving
+from ..base.errors import BlobfeedError, ParameterError, SourceError
+from ..plan.plan import Plan
+from ..processes.config import Config, Descriptors
+from ..processes.interpreter import child_environment, find_interpreter
+from ..processes.process import die_with, exit_in_words, leave_signals_to_trainer
+from ..processes.spawn import trainer_sys_path
+from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
+from .actor import Refusal
+from .cluster import Cluster, wanted_of
+
+_MODULE = "blobfeed.workers.remote.trial"
+
+_log = logging.getLogger("blobfeed")
+
+
+class _Trouble(msgspec.Struct):
+    """On `node`, or with the cluster as a whole if that is empty; the rest as in Refusal."""
+
+    node: str
+    text: str
+    cause: int = 0
+    traceback: str = ""
+
+
+def try_nodes(plan: Plan) -> None:
+    """Have each node that may get loaders make one sample.
+
+    Raises ParameterError if the cluster cannot be joined, SourceError that names a node which cannot, with the node's
+    exception as its cause, and PipelineStalled.
+    """
+    with deadline(plan.parameters.timeout_s):
+        moving("each node of the cluster makes a sample on trial")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            troubles = _ask(plan, theirs)
+            inbox = ErrorInbox(ours)
+            inbox.receive()
+            if troubles:
+                raise _error_of(troubles, inbox)
+
+
+def _ask(plan: Plan, errors: socket.socket) -> list[_Trouble]:
+    descriptors = Descriptors(-1, -1, -1, errors.fileno(), source=plan.source.descriptors)
+    descriptor = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer()).write()
+    try:
+        process = subprocess.Popen(
+            [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(descriptor, *descriptors.of_loaders),
+            env=child_environment(),
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+    try:
+        answer, _ = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        how = exit_in_words(process.returncode)
+        raise SourceError(f"remote_loaders: the process that tries the cluster's nodes {how}; standard error says why")
+    return msgspec.json.decode(answer, type=list[_Trouble])
+
+
+def _error_of(troubles: list[_Trouble], inbox: ErrorInbox) -> BlobfeedError:
+    first, *others = troubles
+    if not first.node:
+        return ParameterError(f"remote_loaders: {first.text}")
+    also = f"; nor on {', '.join(other.node for other in others)}" if others else ""
+    error = SourceError(
+        f"remote_loaders: no sample can be made on node {first.node}: {first.text}{also}; every node needs the same "
+        "files and packages: share them, ship them by runtime_env, or choose nodes by resources"
+    )
+    if first.traceback:
+        error.__cause__ = inbox.take(first.cause, first.traceback)
+    return error
+
+
+# ---- in the process
+
+
+def _troubles(config: Config, errors: socket.socket) -> Iterator[_Trouble]:
+    try:
+        cluster = Cluster(config)
+    except Exception as error:
+        yield _Trouble("", f"the Ray cluster at {wanted_of(config).address!r} cannot be joined: {summary_of(error)}")
+        return
+    ray = cluster.ray
+    nodes = {name: node for name, node in cluster.nodes().items() if cluster.room_on(node)}
+    loaders = {name: cluster.loader_on(name) for name in nodes}
+    begun = {cluster.begin(loader): name for name, loader in loaders.items()}
+    refs = list(begun)
+    ready, late = (
+        ray.wait(refs, num_returns=len(refs), timeout=config.plan.parameters.task_timeout_s) if refs else ([], [])
+    )
+    for ref in ready:
+        node = nodes[begun[ref]]
+        called = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        yield from _trouble_on(called, ray, ref, errors)
+    for ref in late:
+        name, waited_s = nodes[begun[ref]]["NodeManagerHostname"], config.plan.parameters.task_timeout_s
+        _log.warning("node %s made no sample within task_timeout_s=%g s; its loaders will be tried", name, waited_s)
+
+
+def _trouble_on(node: str, ray: Any, ref: Any, errors: socket.socket) -> Iterator[_Trouble]:
+    try:
+        refusal: Refusal | None = ray.get(ref)
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        yield _Trouble(node, summary_of(error))
+    except ray.exceptions.RayTaskError as error:
+        yield _Trouble(node, summary_of(error), 0, str(error))
+    except ray.exceptions.RayError as error:  # a node may die at any time, and its loaders be made up for
+        _log.warning("node %s could not be tried: %s", node, summary_of(error))
+    else:
+        if refusal is not None:
+            for frame in refusal.frames:
+                with suppress(BlockingIOError):  # then the text is all there is
+                    errors.send(frame, socket.MSG_DONTWAIT)
+            yield _Trouble(node, refusal.text, refusal.cause, refusal.traceback)
+
+
+def main() -> None:
+    descriptor, parent = map(int, sys.argv[1:3])
+    die_with(parent)
+    leave_signals_to_trainer()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # Ray prints, and so may the user's modules
+    config = Config.read(descriptor)
+    errors = socket.socket(fileno=config.descriptors.errors)
+    log_to_trainer(errors, config.log_levels)
+    sys.path[:] = config.sys_path
+    answers.write(msgspec.json.encode(list(_troubles(config, errors))))
+    answers.flush()
+    os._exit(0)  # the cluster ends what a dead driver had
+
+
+if __name__ == "__main__":
+    main()
