@@ -82,9 +82,9 @@ class _Group:
 class _Loader:
     """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
 
-    waits: bool = False
+    waits: bool
     """For a network, more than it computes."""
-    remote: bool = False
+    remote: bool
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0

@@ -159,6 +159,14 @@ def test_a_node_four_times_slower_has_a_quarter_of_the_tasks() -> None:
     assert [loader for loader, _ in ledger.assign(14.0)] == [2]
 
 
+def test_a_task_goes_to_whom_would_have_done_it_the_soonest() -> None:
+    ledger = ledger_of(2)
+    end_oldest(ledger, 2, 11.0)
+    end_oldest(ledger, 1, 12.0)
+    # The faster one, with 0, 1, 2, 3 tasks, would have done one more after 1, 2, 3, 4 s, the other one after 2, 4 s.
+    assert [loader for loader, _ in ledger.assign(12.0)] == [2, 1, 2, 2, 1, 2]
+
+
 def test_a_loader_of_this_host_has_two_tasks_however_slow_it_is() -> None:
     ledger = ledger_of(1)
     end_oldest(ledger, 1, 11.0)
