@@ -90,9 +90,6 @@ EQUIVALENT: dict[str, str] = {
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
     "workers/plan/stream_plan.py: rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)  →  "
     "rows = -1 if self._is_to_be_joined(group) else self._rows.get(group, 0)": "no rows are no batch, however few",
-    "workers/processes/ledger.py: self._next_task += 1  →  self._next_task += 2": (
-        "the number of a task needs only be another one each time"
-    ),
     (
         "workers/order/epoch_order.py: def __init__(self, samples: int, seed: int=0) -> None:"
         "  →  def __init__(self, samples: int, seed: int=1) -> None:"
@@ -112,6 +109,9 @@ _ALIKE: dict[str, str] = {
     ),
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
+    ),
+    r"workers/processes/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
+        "the number of a task needs only be another one each time"
     ),
     r"workers/processes/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"

@@ -305,6 +305,20 @@ def test_a_later_epoch_without_a_sample_is_complained_of_too() -> None:
     assert schedule.cause == (0, ""), "no exception is behind it"
 
 
+def test_ends_are_joined_when_all_that_was_asked_for_has_come_and_not_before() -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4, "wrap", epochs=1)
+    assert all(schedule.has(group) for group in range(4))  # of the shards 0, 1, 0, 1
+    for group, rows in ((1, 2), (3, 0), (2, 0)):
+        schedule.note_done(group, rows)
+    assert not schedule.has(4), "shard 0 has not given its first batch yet"
+    schedule.note_done(0, 3)
+    assert schedule.has(4)
+    assert schedule.stream_batches(4, 0, 4) == (StreamBatch(0, 0, 0, 3, 0), StreamBatch(0, 1, 0, 1, 0))
+    assert schedule.has(5)
+    assert schedule.stream_batches(5, 0, 4) == (StreamBatch(0, 1, 0, 1, 1),)
+    assert not schedule.has(6)
+
+
 def test_what_was_taken_of_an_epoch_before_the_run_counts_as_given() -> None:
     schedule = stream_schedule(StreamPosition(0, [1]), 4)
     assert schedule.has(0)

@@ -57,6 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.rows_per_task = size
         self.ledger.open_groups()
         for loader, task in self.ledger.assign(self.now):
+            assert task.id > 0, "0 stands for no task"
             assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
             self.working[loader].append(task)
 
