@@ -93,6 +93,18 @@ def test_the_size_of_tasks_follows_what_was_reported() -> None:
     assert [order.task.rows for order in orders(made) if isinstance(order.task, Fill)] == [1, 1]
 
 
+def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
+    made, sizes = assembly(rows=8, batches=8), []
+    while given := orders(made):
+        sizes += [order.task.rows for order in given if isinstance(order.task, Fill)]
+        for order in given:
+            made.done(Done(order.loader, order.task.task, 1_000), 0.0)
+        for message in told(made):
+            if isinstance(message, Announce):
+                made.release(message.group)
+    assert (sizes[0], sizes[-1]) == (1, 8)
+
+
 # ---- bad samples
 
 
