@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import Batches, Groups, LastBatch, batches_per_slot
+from blobfeed.workers.order.batches import Batches, BatchRange, Groups, LastBatch, Segment, batches_per_slot
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +114,19 @@ def test_a_group_far_away_costs_what_the_first_does(group: int) -> None:
     groups = Groups(Batches(1000, 7, "partial"), 3)  # an epoch is 143 batches, the last one of six
     segments = list(groups.segments(group, 0, groups.rows_of(group)))
     assert sum(segment.count for segment in segments) in (20, 21)
+
+
+def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, right = [], Batches.batch
+
+    def counted(batches: Batches, k: int) -> BatchRange:
+        asked.append(k)
+        return right(batches, k)
+
+    monkeypatch.setattr(Batches, "batch", counted)
+    groups = Groups(Batches(1000, 4), 32)
+    assert list(groups.segments(1, 0, 128)) == [Segment(128, 0, 128)]
+    assert asked == [32, 63]
 
 
 # ---- how many batches share a slot
