@@ -117,7 +117,8 @@ def test_a_group_far_away_costs_what_the_first_does(group: int) -> None:
 
 
 def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, right = [], Batches.batch
+    asked: list[int] = []
+    right = Batches.batch
 
     def counted(batches: Batches, k: int) -> BatchRange:
         asked.append(k)
