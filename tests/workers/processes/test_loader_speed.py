@@ -93,7 +93,7 @@ def speeds(*seconds_per_row: float, rests_until: float = 100.0) -> list[LoaderSp
 
 
 def test_the_slower_a_loader_the_fewer_tasks_it_has() -> None:
-    unknown, *known = compared = speeds(0.0, 1.0, 1.4, 2.1, 3.0, 50.0)
+    unknown, *known = compared = speeds(0.0, 2.0, 2.8, 4.2, 6.0, 100.0)
     compare_speeds(compared, open_tasks=1000, now=0.0)
     assert [speed.slowness for speed in compared] == [1, 1, 1, 2, 3, 50]
     assert unknown.most_tasks == 1, "nothing is known of it before its first task is done"
