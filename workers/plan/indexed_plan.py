@@ -123,7 +123,7 @@ class IndexedPlan(Plan):
     # ---- for a loader
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int
     ) -> OrderedWorker:
         return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, slots, status, send_error)
 

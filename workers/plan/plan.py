@@ -175,10 +175,11 @@ class Plan(ABC):
         """For one assembler, from the plan's start."""
 
     @abstractmethod
-    def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
-    ) -> Worker:
-        """For one loader; raises whatever unpickling user code raises. `drawn`: the file with the sampler's indices."""
+    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int) -> Worker:
+        """For one loader; raises whatever unpickling user code raises.
+
+        `drawn`: the file with the sampler's indices, -1 if there is none.
+        """
 
     def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
         """Note new weights for the sampler, and from where on they count; raises ParameterError."""

@@ -142,7 +142,7 @@ class SampledPlan(Plan):
         )
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int
     ) -> SampledWorker:
         return SampledWorker(self.decoded.value, SharedFile(drawn), self.parameters, slots, status, send_error)
 

@@ -87,7 +87,7 @@ class StreamPlan(Plan):
         return StreamSchedule(self)
 
     def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int = -1
+        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int
     ) -> StreamWorker:
         return StreamWorker(self.decoded.value, self.parameters, slots, status, send_error, keep_ends=self.joins_ends)
 
@@ -133,7 +133,7 @@ class StreamSchedule:
     _turns: ShardTurns = field(init=False)
     _draws: dict[int, Draw] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
-    _samples_in_epoch: int = 0
+    _samples_in_epoch: int = field(init=False)
     _ends: dict[int, int] = field(default_factory=dict)
     """By shard, which of its batches in this epoch is known not to be full."""
     _short: dict[int, tuple[Draw, int]] = field(default_factory=dict)

@@ -23,7 +23,8 @@ from ..transport.messages import (
     Resent,
     ToTrainer,
 )
-from .ledger import REMOTE_TASK_S, TASK_S, Ledger, Task, TaskSize
+from .ledger import Ledger, Task
+from .task_size import REMOTE_TASK_S, TASK_S, TaskSize
 
 if TYPE_CHECKING:
     from .loader_pool import Death

@@ -15,30 +15,17 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from .loader_speed import LoaderSpeed, compare_speeds
+
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
 
 MAX_ASSIGNED_WAITING = 3
 """If loaders wait for a network: with one behind the one that is worked on there would be none at the moment when that
 one is done, and nothing to fetch beside it."""
-MAX_ASSIGNED_REMOTE = 4
-"""A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
-
-_REST = 20
-"""A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
 
 _MOST_OWNERS = 256
 """Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
-
-TASK_S = 0.010
-"""A task of this length makes its own cost about a hundredth."""
-
-REMOTE_TASK_S = 0.100
-"""With remote loaders: what a task makes is an object of the cluster, and one of these costs 5 to 10 ms of processor
-time on its way from node to node."""
-
-_MEMORY = 0.7
-"""Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
 
 ENOUGH_TO_CONVICT = 6
 """Sum of the weights of its deaths from which a task is called poisoned."""
@@ -95,41 +82,27 @@ class _Group:
 class _Loader:
     """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
 
-    waits: bool = False
+    waits: bool
     """For a network, more than it computes."""
-    remote: bool = False
+    remote: bool
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
     """When it began its oldest task."""
     dismissed: bool = False
-    seconds_per_row: float = 0.0
-    """A moving mean; 0 until it has done a task."""
-    slowness: int = 1
-    """How many times longer than the fastest one it takes for a row; always 1 for a loader of this host."""
-    rests: bool = False
-    rests_until: float = 0.0
-    """If it is far slower than the others: when it is tried again."""
+    speed: LoaderSpeed = field(default_factory=LoaderSpeed)
 
     @property
     def may_get_more(self) -> bool:
-        most = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
-        if self.remote:  # of whose speed nothing is known before its first task is done
-            most = max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
-        rests = self.rests and not self.waiting
+        here = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
+        most = self.speed.most_tasks if self.remote else here
+        rests = self.speed.rests and not self.waiting
         return not self.dismissed and not rests and len(self.tasks) < most
-
-    def observe(self, task: Task, now: float) -> None:
-        seconds = now - self.since
-        self.rests_until = now + _REST * seconds
-        if task.rows:
-            before = self.seconds_per_row or seconds / task.rows
-            self.seconds_per_row = _MEMORY * before + (1 - _MEMORY) * seconds / task.rows
 
     @property
     def load(self) -> int:
         """What has the fewest tasks, or would have done one more the soonest, comes first."""
-        return (len(self.tasks) + 1) * self.slowness
+        return (len(self.tasks) + 1) * self.speed.slowness
 
 
 class Ledger:
@@ -273,7 +246,8 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
-        self._compare_speeds(now)
+        open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
+        compare_speeds([line.speed for line in self._loaders.values()], open_tasks, now)
         while (found := self._next_assignment()) is not None:
             loader, task = found
             line = self._loaders[loader]
@@ -281,22 +255,6 @@ class Ledger:
                 line.since = now
             line.tasks.append(task)
             yield found
-
-    def _compare_speeds(self, now: float) -> None:
-        """A slow node, busy with other people's work perhaps, gets fewer tasks: a batch waits for its last one.
-
-        It gets none for a while if the others would have done all that there is to do before it had done one.
-        """
-        known = [line for line in self._loaders.values() if line.remote and line.seconds_per_row]
-        fastest = min((line.seconds_per_row for line in known), default=0.0)
-        for line in known:
-            line.slowness = max(1, round(line.seconds_per_row / max(1e-9, fastest)))
-        for line in known:
-            line.rests = line.slowness > 1 and now < line.rests_until and self._others_are_done_before(line)
-
-    def _others_are_done_before(self, slow: _Loader) -> bool:
-        open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
-        return slow.slowness * sum(1 / line.slowness for line in self._loaders.values()) > open_tasks
 
     def _next_assignment(self) -> tuple[int, Task] | None:
         free = [(line.load, loader) for loader, line in self._loaders.items() if line.may_get_more]
@@ -330,7 +288,8 @@ class Ledger:
         if line is None or task is None:
             return None
         line.tasks.remove(task)
-        line.observe(task, now)
+        if line.remote:
+            line.speed.observe(task.rows, now - line.since, now)
         line.since = now
         self._tick_off(task)
         return task
@@ -412,30 +371,3 @@ class Ledger:
         """Put back a poisoned row: the candidate on which loaders died is to be skipped, the next one tried."""
         starts, end = [task.first_row], task.first_row + 1
         self._cut_rows(task.group, task.slot, starts, end, 1, task.affinity, skip=task.skip + 1)
-
-
-class TaskSize:
-    """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
-
-    A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
-    a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
-    together. This changes no byte: rows are made where they belong, whoever makes them.
-
-    `least`: rows that a source fetches at the same time over a network. There a row takes less time the more of them
-    are in a task; without this, measured times would make tasks ever smaller.
-    """
-
-    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1, task_s: float = TASK_S) -> None:
-        self._least = least
-        self._task_s = task_s
-        self._seconds_per_row = seconds_per_row
-        self._slot_rows = slot_rows
-
-    def observe(self, rows: int, seconds: float) -> None:
-        """A task of `rows` rows took `seconds`."""
-        if rows > 0:
-            self._seconds_per_row = _MEMORY * self._seconds_per_row + (1 - _MEMORY) * seconds / rows
-
-    @property
-    def rows(self) -> int:
-        return min(self._slot_rows, max(self._least, int(self._task_s / max(1e-9, self._seconds_per_row))))

@@ -9,6 +9,7 @@ import pytest
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.order.epoch_order import BLOCK
+from blobfeed.workers.order.permutation import SORTED_LIMIT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,13 @@ def test_only_positions_of_one_window_have_chunks_in_common(samples: int, chunk:
         together = set(zip(windows[epoch], chunks[epoch], strict=True))
         assert len(together) == -(-samples // chunk)  # no chunk in two windows
         assert max(Counter(number for number, _ in together).values()) <= window
+
+
+def test_more_chunks_than_are_permuted_by_sorting_come_once_each() -> None:
+    samples = 2 * (SORTED_LIMIT + 2) - 1  # the last chunk is short
+    for epoch in range(3):
+        order = ChunkOrder(samples, 5, 2, 16).indices(epoch * samples, samples)
+        assert np.array_equal(np.sort(order), np.arange(samples))
 
 
 def test_mixing_reaches_as_far_as_the_window() -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import Batches, Groups, LastBatch, batches_per_slot
+from blobfeed.workers.order.batches import Batches, BatchRange, Groups, LastBatch, Segment, batches_per_slot
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -52,11 +52,9 @@ def test_segments_are_the_rows_that_hold_samples(which: tuple[Groups, int], data
     groups, group = which
     first = data.draw(st.integers(0, groups.rows_of(group)), "first row")
     rows = data.draw(st.integers(0, groups.rows_of(group) - first), "rows")
-    listed = [
-        (segment.row + i, segment.position + i)
-        for segment in groups.segments(group, first, rows)
-        for i in range(segment.count)
-    ]
+    segments = list(groups.segments(group, first, rows))
+    assert all(segment.count > 0 for segment in segments), "a read of no rows costs as much as one of many"
+    listed = [(segment.row + i, segment.position + i) for segment in segments for i in range(segment.count)]
     wanted = {row: position for row, position in naive_rows(groups, group).items() if first <= row < first + rows}
     assert listed == sorted(wanted.items())
 
@@ -116,6 +114,20 @@ def test_a_group_far_away_costs_what_the_first_does(group: int) -> None:
     groups = Groups(Batches(1000, 7, "partial"), 3)  # an epoch is 143 batches, the last one of six
     segments = list(groups.segments(group, 0, groups.rows_of(group)))
     assert sum(segment.count for segment in segments) in (20, 21)
+
+
+def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    right = Batches.batch
+
+    def counted(batches: Batches, k: int) -> BatchRange:
+        asked.append(k)
+        return right(batches, k)
+
+    monkeypatch.setattr(Batches, "batch", counted)
+    groups = Groups(Batches(1000, 4), 32)
+    assert list(groups.segments(1, 0, 128)) == [Segment(128, 0, 128)]
+    assert asked == [32, 63]
 
 
 # ---- how many batches share a slot

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 
 import numpy as np
 import pytest
-from blobfeed.workers.order.sample_rng import SampleRng, globals_kept, replacement_index, seed_generators
+from blobfeed.workers.order.sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_index, seed_generators
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,45 @@ def test_the_global_generators_are_seeded_for_each_sample_by_all_that_names_it()
         seed_generators(1, 2, 8)
         assert (random.random(), np.random.random()) == drawn[-1]  # noqa: NPY002
     assert len({of_python for of_python, _ in drawn}) == len({of_numpy for _, of_numpy in drawn}) == 18
+
+
+class _Torch:
+    """Stands for torch, which a loader of pictures has loaded: one number is the state of its generator."""
+
+    state = 5
+
+    def manual_seed(self, seed: int) -> None:
+        self.state = seed
+
+    def get_rng_state(self) -> int:
+        return self.state
+
+    def set_rng_state(self, state: int) -> None:
+        self.state = state
+
+
+def test_torchs_generator_is_seeded_for_each_sample_and_left_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = _Torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    seeds = set()
+    with globals_kept():
+        for sample in range(3):
+            seed_generators(0, 1, sample)
+            seeds.add(torch.state)
+    assert len(seeds - {5}) == 3
+    assert torch.state == 5
+
+
+def test_what_a_trial_has_used_goes_on_the_next_time() -> None:
+    own, drawn = OwnGlobals(), []
+    with own.used():
+        seed_generators(0, 1, 2)
+        drawn.append(random.random())
+    with own.used():
+        drawn.append(random.random())
+    with globals_kept():
+        seed_generators(0, 1, 2)
+        assert [random.random(), random.random()] == drawn
 
 
 def test_a_trial_leaves_the_global_generators_where_they_were() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
 from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.order.batches import Groups
 from blobfeed.workers.order.make_order import make_order
@@ -75,7 +75,7 @@ def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
     assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
 
 
-@pytest.mark.parametrize(("good_rows", "batches"), [(-1, 2), (4, 1), (7, 1), (8, 2)])
+@pytest.mark.parametrize(("good_rows", "batches"), [(-1, 2), (0, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
 def test_only_whole_batches_before_a_bad_row_are_unpacked(good_rows: int, batches: int) -> None:
     assert len(indexed().unpack(Announce(0, 0, (), rows=good_rows), rows())) == batches
 
@@ -229,6 +229,11 @@ def test_a_streams_batch_has_a_slot_to_itself() -> None:
 def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=7)) == 7
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()
+
+
+def test_every_loader_has_a_line_of_the_status_board_and_the_sampler_one() -> None:
+    assert replace(indexed(), max_loaders=3).status_lines == 3 + 1
+    assert replace(indexed(remote_loaders=RemoteLoaders(count=5)), max_loaders=3).status_lines == 3 + 5 + 1
 
 
 def test_only_the_cores_of_this_very_process_count() -> None:

@@ -294,6 +294,50 @@ def test_an_epoch_without_a_sample_is_complained_of(slots: int, moving: bool) ->
     assert not schedule.has(1000)
 
 
+def test_a_later_epoch_without_a_sample_is_complained_of_too() -> None:
+    schedule = stream_schedule(StreamPosition.start(1), 4)
+    assert schedule.has(0)
+    schedule.note_done(0, 3)
+    assert schedule.complaint == ""
+    assert schedule.has(1)
+    schedule.note_done(1, 0)
+    assert "the stream gave no sample in epoch 1" in schedule.complaint
+    assert schedule.cause == (0, ""), "no exception is behind it"
+
+
+def test_ends_are_joined_when_all_that_was_asked_for_has_come_and_not_before() -> None:
+    schedule = stream_schedule(StreamPosition.start(2), 4, "wrap", epochs=1)
+    assert all(schedule.has(group) for group in range(4))  # of the shards 0, 1, 0, 1
+    for group, rows in ((1, 2), (3, 0), (2, 0)):
+        schedule.note_done(group, rows)
+    assert not schedule.has(4), "shard 0 has not given its first batch yet"
+    schedule.note_done(0, 3)
+    assert schedule.has(4)
+    assert schedule.stream_batches(4, 0, 4) == (StreamBatch(0, 0, 0, 3, 0), StreamBatch(0, 1, 0, 1, 0))
+    assert schedule.has(5)
+    assert schedule.stream_batches(5, 0, 4) == (StreamBatch(0, 1, 0, 1, 1),)
+    assert not schedule.has(6)
+
+
+def test_what_was_taken_of_an_epoch_before_the_run_counts_as_given() -> None:
+    schedule = stream_schedule(StreamPosition(0, [1]), 4)
+    assert schedule.has(0)
+    schedule.note_done(0, 4)
+    assert schedule.has(1)
+    schedule.note_done(1, 0)
+    assert schedule.complaint == ""
+    nothing_more = stream_schedule(StreamPosition(0, [1]), 4)
+    assert nothing_more.has(0)
+    nothing_more.note_done(0, 0)
+    assert nothing_more.complaint == ""
+
+
+def test_a_batch_of_which_nothing_was_made_is_not_announced() -> None:
+    schedule = stream_schedule(StreamPosition.start(1), 4)
+    assert schedule.has(0)
+    assert schedule.announcement(0, 0, ()) is None
+
+
 def test_a_shard_ends_with_its_first_batch_that_is_not_full_whichever_is_told_first() -> None:
     schedule = stream_schedule(StreamPosition.start(2), 4)
     assert all(schedule.has(group) for group in range(8))  # of the shards 0, 1, 0, 1, …
@@ -338,4 +382,5 @@ def test_the_sample_of_a_streams_row_is_what_the_loader_was_at_or_its_place() ->
     schedule = stream_schedule(StreamPosition(3, [2, 5]), 4, rank=3)
     assert schedule.has(0)
     assert schedule.sample_in(0, 1, seen=77) == (3, 77, "the stream's shard 6")
+    assert schedule.sample_in(0, 1, seen=0) == (3, 0, "the stream's shard 6")
     assert schedule.sample_in(0, 1, seen=-1) == (3, 9, "the stream's shard 6")

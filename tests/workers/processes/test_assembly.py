@@ -14,6 +14,7 @@ from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,
     Done,
+    DrawnRows,
     Failure,
     Fill,
     Order,
@@ -22,7 +23,7 @@ from blobfeed.workers.transport.messages import (
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
-from tests.interleavings.variants import Variant
+from tests.interleavings.variants import SLOTS, SmallIndexedPlan, Variant
 
 pytestmark = pytest.mark.pure
 
@@ -92,6 +93,18 @@ def test_the_size_of_tasks_follows_what_was_reported() -> None:
     assert [order.task.rows for order in orders(made) if isinstance(order.task, Fill)] == [1, 1]
 
 
+def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
+    made, sizes = assembly(rows=8, batches=8), []
+    while given := orders(made):
+        sizes += [order.task.rows for order in given if isinstance(order.task, Fill)]
+        for order in given:
+            made.done(Done(order.loader, order.task.task, 1_000), 0.0)
+        for message in told(made):
+            if isinstance(message, Announce):
+                made.release(message.group)
+    assert (sizes[0], sizes[-1]) == (1, 8)
+
+
 # ---- bad samples
 
 
@@ -154,6 +167,13 @@ def test_a_bad_row_ends_the_run_in_its_batchs_turn_and_names_the_sample() -> Non
     assert (made.last, made.outbox) == (failure, [])
 
 
+def test_the_first_sample_of_a_source_is_named_like_any_other() -> None:
+    made = assembly(rows=2, rows_per_task=2, batches=1)
+    (order,) = orders(made)
+    report(made, order, bad_row(1, 0))
+    assert [(message.index, message.path) for message in told(made)] == [(0, "a.h5")]
+
+
 def test_of_several_bad_rows_the_first_in_the_batch_is_the_error() -> None:
     made = assembly(rows=2, loaders=2, batches=1)
     given = {order.task.first_row: order for order in orders(made) if isinstance(order.task, Fill)}
@@ -182,6 +202,21 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
     report(made, fill, bad_row(1, 1))
     (hook,) = orders(made)
     assert hook.task == Postprocess(2, 0, 0, ())
+
+
+def test_a_hook_over_a_batch_knows_which_samples_were_drawn_for_all_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drawn(_plan: SmallIndexedPlan, _group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
+        return (DrawnRows(first_row, rows, offset=8 * first_row, epoch=0, position=first_row),)
+
+    monkeypatch.setattr(SmallIndexedPlan, "drawn", drawn)
+    made = assembly(rows=2, batches=1, postprocess=True)
+    for order in orders(made):
+        report(made, order)
+    (hook,) = orders(made)
+    assert isinstance(hook.task, Postprocess)
+    assert hook.task.drawn == (DrawnRows(0, 2, 0, 0, 0),)
 
 
 # ---- deaths
@@ -249,6 +284,15 @@ def test_of_a_stream_no_other_sample_can_be_tried() -> None:
 
 
 # ---- towards the trainer
+
+
+def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
+    made = assembly(rows=2, stream=True)
+    for order in orders(made):
+        made.done(Done(order.loader, order.task.task, 1, stream_rows=0), 0.0)
+    told(made)
+    assert made.ledger.slots_full == made.ledger.slots_filling == 0
+    assert sorted(made.ledger._free) == list(range(SLOTS))
 
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:

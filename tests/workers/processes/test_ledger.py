@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.processes.ledger import MAX_ASSIGNED, Ledger, Task, Weight
+from blobfeed.workers.processes.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledger, Task, Weight
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -57,6 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.rows_per_task = size
         self.ledger.open_groups()
         for loader, task in self.ledger.assign(self.now):
+            assert task.id > 0, "0 stands for no task"
             assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
             self.working[loader].append(task)
 
@@ -69,6 +70,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.done(loader, task.id, self.now) is task
         assert self.ledger.done(loader, task.id, self.now) is None, "a repeated report was taken"
         if task.is_postprocess:
+            assert (task.first_row, task.rows) == (0, 0)
             assert self._complete(task.group), "postprocess ran on a group whose rows were not all there"
             self.postprocessed[task.group] += 1
         else:
@@ -228,14 +230,87 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: 
     assert deaths == enough
 
 
+@pytest.mark.parametrize(
+    ("deaths", "convicted"),
+    [
+        ([Weight.HUNG], False),
+        ([Weight.HUNG, Weight.CRASHED], False),
+        ([Weight.HUNG, Weight.HUNG], True),
+        ([Weight.HUNG, Weight.CRASHED, Weight.KILLED_FROM_OUTSIDE], True),
+        ([Weight.CRASHED, Weight.CRASHED, Weight.KILLED_FROM_OUTSIDE], False),
+    ],
+)
+def test_deaths_of_different_kinds_add_up(deaths: list[Weight], convicted: bool) -> None:
+    ledger = make_ledger(rows=1, slots=1)
+    ledger.open_groups()
+    poisoned = None
+    for loader, weight in enumerate(deaths):
+        ledger.add_loader(loader)
+        ((_, task),) = ledger.assign(0.0)
+        poisoned = ledger.remove_loader(loader, task.id, weight)
+    assert (poisoned is not None) == convicted
+
+
+def test_what_cannot_be_cut_is_given_out_whole_and_convicted_whole() -> None:
+    ledger = Ledger(slots=1, rows_of=lambda _: 4, has=lambda group: group == 0, can_be_cut=False)
+    ledger.rows_per_task = 1
+    for loader in (1, 2, 3):
+        ledger.add_loader(loader)
+        ledger.open_groups()
+        ((_, task),) = ledger.assign(0.0)
+        assert (task.first_row, task.rows) == (0, 4)
+        poisoned = ledger.remove_loader(loader, task.id)
+    assert poisoned is task
+    assert task.deaths == 3
+
+
+def test_a_row_is_tried_with_one_candidate_after_the_other_each_free_of_blame() -> None:
+    ledger = make_ledger(rows=1, slots=1)
+    ledger.open_groups()
+    for skip in range(3):
+        ledger.add_loader(skip)
+        ((_, task),) = ledger.assign(0.0)
+        assert (task.skip, task.deaths, task.suspicion, task.first_row, task.rows) == (skip, 0, 0, 0, 1)
+        ledger.remove_loader(skip)
+        ledger.retry(_taken(ledger))
+
+
+def _taken(ledger: Ledger) -> Task:
+    """The only task, out of the ledger's hands as a poisoned one is."""
+    ((_, _, _, task),) = ledger._queue
+    ledger._queue.clear()
+    return task
+
+
+def test_loaders_that_wait_for_a_network_have_one_task_more() -> None:
+    ledger = Ledger(slots=1, rows_of=lambda _: 8, has=lambda _: True, waits=True)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.open_groups()
+    assert len(list(ledger.assign(0.0))) == 3
+
+
+def test_the_first_loader_to_become_overdue_is_waited_for() -> None:
+    ledger = make_ledger(rows=8)
+    ledger.rows_per_task = 1
+    for loader, now in ((1, 5.0), (2, 3.0), (3, 4.0)):
+        ledger.add_loader(loader)
+        ledger.open_groups()
+        assert list(ledger.assign(now))
+    assert ledger.next_deadline(10.0) == 13.0
+    assert ledger.overdue(14.5, 10.0) == [2, 3]
+    assert make_ledger().next_deadline(10.0) is None
+
+
 def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
     ledger = make_ledger(rows=2, slots=1)
     ledger.rows_per_task = 1
     for loader in range(1, 10):
         ledger.add_loader(loader)
         ledger.open_groups()
-        assert len(list(ledger.assign(0.0))) == 2
-        assert ledger.remove_loader(loader, working_on=0) is None
+        given = [task for _, task in ledger.assign(0.0)]
+        assert [task.deaths for task in given] == [0, 0]
+        assert ledger.remove_loader(loader) is None
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -263,6 +338,23 @@ def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
     assert ledger.dismissed_and_free() == [dismissed]
 
 
+def test_only_loaders_of_this_host_are_dismissed_the_idlest_first_and_each_once() -> None:
+    ledger = make_ledger(rows=8)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.open_groups()
+    assert len(list(ledger.assign(0.0))) == 2
+    ledger.add_loader(2, remote=True)
+    ledger.add_loader(3)
+    for _ in range(2):
+        ledger.dismiss_one()
+        assert ledger.dismissed_and_free() == [3]
+    ledger.dismiss_one()
+    for task in ledger.assigned(1):
+        ledger.done(1, task.id, 0.0)
+    assert ledger.dismissed_and_free() == [1, 3]
+
+
 def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
     for loader, task in given:
         ledger.done(loader, task.id, 0.0)
@@ -283,6 +375,16 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
     for _, task in [(2, task) for task in ledger.assigned(2)]:
         ledger.done(2, task.id, 0.0)
     assert [(loader, task.group) for loader, task in ledger.assign(0.0)] == [(2, 0), (2, 1)]
+
+
+def test_of_very_many_windows_the_latest_are_remembered() -> None:
+    ledger = Ledger(slots=1, rows_of=lambda _: 600, has=lambda _: True, affinity=lambda _, row: row)
+    ledger.add_loader(1)
+    ledger.open_groups()
+    while given := list(ledger.assign(0.0)):
+        for loader, task in given:
+            ledger.done(loader, task.id, 0.0)
+    assert list(ledger._owners) == list(range(600 - _MOST_OWNERS, 600))
 
 
 class CountingHeaps:

@@ -9,7 +9,7 @@ import pytest
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.specs import IndexArray, NamedRows
 from blobfeed.workers.plan.make_plan import make_plan
-from blobfeed.workers.processes.ledger import TaskSize
+from blobfeed.workers.processes.task_size import TaskSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +52,12 @@ def test_a_single_slow_task_does_not_cut_all_that_follow_into_rows() -> None:
     size = TaskSize(1e-5, 100_000)
     size.observe(1000, 0.02)  # twice as long as it should take
     assert 500 < size.rows < 1000
+
+
+def test_a_single_row_counts_like_any_others() -> None:
+    size = TaskSize(1e-4, 1000)
+    size.observe(1, 1.0)
+    assert size.rows == 1
 
 
 def test_a_task_without_rows_says_nothing_about_rows() -> None:
