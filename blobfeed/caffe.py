@@ -14,9 +14,11 @@ from .layers import standin
 from .trainer import pycaffe as proto  # has caffe_pb2
 from .trainer.layer_types.layer import LAYER_TYPES
 from .trainer.pycaffe import caffe_pb2
+from .trainer.pycaffe import coord_map as coord_map
 from .trainer.pycaffe import io as io
 from .trainer.pycaffe import net_spec as net_spec
 from .trainer.pycaffe.classifier import Classifier as Classifier
+from .trainer.pycaffe.classifier import Detector as Detector
 from .trainer.pycaffe.mode import has_nccl as has_nccl
 from .trainer.pycaffe.mode import set_device as set_device
 from .trainer.pycaffe.mode import set_mode_cpu as set_mode_cpu
@@ -65,6 +67,7 @@ def _is_installed() -> bool:
 if not _is_installed():
     sys.modules |= {
         "caffe": sys.modules[__name__],
+        "caffe.coord_map": coord_map,
         "caffe.io": io,
         "caffe.net_spec": net_spec,
         "caffe.proto": proto,

@@ -68,7 +68,7 @@ class Common:
     @property
     def where(self) -> str | None:
         """The device that was asked for."""
-        from .trainer.solving.solver_file import device_of_gpus
+        from .devices import device_of_gpus
 
         if self.gpu is not None and self.device is not None:
             raise typer.BadParameter("give --gpu or --device, not both")
@@ -92,7 +92,7 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
             with _one_message(shared.debug):
                 need("torch", what)
                 from . import caffe  # noqa: F401  Python layers may import it
-                from .trainer.solving.training import fix_threads
+                from .devices import fix_threads
 
                 fix_threads(shared.threads)
                 command(shared, **values)
@@ -140,12 +140,12 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
+    from . import signals
+    from .scalar_logs import open_logs
     from .trainer.solving import training
-    from .trainer.solving.ideal import compare
-    from .trainer.solving.progress import make_reporter
-    from .trainer.solving.scalar_logs import open_logs
-    from .trainer.solving.solver import Solver, traced_to
+    from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
+    from .training_display import make_reporter, traced_to
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
@@ -155,6 +155,8 @@ def train(
         rules.level = common.level
     rules.stage.extend(common.stages)
     if ideal:
+        from .tools.ideal import compare
+
         compare(document, common.where, iterations or 100, typer.echo)
         return
     with Solver(document, common.where, traced_to(trace)) as made:
@@ -162,9 +164,9 @@ def train(
             made.restore(snapshot)
         for name in weights.split(",") if weights else ():
             made.load_weights(name)
-        effects = training.Effect(sigint_effect), training.Effect(sighup_effect)
+        effects = signals.Effect(sigint_effect), signals.Effect(sighup_effect)
         logs = open_logs(log or (), tensorboard, made)
-        with training.StopRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
+        with signals.SignalRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)
@@ -194,9 +196,9 @@ def time_net(
     phase: _PhaseOption = Phase.TRAIN,
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
+    from .tools.timing import table, time_layers
     from .trainer.prototxt import schema
     from .trainer.prototxt.phases import State
-    from .trainer.solving.timing import table, time_layers
     from .trainer.solving.training import open_net
 
     state = State(schema.Phase[phase], common.level, common.stages)
@@ -209,17 +211,10 @@ def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
     with _one_message(False):
         need("torch", "this command")
-        import torch
+        from .devices import cuda_devices
 
-        count = torch.cuda.device_count()
-        for number in range(count):
-            found = torch.cuda.get_device_properties(number)
-            typer.echo(
-                f"device {number}: {found.name}, {found.total_memory / 2**30:.1f} GiB, "
-                f"{found.multi_processor_count} multiprocessors, compute capability {found.major}.{found.minor}"
-            )
-        if not count:
-            typer.echo("torch finds no CUDA device")
+        for line in cuda_devices():
+            typer.echo(line)
 
 
 @app.command("upgrade")
@@ -265,7 +260,7 @@ def convert_file(
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
     with _one_message(debug):
         need("torch", "converting weights")
-        from .trainer.solving.convert import convert
+        from .tools.convert import convert
 
         typer.echo(convert(source, target))
 

@@ -1,4 +1,4 @@
-"""What the commands do with data before training: look into it, measure it, pack it, show what the net will see.
+"""What the commands do beside training: look into data and files, measure them, convert them, show what a net sees.
 
 A net prototxt needs torch. Nothing here is imported by a training run.
 """

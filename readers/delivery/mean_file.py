@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...workers.base.errors import ParameterError
+from ...workers.base.whole_files import read_whole
 
 _NPY = b"\x93NUMPY"
 
@@ -35,7 +36,7 @@ def load_mean_file(path: Path) -> NDArray[np.float32]:
     where it cannot be read, is neither, or holds something else than one image.
     """
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise ParameterError(f"mean_file {path} cannot be read: {error.strerror}; check its path") from error
     array = _from_npy(content, path) if content.startswith(_NPY) else _from_blob(content, path)

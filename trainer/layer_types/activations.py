@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ..prototxt.schema import Phase
 from .blobs import Shape
-from .layer import Layer, LayerContext, Tensors, layer_type
+from .layer import Layer, Tensors, layer_type
 
 
 class Elementwise(Layer):
@@ -78,7 +78,7 @@ class Exp(Elementwise):
 
     def read_options(self) -> None:
         options = self.options
-        factor = _log_of_base(self.context, options.base, "exp_param")
+        factor = _log_of_base(self)
         self._shift, self._scale = options.shift * factor, options.scale * factor
 
     def forward(self, bottom: Tensor) -> Tensors:
@@ -90,15 +90,16 @@ class Log(Elementwise):
     """The logarithm of shift + scale · x; base -1 means e."""
 
     def read_options(self) -> None:
-        self._factor = 1 / _log_of_base(self.context, self.options.base, "log_param")
+        self._factor = 1 / _log_of_base(self)
 
     def forward(self, bottom: Tensor) -> Tensors:
         return ((self.options.shift + self.options.scale * bottom).log() * self._factor,)
 
 
-def _log_of_base(context: LayerContext, base: float, field: str) -> float:
+def _log_of_base(layer: Layer) -> float:
+    base = layer.options.base
     if base != -1 and (base <= 0 or base == 1):
-        raise context.unsupported(f"base must be -1 (for e) or positive and not 1, got {base:g}", field, "base")
+        raise layer.wrong(f"base must be -1 (for e) or positive and not 1, got {base:g}", "base")
     return 1.0 if base == -1 else math.log(base)
 
 

@@ -101,13 +101,13 @@ class Blob:
     def tensor(self) -> Tensor:
         """`data` as a plain tensor, contiguous."""
         if self._adopted is not None:
-            self._adopted = self._adopted.contiguous()
+            self._adopted = self._adopted.detach().contiguous()
             return self._adopted
         self._data = self._memory(self._data)
         return self._data[: self.count].view(self.shape)
 
     def adopt(self, tensor: Tensor) -> None:
-        """Show `tensor` as this blob's data, in its own shape."""
+        """Show `tensor` as this blob's data, in its own shape, without its graph."""
         self._shape = tuple(tensor.shape)
         self._adopted = tensor
 

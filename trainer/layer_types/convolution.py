@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -50,14 +50,15 @@ class _Sliding(Layer):
         self._stride = read_sizes(self, "stride", "stride", 1, axes, least=1)
         self._pad = read_sizes(self, "pad", "pad", 0, axes)
         self._dilation = read_sizes(self, "dilation", "dilation", 1, axes, least=1)
+        self._reach = [step * (edge - 1) + 1 for step, edge in zip(self._dilation, self._kernel, strict=True)]
+
+    def _axes(self, spatial: Shape) -> Iterator[tuple[int, ...]]:
+        """The size, the kernel's reach, stride and pad of each axis."""
+        return zip(spatial, self._reach, self._stride, self._pad, strict=True)
 
     def _slid(self, shape: Shape, spatial: Shape) -> Shape:
         """The number of positions of the kernel along each of the axes `spatial` of a bottom of `shape`."""
-        reach = [dilation * (kernel - 1) + 1 for dilation, kernel in zip(self._dilation, self._kernel, strict=True)]
-        counts = [
-            (size + 2 * pad - edge) // stride + 1
-            for size, pad, edge, stride in zip(spatial, self._pad, reach, self._stride, strict=True)
-        ]
+        counts = [(size + 2 * pad - reach) // stride + 1 for size, reach, stride, pad in self._axes(spatial)]
         if min(counts) < 1:
             raise self.context.misfit(
                 f"the kernel {self._kernel} (dilation {self._dilation}, pad {self._pad}) is larger than the bottom, "
@@ -82,8 +83,7 @@ class Convolution(_Sliding):
     )
 
     def read_options(self) -> None:
-        if not self.options.num_output:
-            raise self.wrong("num_output must be at least 1")
+        self.need_outputs()
         if len(self.param.top) != len(self.param.bottom):
             raise self.context.unsupported("needs as many tops as bottoms")
 
@@ -101,14 +101,12 @@ class Convolution(_Sliding):
                 "group",
             )
         shape = (*self._weight_channels(channels, outputs, group), *self._kernel)
-        self.add_weights(shape, "weight_filler")
+        self.add_weights_and_bias(shape)
         if spatial == 2 and self.context.device.type == "cpu":
             # The result has the memory format of the weights, and the layers after it keep that format. On the CPU
             # torch is faster with channels last: by a third for LeNet and the CIFAR nets.
             weights = self.blobs[0].detach().to(memory_format=torch.channels_last)
             self.blobs[0] = weights.requires_grad_(self.blobs[0].requires_grad)
-        if self.options.bias_term:
-            self.add_weights((outputs,), "bias_filler")
         self._arguments = self._call_arguments()
 
     def _weight_channels(self, channels: int, outputs: int, group: int) -> Shape:
@@ -151,12 +149,7 @@ class Deconvolution(Convolution):
         return self._stride, self._pad, 0, self.options.group, self._dilation
 
     def _slid(self, shape: Shape, spatial: Shape) -> Shape:
-        sizes = tuple(
-            stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * pad
-            for size, stride, dilation, kernel, pad in zip(
-                spatial, self._stride, self._dilation, self._kernel, self._pad, strict=True
-            )
-        )
+        sizes = tuple(stride * (size - 1) + reach - 2 * pad for size, reach, stride, pad in self._axes(spatial))
         if min(sizes) < 1:
             raise self.context.misfit(f"pad {self._pad} leaves nothing of a bottom of shape {shape}")
         return sizes

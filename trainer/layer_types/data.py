@@ -208,10 +208,7 @@ class HDF5Output(Layer):
             raise self.wrong("hdf5_output_param needs a file_name")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        if len({shape[:1] for shape in bottom}) > 1:
-            raise self.context.misfit(
-                f"needs as many labels as data, got bottoms of shapes {bottom[0]} and {bottom[1]}"
-            )
+        self.need_equal_rows(bottom)
         return []
 
     def forward(self, *bottom: Tensor) -> Tensors:

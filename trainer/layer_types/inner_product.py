@@ -18,16 +18,13 @@ class InnerProduct(Layer):
 
     def read_options(self) -> None:
         self._axis_given, self._transpose = self.options.axis, self.options.transpose
-        if not self.options.num_output:
-            raise self.wrong("num_output must be at least 1")
+        self.need_outputs()
 
     def make_weights(self, *bottom: Shape) -> None:
         options = self.options
         inputs = math.prod(bottom[0][self._axis(bottom[0]) :])
-        shape = (inputs, options.num_output) if self._transpose else (options.num_output, inputs)
-        self.add_weights(shape, "weight_filler")
-        if options.bias_term:
-            self.add_weights((options.num_output,), "bias_filler")
+        shape = options.num_output, inputs
+        self.add_weights_and_bias(shape[::-1] if self._transpose else shape)
 
     def _axis(self, shape: Shape) -> int:
         return self.axis(self._axis_given, shape, "axis")
@@ -53,10 +50,7 @@ class Embed(Layer):
         options = self.options
         if not options.num_output or not options.input_dim:
             raise self.wrong("num_output and input_dim must be at least 1")
-        shape = (options.input_dim, options.num_output)
-        self.add_weights(shape, "weight_filler")
-        if options.bias_term:
-            self.add_weights((options.num_output,), "bias_filler")
+        self.add_weights_and_bias((options.input_dim, options.num_output))
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [(*bottom[0], self.blobs[0].shape[1])]

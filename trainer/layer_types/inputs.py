@@ -128,9 +128,6 @@ class Parameter(Layer):
     def make_weights(self, *bottom: Shape) -> None:
         self.add_weights(tuple(self.options.shape.dim))
 
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        return [tuple(self.blobs[0].shape)]
-
     def forward(self) -> Tensors:
         return (torch.clone(self.blobs[0]),)
 
@@ -141,9 +138,6 @@ class Silence(Layer):
 
     bottoms = ANY
     tops = range(1)
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        return []
 
     def forward(self, *bottom: Tensor) -> Tensors:
         return ()

@@ -153,6 +153,16 @@ class Layer:
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
 
+    def add_weights_and_bias(self, shape: Shape) -> None:
+        """Those of a sum of products: weights of `shape`, and a number for each output if the options want one."""
+        self.add_weights(shape, "weight_filler")
+        if self.options.bias_term:
+            self.add_weights((self.options.num_output,), "bias_filler")
+
+    def need_outputs(self) -> None:
+        if not self.options.num_output:
+            raise self.wrong("num_output must be at least 1")
+
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
 
@@ -185,6 +195,10 @@ class Layer:
         if not -len(shape) <= axis < len(shape):
             raise self.wrong(f"a bottom of shape {shape} has no axis {axis}", *field)
         return axis % len(shape)
+
+    def need_equal_rows(self, bottom: Sequence[Shape]) -> None:
+        if len({shape[:1] for shape in bottom}) > 1:
+            raise self.context.misfit(f"needs bottoms with the same number of rows, got {', '.join(map(str, bottom))}")
 
     def need_axes(self, count: int, shape: Shape) -> None:
         if len(shape) != count:

@@ -54,8 +54,11 @@ class Pooling(Layer):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])
-        kernel, counts = self._windows(bottom[0])
-        for size, pad, edge, count, stride in zip(bottom[0][2:], self._pad, kernel, counts, self._stride, strict=True):
+        sizes = bottom[0][2:]
+        self._kernel = kernel = tuple(sizes) if self._global else self._kernel
+        axes = list(zip(sizes, kernel, self._stride, self._pad, strict=True))
+        self._counts = tuple(pooled_size(*axis, self._round_up) for axis in axes)
+        for (size, edge, stride, pad), count in zip(axes, self._counts, strict=True):
             if size + 2 * pad < edge:
                 raise self.context.misfit(
                     f"the kernel {kernel} (pad {self._pad}) is larger than the bottom {bottom[0]}"
@@ -65,21 +68,15 @@ class Pooling(Layer):
                     f"with stride {self._stride}, the last window begins behind the bottom {bottom[0]}, where Caffe's "
                     "result is undefined; round_mode: FLOOR avoids that"
                 )
-        return [(*bottom[0][:2], *counts)] * len(self.param.top)
-
-    def _windows(self, shape: Shape) -> tuple[Shape, Shape]:
-        """The kernel and the number of windows, for height and width."""
-        kernel = tuple(shape[2:]) if self._global else self._kernel
-        sizes = zip(shape[2:], kernel, self._stride, self._pad, strict=True)
-        return kernel, tuple(pooled_size(*each, self._round_up) for each in sizes)
+        return [(*bottom[0][:2], *self._counts)] * len(self.param.top)
 
     def forward(self, bottom: Tensor) -> Tensors:
-        kernel, counts = self._windows(tuple(bottom.shape))
+        windows = self._kernel, self._stride, self._pad, self._counts
         if self._method == PoolMethod.STOCHASTIC:
             generator = self.context.generators.dropout if self.context.phase == Phase.TRAIN else None
-            return (_draw(bottom, kernel, self._stride, counts, generator),)
+            return (_draw(bottom, *windows, generator),)
         average, mask = self._method == PoolMethod.AVE, len(self.param.top) > 1
-        return pool(bottom, kernel, self._stride, self._pad, counts, self._round_up, average=average, mask=mask)
+        return pool(bottom, *windows, self._round_up, average=average, mask=mask)
 
 
 def pool(
@@ -102,29 +99,35 @@ def pool(
             return tops, positions.to(bottom.dtype)
         return (functional.max_pool2d(bottom, kernel, stride, pad, 1, round_up),)
     # torch pads by at most half the kernel, so this pads by itself.
-    sizes = bottom.shape[2:]
-    after = [
-        max((count - 1) * step + edge - size - before, 0)
-        for count, step, edge, size, before in zip(counts, stride, kernel, sizes, pad, strict=True)
-    ]
-    padding = (pad[1], after[1], pad[0], after[0])
+    padding = _padding(bottom, kernel, stride, pad, counts)
     if not average:
-        return (functional.max_pool2d(functional.pad(bottom, padding, value=float("-inf")), kernel, stride),)
+        padded = functional.pad(bottom, padding, value=float("-inf"))
+        tops, positions = functional.max_pool2d(padded, kernel, stride, return_indices=True)
+        rows, columns = positions // padded.shape[3] - padding[2], positions % padded.shape[3] - padding[0]
+        return (tops, (rows * bottom.shape[3] + columns).to(bottom.dtype))[: 1 + mask]
     sums = functional.avg_pool2d(functional.pad(bottom, padding), kernel, stride, divisor_override=1)
     divisors = [
         [min(nth * step + edge, size + 2 * before) - nth * step for nth in range(count)]
-        for count, step, edge, size, before in zip(counts, stride, kernel, sizes, pad, strict=True)
+        for count, step, edge, size, before in zip(counts, stride, kernel, bottom.shape[2:], pad, strict=True)
     ]
     return (sums / torch.outer(*(torch.tensor(each, dtype=sums.dtype) for each in divisors)).to(sums.device),)
 
 
-def _draw(bottom: Tensor, kernel: Shape, stride: Shape, counts: Shape, generator: torch.Generator | None) -> Tensor:
+def _padding(bottom: Tensor, kernel: Shape, stride: Shape, pad: Shape, counts: Shape) -> Shape:
+    """What functional.pad adds to the left, right, top and bottom, so that `counts` windows are full."""
+    (top, below), (left, right) = (
+        (before, max((count - 1) * step + edge - size - before, 0))
+        for count, step, edge, size, before in zip(counts, stride, kernel, bottom.shape[2:], pad, strict=True)
+    )
+    return left, right, top, below
+
+
+def _draw(
+    bottom: Tensor, kernel: Shape, stride: Shape, pad: Shape, counts: Shape, generator: torch.Generator | None
+) -> Tensor:
     """A number of each window, drawn with itself as the weight; without `generator`, the mean with these weights."""
-    after = [
-        max((count - 1) * step + edge - size, 0)
-        for count, step, edge, size in zip(counts, stride, kernel, bottom.shape[2:], strict=True)
-    ]
-    columns = functional.unfold(functional.pad(bottom, (0, after[1], 0, after[0])), kernel, stride=stride)
+    padding = _padding(bottom, kernel, stride, pad, counts)
+    columns = functional.unfold(functional.pad(bottom, padding), kernel, stride=stride)
     windows = columns.view(*bottom.shape[:2], -1, *counts)
     if generator is None:
         return windows.square().sum(2) / windows.sum(2).clamp(min=torch.finfo(bottom.dtype).tiny)

@@ -118,7 +118,7 @@ class PythonLayer(Layer):
                 blob.reshape(*tensor.shape)
                 blob.tensor.copy_(tensor.detach())
         for blob, tensor in zip(self._weights, self.blobs, strict=True):
-            blob.adopt(tensor.detach())  # a test net uses those of the train net
+            blob.adopt(tensor)  # a test net uses those of the train net
         self.call_reshape()
         if any(tensor.requires_grad for tensor in (*bottom, *self.blobs)):
             return cast(Tensors, _UserFunction.apply(self, *bottom, *self.blobs))  # type: ignore[no-untyped-call]

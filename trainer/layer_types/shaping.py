@@ -107,10 +107,7 @@ class Filter(Layer):
             raise self.context.unsupported(f"needs one top for each bottom but the last, got {len(self.param.top)}")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        if len({shape[:1] for shape in bottom}) > 1:
-            raise self.context.misfit(
-                f"all bottoms must have the same number of rows, got shapes {', '.join(map(str, bottom))}"
-            )
+        self.need_equal_rows(bottom)
         return bottom[:-1]  # at most; each forward shows how many rows are left
 
     def forward(self, *bottom: Tensor) -> Tensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -111,14 +112,15 @@ class Net:
 
     def forward(self) -> Tensor:
         """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
-        objective = torch.zeros((), device=self.device)
+        terms: list[Tensor] = []
         for step in self.steps:
             for (name, blob, weight), tensor in zip(step.tops, step.run(self.values), strict=True):
                 self.values[name] = tensor
-                blob.adopt(tensor.detach())
+                blob.adopt(tensor)
                 if weight:
-                    objective = objective + weight * (tensor.sum() if tensor.dim() else tensor)
-        return objective
+                    number = tensor.sum() if tensor.dim() else tensor
+                    terms.append(number if weight == 1 else weight * number)
+        return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
 
     def check(self) -> None:
         """Raise what was wrong with values that only the device has seen; waits for it."""

@@ -41,7 +41,7 @@ class Stepwise:
             self._graphs[nth] = bottoms, tops
             for (name, blob, weight), top in zip(step.tops, tops, strict=True):
                 values[name] = top
-                blob.adopt(top.detach())
+                blob.adopt(top)
                 if weight:
                     blob.diff.fill_(weight)
             after(nth)

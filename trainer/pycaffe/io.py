@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.nn import functional
 
 from ...workers.base.errors import ParameterError
+from ...workers.base.extras import need
 from ..prototxt import blob_proto
 from . import caffe_pb2
 
@@ -22,10 +23,9 @@ _MODES = {0: "nearest", 1: "bilinear", 3: "bicubic"}
 
 def load_image(filename: str | Path, color: bool = True) -> Floats:
     """Shape (height, width, 3), RGB, or (height, width, 1) for gray; between 0 and 1."""
-    try:
-        import cv2
-    except ImportError:
-        raise ParameterError("reading images needs OpenCV: pip install 'blobfeed[images]'") from None
+    need("cv2", "reading images")
+    import cv2
+
     flags = (cv2.IMREAD_COLOR if color else cv2.IMREAD_GRAYSCALE) | cv2.IMREAD_IGNORE_ORIENTATION
     content = np.frombuffer(Path(filename).read_bytes(), np.uint8)
     image = cv2.imdecode(content, flags) if content.size else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import torch
 
@@ -11,38 +12,32 @@ from ..prototxt.errors import SolverError
 from ..prototxt.schema import SolverParameter
 from ..solving.solver_file import choose_device
 
-_gpu = False
-_device_id = 0
-_seed: int | None = None
+_asked = SimpleNamespace(gpu=False, device_id=0, seed=None)
 
 
 def set_mode_cpu() -> None:
-    global _gpu  # noqa: PLW0603 - a mode of the process, as in pycaffe
-    _gpu = False
+    _asked.gpu = False
 
 
 def set_mode_gpu() -> None:
-    global _gpu  # noqa: PLW0603
-    _gpu = True
+    _asked.gpu = True
 
 
 def set_device(device_id: int) -> None:
     """Which CUDA device set_mode_gpu means."""
-    global _device_id  # noqa: PLW0603
-    _device_id = device_id
+    _asked.device_id = device_id
 
 
 def set_random_seed(seed: int) -> None:
-    global _seed  # noqa: PLW0603
-    _seed = seed
+    _asked.seed = seed
 
 
 def apply(solver: SolverParameter) -> str:
     """Put the device and the seed into `solver`; returns the kind of the device."""
-    solver.device_id = _device_id
-    if _seed is not None and not solver.HasField("random_seed"):
-        solver.random_seed = _seed
-    return "cuda" if _gpu else "cpu"
+    solver.device_id = _asked.device_id
+    if _asked.seed is not None and not solver.HasField("random_seed"):
+        solver.random_seed = _asked.seed
+    return "cuda" if _asked.gpu else "cpu"
 
 
 def device() -> torch.device:
@@ -51,7 +46,7 @@ def device() -> torch.device:
 
 
 def seed() -> int:
-    return int.from_bytes(os.urandom(4), "little") if _seed is None else _seed
+    return int.from_bytes(os.urandom(4), "little") if _asked.seed is None else int(_asked.seed)
 
 
 def solver_count() -> int:

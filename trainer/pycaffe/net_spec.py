@@ -31,6 +31,15 @@ class Function:
         layer.type = self.kind
         layer.bottom.extend(names[bottom] for bottom in self.bottoms)
         layer.top.extend(layer.bottom[:1] if self.in_place else [names[top] for top in self.tops])
+        self._write_fields(layer)
+
+    def message(self) -> Any:
+        """A LayerParameter with the values of the fields."""
+        layer = caffe_pb2.LayerParameter()
+        self._write_fields(layer)
+        return layer
+
+    def _write_fields(self, layer: Any) -> None:
         own = own_fields().get(self.kind)
         for field, value in self.values.items():
             if field in layer.DESCRIPTOR.fields_by_name:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..prototxt.schema import SnapshotFormat
-from ..solving.progress import LineReporter
+from ..solving.progress import LineReporter, StopRequest
 from ..solving.solver import Solver as Training
 from ..solving.solver_file import read_solver
-from ..solving.training import StopRequest, run, train
+from ..solving.training import run, train
 from . import mode
 from .net import Net
 

@@ -1,20 +1,11 @@
-"""The display of training: a bar in a terminal, plain lines elsewhere."""
+"""What training tells while it runs, and what it is asked."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from ...workers.base.closing import close_all
-from .scalar_logs import EVERY, ScalarLog
 from .solver import Scores, Solver
-
-_REFRESH_S = 0.2
 
 
 @dataclass
@@ -36,34 +27,18 @@ class Meter:
 class LineReporter:
     """A line every `display` iterations."""
 
-    def __init__(self, logs: Sequence[ScalarLog] = ()) -> None:
+    def __init__(self) -> None:
         self._samples = 0
-        self._begun = time.monotonic()
-        self._meter = Meter(self._begun)
-        self._logs = logs
-        self._log_meter = Meter(self._begun)
+        self._meter = Meter(time.monotonic())
 
     def stepped(self, solver: Solver) -> None:
         """An iteration is done."""
         self._samples += solver.samples_per_step
-        if self._logs and solver.iteration % (solver.param.display or EVERY) == 0:
-            self._log_training(solver)
         self._show(solver)
 
     def tested(self, solver: Solver, number: int, scores: Scores) -> None:
         """Test net `number` has been scored."""
         self.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
-        self._log(solver, f"test {number}", scores)
-
-    def _log_training(self, solver: Solver) -> None:
-        speed, share = self._log_meter.read(time.monotonic(), self._samples, solver.stall_s())
-        outputs = {name: float(value) for name, value in solver.train_net.outputs().items() if value.numel() == 1}
-        own = {"loss": solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
-        self._log(solver, "train", {**outputs, **own})
-
-    def _log(self, solver: Solver, net: str, scalars: Scores) -> None:
-        for log in self._logs:
-            log.write(solver.iteration, time.monotonic() - self._begun, net, scalars)
 
     def _show(self, solver: Solver) -> None:
         display = solver.param.display
@@ -81,57 +56,20 @@ class LineReporter:
 
     def close(self) -> None:
         """Nothing more is told."""
-        close_all(*(log.close for log in self._logs))
 
 
-class BarReporter(LineReporter):
-    """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
+class StopRequest:
+    """What somebody asks of training, which looks after each iteration: nothing, unless a subclass knows more."""
 
-    def __init__(self, solver: Solver, logs: Sequence[ScalarLog] = ()) -> None:
-        super().__init__(logs)
-        self._shares_screen = sys.stdout.isatty()
-        self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(
-                "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
-            ),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            # Drawn after an iteration: a thread that draws would take the interpreter from the one that trains.
-            auto_refresh=False,
-            redirect_stdout=self._shares_screen,
-        )
-        self._task = self._progress.add_task(
-            "", total=solver.param.max_iter, completed=solver.iteration, loss="", speed=0.0, stall_s=0.0
-        )
-        self._progress.start()
+    requested = False
+    """Whether to stop."""
 
-    def _show(self, solver: Solver) -> None:
-        self._progress.update(self._task, completed=solver.iteration)
-        now = time.monotonic()
-        # Reading the loss waits for the device, so it is read only as often as a person can follow.
-        if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
-            stall_s = solver.stall_s()
-            speed, _ = self._meter.read(now, self._samples, stall_s)
-            self._progress.update(self._task, loss=f"{solver.loss():.4g}", speed=speed, stall_s=stall_s)
-            self._progress.refresh()
+    def take_snapshot(self) -> bool:
+        """Whether a snapshot was asked for since the last call."""
+        return False
 
-    def say(self, text: str) -> None:
-        if self._shares_screen:
-            self._progress.console.print(text, markup=False, highlight=False)
-        else:
-            super().say(text)
-
-    def close(self) -> None:
-        self._progress.stop()
-        super().close()
-
-
-def make_reporter(solver: Solver, logs: Sequence[ScalarLog] = ()) -> LineReporter:
-    """A bar if stderr is a terminal, else lines on stdout; `logs` are closed with it."""
-    return BarReporter(solver, logs) if sys.stderr.isatty() else LineReporter(logs)
+    def __call__(self) -> bool:
+        return self.requested
 
 
 def scores_text(scores: Scores) -> str:

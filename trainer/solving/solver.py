@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,12 +54,11 @@ class Solver:
         # A run that resumes must find its data in the same order, so that is no accident of the start.
         data_seed = max(0, self.param.random_seed)
         self._generators = Generators.seeded(seed, self.device, data_seed)
-        source = read_train_net(document)
         self.test_nets: list[Net] = []
-        self.train_net = Net(source.document, source.state, self.device, self._generators, data_parameters)
+        self.train_net = Net(*read_train_net(document), self.device, self._generators, data_parameters)
         try:
-            for test in read_test_nets(document):
-                net = Net(test.document, test.state, self.device, Generators.seeded(seed, self.device, data_seed))
+            for source in read_test_nets(document):
+                net = Net(*source, self.device, Generators.seeded(seed, self.device, data_seed))
                 self.test_nets.append(net)
                 net.share_weights(self.train_net)
         except BaseException:
@@ -247,20 +246,6 @@ class Solver:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def traced_to(trace: Path | None) -> DataParameters:
-    """Each layer that is fed by loaders writes a trace: the first into that file, others with their name in it."""
-    if trace is None:
-        return no_data_parameters
-    names: list[str] = []
-
-    def parameters(layer: str) -> Mapping[str, object]:
-        names.append(layer)
-        path = trace if len(names) == 1 else trace.with_name(f"{trace.stem}.{layer.replace('/', '-')}{trace.suffix}")
-        return {"trace": str(path.absolute())}
-
-    return parameters
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,8 @@ from .lr_policy import check_policy
 from .updates import SOLVER_TYPES
 
 _SolverDocument = Document[SolverParameter]
-
-
-@dataclass(frozen=True)
-class NetSource:
-    """A net's prototxt, and the state that its include and exclude rules are checked against."""
-
-    document: Document[NetParameter]
-    state: State
+NetSource = tuple[Document[NetParameter], State]
+"""A net's prototxt, and the state that its include and exclude rules are checked against."""
 
 
 def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
@@ -68,8 +61,7 @@ def read_train_net(solver: _SolverDocument) -> NetSource:
     if len(given) != 1:
         raise solver.error(f"exactly one of {', '.join(fields)} is needed", *given[-1:])
     net = _read_net(solver, given[0])
-    state = State(Phase.TRAIN).merged(net.message.state).merged(solver.message.train_state)
-    return NetSource(net, state)
+    return net, State(Phase.TRAIN).merged(net.message.state).merged(solver.message.train_state)
 
 
 def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
@@ -81,13 +73,13 @@ def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
         if message.HasField(field):
             fields += [(field, 0)] * (len(message.test_iter) - len(fields))
     _check_tests(solver, len(fields))
-    sources = []
+    sources: list[NetSource] = []
     for position, (field, nth) in enumerate(fields):
         net = _read_net(solver, field, nth)
         state = State(Phase.TEST).merged(net.message.state)
         if message.test_state:
             state = state.merged(message.test_state[position])
-        sources.append(NetSource(net, state))
+        sources.append((net, state))
     return sources
 
 
@@ -135,15 +127,3 @@ def choose_device(asked: str | None, solver: SolverParameter | None = None) -> t
             f"device {index} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices, counted from 0"
         )
     return torch.device("cuda", index)
-
-
-def device_of_gpus(gpus: str) -> str:
-    """The device that `--gpu` names: "cuda:0" for "0", and for "all" if there is one; raises SolverError."""
-    numbers = [str(number) for number in range(torch.cuda.device_count())] if gpus == "all" else gpus.split(",")
-    if len(numbers) > 1:
-        raise SolverError(
-            f"--gpu {gpus}: training on several GPUs ({', '.join(numbers)}; NCCL in Caffe) is not supported; name one"
-        )
-    if gpus != "all" and not gpus.isdecimal():
-        raise SolverError(f"--gpu {gpus}: expected the number of a CUDA device, or all")
-    return f"cuda:{int(numbers[0])}" if numbers else "cuda"

@@ -1,17 +1,10 @@
-"""What the commands run: training with its tests, snapshots and stops; scoring a trained net."""
+"""Training with its tests, snapshots and stops; scoring a trained net."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-from collections.abc import Collection, Mapping
-from enum import StrEnum
+from collections.abc import Collection
 from pathlib import Path
-from types import FrameType
-from typing import Self
-
-import torch
 
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import Generators
@@ -21,59 +14,9 @@ from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from .caffe_files import read_weights
-from .progress import LineReporter
+from .progress import LineReporter, StopRequest
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
-
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Effect(StrEnum):
-    """What a signal does to training."""
-
-    STOP = "stop"
-    SNAPSHOT = "snapshot"
-    NONE = "none"
-
-
-class StopRequest:
-    """Within its context, signals ask to stop after the iteration, or to save a snapshot, or do nothing.
-
-    A second Ctrl-C (or SIGTERM) after one that asked to stop raises KeyboardInterrupt.
-    """
-
-    def __init__(self, sigint: Effect = Effect.STOP, sighup: Effect = Effect.SNAPSHOT) -> None:
-        self.requested = False
-        self._snapshot_wanted = False
-        self._effects: dict[int, Effect] = {signal.SIGINT: sigint, signal.SIGHUP: sighup, signal.SIGTERM: Effect.STOP}
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in self._effects}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        effect = self._effects[number]
-        if effect is Effect.STOP:
-            self.requested = True
-            for each in _STOPS:
-                signal.signal(each, signal.default_int_handler)
-            # Written last, so that a reader can rely on it. Not by print: the signal may have interrupted a print,
-            # whose buffer cannot be entered twice.
-            os.write(2, b"\nstopping after this iteration; press Ctrl-C again to stop at once\n")
-        elif effect is Effect.SNAPSHOT:
-            self._snapshot_wanted = True
-
-    def take_snapshot(self) -> bool:
-        """Whether a snapshot was asked for since the last call."""
-        wanted, self._snapshot_wanted = self._snapshot_wanted, False
-        return wanted
-
-    def __call__(self) -> bool:
-        return self.requested
 
 
 def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
@@ -147,22 +90,3 @@ def open_net(model: Path, state: State, device: str | None = None) -> Net:
     document = read_prototxt(model, NetParameter)
     where = choose_device(device)
     return Net(document, state.merged(document.message.state), where, Generators.seeded(0, where))
-
-
-def choose_threads(asked: int | None, cores: int, environment: Mapping[str, str]) -> int | None:
-    """How many threads torch computes with: the last bits of a sum depend on it. None: as OMP_NUM_THREADS says.
-
-    By default all `cores` but one, which is left to the processes that make the data: torch's threads wait for each
-    other at every operation, so one that shares its core slows down all. On two busy cores a small net was 3 times
-    faster with one thread.
-    """
-    if asked is not None:
-        return asked
-    return None if environment.get("OMP_NUM_THREADS") else max(1, cores - 1)
-
-
-def fix_threads(asked: int | None) -> None:
-    """Set torch's number of threads in this process."""
-    threads = choose_threads(asked, len(os.sched_getaffinity(0)), os.environ)
-    if threads is not None:
-        torch.set_num_threads(threads)

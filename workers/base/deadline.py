@@ -27,6 +27,9 @@ from .errors import PipelineStalled
 
 _SIGEV_THREAD_ID = 4
 _SIGNALS = range(signal.SIGRTMAX, signal.SIGRTMIN, -1)
+_FOR_EVER_S = 1e9
+"""Thirty years: instead of infinity, which a timer does not know."""
+
 _AGAIN_S = 1.0
 """A hook may catch the exception and go on: then it is raised anew."""
 
@@ -62,7 +65,7 @@ class _Deadline:
         signal.signal(number, self._raise)
 
     def restart(self) -> None:
-        seconds = max(self._seconds, 1e-3)
+        seconds = min(max(self._seconds, 1e-3), _FOR_EVER_S)
         when = _Times(int(_AGAIN_S), 0, int(seconds), int(seconds % 1 * 1e9))
         self._call("timer_settime", self._timer, 0, ctypes.byref(when), None)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
 from ..loading.worker import location_of
 from ..plan.plan import Plan
 from ..transport.messages import Failure
+from ..transport.status_board import Activity, LoaderState
+
+_NAMED = 16
 
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
@@ -49,3 +53,15 @@ def too_many_held(slots: int) -> str:
         f"all {slots} slots of the ring are held by batches that were taken and not released: "
         "release them, or raise prefetch_batches"
     )
+
+
+def what_loaders_do(states: Sequence[LoaderState]) -> str:
+    """In words; if there are many, those that have been busy the longest, and how many others do what."""
+    if not states:
+        return "no loader has started"
+    if len(states) <= _NAMED:
+        return "; ".join(map(str, states))
+    by_age = sorted(states, key=lambda state: (state.activity is Activity.WAITING, state.since))
+    others = Counter(state.activity.name.lower() for state in by_age[_NAMED:])
+    counts = ", ".join(f"{count} {activity}" for activity, count in others.most_common())
+    return f"{'; '.join(map(str, by_age[:_NAMED]))}; and the others: {counts}"

@@ -32,7 +32,7 @@ from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sea
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
-from .failures import end_of_data, explain, too_many_held
+from .failures import end_of_data, explain, too_many_held, what_loaders_do
 from .files import finish_trace, open_trace
 from .reception import Reception
 
@@ -278,13 +278,12 @@ class Feed:
                     status.note_place(sample, location_of(self._plan.source, sample), area)
 
     def activities(self) -> str:
-        """What each loader is doing, in words."""
-        words = [str(state) for state in self.shared.board.states()] or ["no loader has started"]
+        """What the loaders are doing, in words."""
+        words = what_loaders_do(self.shared.board.states())
         if self._assembler is not None and is_stopped(self._assembler.pid):
-            words.insert(
-                0, f"the assembler (pid {self._assembler.pid}) stands still, stopped by a signal or a debugger"
-            )
-        return "; ".join(words)
+            pid = self._assembler.pid
+            return f"the assembler (pid {pid}) stands still, stopped by a signal or a debugger; {words}"
+        return words
 
     # ---- errors
 

@@ -65,7 +65,7 @@ def make_plan(
 
     And PipelineStalled, if that hangs for `timeout_s`.
     """
-    source = source or open_declared(parameters, hooks, base_dir)
+    source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")

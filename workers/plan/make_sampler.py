@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..base.hooks import Hooks
 from ..base.parameters import Parameters, Positive
 from ..base.source import Source
 from ..base.specs import allocate_rows
+from ..base.whole_files import read_whole
 from ..order.samplers import (
     BalancedSampler,
     HookSampler,
@@ -178,9 +180,10 @@ def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
             raise ParameterError(f"{what}: expected a file, or a list of numbers: {error}") from None
     path = base_dir / Path(value).expanduser()
     try:
+        content = read_whole(path)
         if path.suffix == ".npy":
-            return np.asarray(np.load(path))
-        words = path.read_text().split()
+            return np.asarray(np.load(io.BytesIO(content)))
+        words = content.decode().split()
         return np.array([int(word) if word.lstrip("-").isdigit() else float(word) for word in words])
     except (OSError, ValueError) as error:
         raise ParameterError(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import zmq
 
+from ..base.whole_files import write_whole
 from ..watching.openmetrics import MEDIA_TYPE
 
 _MOST_CLIENTS = 8
@@ -31,10 +31,8 @@ class MetricsFile:
         self._failed = False
 
     def write(self, text: str) -> None:
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
-            new.write_text(text)
-            new.replace(self._path)
+            write_whole(self._path, text.encode())
             self._failed = False
         except OSError as error:
             if not self._failed:  # once, not every second

@@ -21,6 +21,7 @@ from ..base.checks import check_options, nearest
 from ..base.errors import ParameterError, SourceError
 from ..base.paths import in_folder
 from ..base.specs import AnyArray, IndexArray
+from ..base.whole_files import read_whole
 from ..transport.memory import available_memory
 from .stored.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
@@ -116,7 +117,7 @@ class NpzSource(ArraysSource):
     ) -> None:
         self._path = in_folder(base_dir, check_options(options, NpzOptions, "source npz").path)
         what = f"source npz: {str(self._path)!r}"
-        if self._path.exists() and not zipfile.is_zipfile(self._path):
+        if self._path.exists() and not (self._path.is_file() and zipfile.is_zipfile(self._path)):
             raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
         try:
             with np.load(self._path, allow_pickle=False) as file:
@@ -154,7 +155,7 @@ class IdxSource(ArraysSource):
 
 def _read_idx(path: Path) -> AnyArray:
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"source idx: {str(path)!r} cannot be read: {error}") from error

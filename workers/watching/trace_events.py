@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import BlobfeedError
+from ..base.whole_files import write_whole
 from ..transport.trace_ring import SUFFIX, Kind, Run, Span, read_ring, ring_of
 
 _CATEGORY = {Kind.WAIT: "trainer", Kind.COPY: "trainer", Kind.STEP: "trainer", Kind.FILL: "slot", Kind.FULL: "slot",
@@ -55,13 +55,7 @@ def load(path: Path) -> Trace:
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Whole or not at all."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        with new.open("w") as file:
-            json.dump(trace, file, separators=(",", ":"))
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(path, json.dumps(trace, separators=(",", ":")).encode())
 
 
 def trace_of(run: Run, spans: Iterable[Span]) -> Trace:

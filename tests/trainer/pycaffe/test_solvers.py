@@ -30,7 +30,7 @@ CLASSES = ["SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "Ada
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
-    mode._seed = None
+    mode._asked.seed = None
 
 
 def started(solver: Solver, run: str) -> Solver:

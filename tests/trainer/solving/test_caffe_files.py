@@ -8,11 +8,11 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
+from blobfeed.tools.convert import convert
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter
 from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, read_weights, write_caffemodel
-from blobfeed.trainer.solving.convert import convert
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 

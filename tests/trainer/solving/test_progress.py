@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.solving.progress import BarReporter, LineReporter, Meter, make_reporter
+from blobfeed.trainer.solving.progress import LineReporter, Meter
 from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.training import StopRequest, choose_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobfeed.devices import choose_threads
+from blobfeed.signals import SignalRequest
+from blobfeed.training_display import BarReporter, make_reporter
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
@@ -112,7 +114,7 @@ def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_is_a_wish_and_the_second_an_interrupt(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with StopRequest() as stop:
+    with SignalRequest() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()

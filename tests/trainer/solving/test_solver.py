@@ -10,9 +10,9 @@ import torch
 from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.python import PythonLayer
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SolverError
-from blobfeed.trainer.solving.progress import LineReporter
+from blobfeed.trainer.solving.progress import LineReporter, StopRequest
 from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.training import StopRequest, train
+from blobfeed.trainer.solving.training import train
 
 from tests.support.trainer_nets import (
     BATCHES,
@@ -50,8 +50,7 @@ class Quiet(LineReporter):
 
 def run(solver: Solver) -> list[str]:
     reporter = Quiet()
-    with StopRequest() as stop:
-        train(solver, reporter, stop)
+    train(solver, reporter, StopRequest())
     return reporter.said
 
 

@@ -63,7 +63,9 @@ def test_updates_equal_the_reference(
         momentum=momentum, weight_decay=decay, regularization_type=kind, clip_gradients=clip, iter_size=iter_size
     )
     parameters = [nn.Parameter(torch.tensor(each)) for each in start]
-    sgd = SGD([Learnt(each, *mult) for each, mult in zip(parameters, multipliers, strict=True)], param)
+    names = "lr_mult", "decay_mult"
+    learnt = [Learnt(p, "", dict(zip(names, m, strict=True))) for p, m in zip(parameters, multipliers, strict=True)]
+    sgd = SGD(learnt, param)
     for rate, step in zip(rates, gradients, strict=True):
         sgd.forget_gradients()
         for parameter, gradient in zip(parameters, step, strict=True):
@@ -75,7 +77,7 @@ def test_updates_equal_the_reference(
 
 def test_weights_without_a_gradient_still_decay_and_keep_their_momentum() -> None:
     parameter = nn.Parameter(torch.tensor([1.0]))
-    sgd = SGD([Learnt(parameter, 1.0, 1.0)], solver(momentum=0.5, weight_decay=0.1))
+    sgd = SGD([Learnt(parameter)], solver(momentum=0.5, weight_decay=0.1))
     parameter.grad = torch.tensor([1.0])
     sgd.update(1.0)
     sgd.forget_gradients()
@@ -87,5 +89,5 @@ def test_weights_without_a_gradient_still_decay_and_keep_their_momentum() -> Non
 def test_a_gradient_of_zero_is_not_divided_by_its_norm() -> None:
     parameter = nn.Parameter(torch.tensor([1.0]))
     parameter.grad = torch.zeros(1)
-    SGD([Learnt(parameter, 1.0, 1.0)], solver(clip_gradients=0.5)).update(1.0)
+    SGD([Learnt(parameter)], solver(clip_gradients=0.5)).update(1.0)
     assert parameter.item() == 1.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.checks import shown
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.sources import open_source
 
@@ -39,6 +39,12 @@ def test_an_array_as_the_source_is_refused_in_few_words(source: Any) -> None:
 def test_an_array_as_an_option_is_refused_in_few_words(source: Any) -> None:
     with pytest.raises(ParameterError, match=r"<ndarray of shape \(30, 30\), float64>") as caught:
         open_source(source, tops=None, base_dir=Path())
+    assert len(str(caught.value)) < SHORT
+
+
+def test_data_as_a_path_are_refused_in_few_words() -> None:
+    with pytest.raises(SourceError, match=r"the path .* cannot be looked up: File name too long") as caught:
+        open_source({"hdf5": {"path": "1.5," * 30_000}}, tops=None, base_dir=Path())
     assert len(str(caught.value)) < SHORT
 
 

@@ -22,9 +22,11 @@ from blobfeed.workers.base.errors import AssemblerDied, PipelineStalled, SampleE
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import feed
+from blobfeed.workers.pipeline.failures import what_loaders_do
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.transport.status_board import Activity, LoaderState
 
 from tests.support.pipelines import (
     Delivered,
@@ -109,6 +111,16 @@ def test_a_stall_is_logged_with_what_every_loader_is_doing_and_is_no_error(
     told = next(text for text in caplog.messages if "decoding sample 9" in text)
     assert "no batch for" in told
     assert told.count("loader ") == 2
+
+
+def test_of_two_thousand_loaders_those_are_named_that_have_been_busy_the_longest() -> None:
+    now = time.monotonic()
+    states = [LoaderState(1, number, Activity.WAITING, 0, -1, now - 5000) for number in range(1000)]
+    states += [LoaderState(1, number, Activity.DECODING, 1, number, now - number) for number in range(1000, 2000)]
+    told = what_loaders_do(states)
+    assert told.startswith("loader 1999 (pid 1): decoding sample 1999 for 1999.")
+    assert told.endswith("; and the others: 1000 waiting, 984 decoding")
+    assert told.count("loader ") == 16
 
 
 def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wait_may_succeed(tmp_path: Path) -> None:

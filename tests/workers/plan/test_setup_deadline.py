@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from blobfeed.workers.base import deadline as deadlines
 from blobfeed.workers.base.deadline import deadline, moving
-from blobfeed.workers.base.errors import PipelineStalled, SourceError
+from blobfeed.workers.base.errors import ParameterError, PipelineStalled, SourceError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import mounts
 from blobfeed.workers.sources.mounts import require_answers
 
+from tests.support.pipelines import Numbered
 from tests.support.stored import opened
 from tests.support.waiting import wait_until
 
@@ -67,6 +68,20 @@ def test_a_decode_hook_that_hangs_is_broken_off(decode: Any, tmp_path: Path) -> 
     assert error.traceback[-2].name == decode.__name__
 
 
+class _Endless(Numbered):
+    def __len__(self) -> int:
+        time.sleep(1000)
+        raise AssertionError
+
+
+def test_a_source_of_one_s_own_that_hangs_is_broken_off_and_an_empty_one_is_still_a_source() -> None:
+    parameters = check_parameters({"source": {"numbered": {}}, "batch_size": 2, "timeout_s": 1.5})
+    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=1\.5 s, making a sample"):
+        Pipeline(parameters, source=_Endless())
+    with pytest.raises(ParameterError, match="number of samples is 0"):
+        Pipeline(parameters, source=Numbered(samples=0))
+
+
 def test_a_link_to_a_fifo_that_only_the_library_follows_is_broken_off(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -90,6 +105,12 @@ def _left() -> float:
     times = deadlines._Times()
     deadlines._running._call("timer_gettime", deadlines._running._timer, ctypes.byref(times))
     return float(times.s + times.ns / 1e9)
+
+
+def test_a_deadline_may_be_infinite() -> None:
+    with deadline(float("inf")):
+        moving("something")
+        assert _left() > 1e8
 
 
 def test_the_outermost_deadline_counts_and_outside_of_any_nothing_moves() -> None:

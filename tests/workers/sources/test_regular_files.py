@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError, SourceError
+from blobfeed.readers.delivery.mean_file import load_mean_file
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources.images.source import ImageListSource
 
 from tests.support.stored import in_loader, opened, rows_of
@@ -64,6 +68,31 @@ def test_a_virtual_data_set_over_a_fifo_is_an_error(tmp_path: Path) -> None:
         file.create_virtual_dataset("data", layout)
     with pytest.raises(SourceError, match=r"a\.h5:data is partly stored in '.*a\.jpg', which is no regular file"):
         opened("hdf5", tmp_path, path="a.h5", tops=("data",))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cache": {"path": "a.jpg", "size_limit": 1 << 20}},
+        {"sampler": {"weights": "a.jpg"}},
+        {"source": {"hdf5_samples": {"path": "a.h5", "index_cache": "a.jpg"}}},
+        {"source": {"npz": {"path": "a.jpg"}}},
+        {"source": {"idx": {"data": "a.jpg"}}},
+    ],
+    ids=["cache", "weights", "index", "npz", "idx"],
+)
+def test_a_fifo_in_place_of_another_file_of_setup_is_an_error(given: dict[str, Any], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 3)))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sample_0"] = np.zeros(3)
+    parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2} | given)
+    with pytest.raises((ParameterError, SourceError), match=r"a\.jpg.* (is not a regular file|is no \.npz file)"):
+        Pipeline(parameters, base_dir=tmp_path)
+
+
+def test_a_mean_file_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"mean_file .*a\.jpg cannot be read: it is not a regular file"):
+        load_mean_file(tmp_path / "a.jpg")
 
 
 def test_a_file_that_became_a_fifo_is_an_error(tmp_path: Path) -> None:

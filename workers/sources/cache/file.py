@@ -92,6 +92,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _holds(path: Path, layout: Layout) -> bool:
     """Whether a whole file of this layout lies at `path`; raises ParameterError if it is no cache at all."""
+    if path.exists() and not path.is_file():  # a named pipe would be opened for ever
+        raise ParameterError(f"cache: path {path} is not a regular file: it is left alone, choose another path")
     try:
         with path.open("rb") as file:
             identity = file.read(IDENTITY_BYTES)

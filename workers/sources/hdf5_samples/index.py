@@ -5,7 +5,6 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
+from ...base.whole_files import read_whole, write_whole
 from ..stored.kept import as_was, checksum, plain
 from ..stored.paths import PackedNames
 from ..stored.remote import Stamp
@@ -114,13 +114,10 @@ class SamplesIndex:
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:
     """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    stored = msgspec.msgpack.encode(index, enc_hook=plain)
     try:
-        stored = msgspec.msgpack.encode(index, enc_hook=plain)
-        temporary.write_bytes(_header(key) + checksum(stored) + stored)
-        temporary.replace(path)
+        write_whole(path, _header(key) + checksum(stored) + stored)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise SourceError(f"source hdf5_samples: index_cache {str(path)!r} cannot be written: {error}") from error
 
 
@@ -132,7 +129,7 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
     if not path.exists():
         return None
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         if _NAME not in content[:_NAMED_WITHIN]:
             raise ValueError("it does not name itself as one")
         if not content.startswith(_header(key)):

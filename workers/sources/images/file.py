@@ -1,28 +1,13 @@
-"""Whole small files, read at once, and telling the kernel of those that come next."""
+"""Where images lie, and telling the kernel of those that come next."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Sequence
 
 from ..stored.file import in_memory
 
 _PROBES = 4
-
-
-def read_file(path: bytes) -> bytes:
-    """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return file.read()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Opening a FIFO would wait until somebody writes to it: for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def under_root(root: bytes, path: bytes, *, always: bool) -> bytes:

@@ -22,11 +22,12 @@ from ...base.errors import ParameterError, SampleError, SampleTooLargeError, Sou
 from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ...base.whole_files import read_whole
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..stored.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, ImageDecoder
-from .file import announce_files, read_file, under_root
+from .file import announce_files, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
 
@@ -75,7 +76,7 @@ class ImageListSource(Source):
     def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
         """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
         try:
-            text = WholeObjects(os.getpid()).take(self._path) if self._is_url else read_file(os.fsencode(self._path))
+            text = WholeObjects(os.getpid()).take(self._path) if self._is_url else read_whole(os.fsencode(self._path))
         except OSError as error:
             said = error.strerror or error
             raise SourceError(f"image list {self._path} cannot be read: {said}; check path") from error
@@ -104,7 +105,7 @@ class ImageListSource(Source):
         """The file of image `index` as it is; raises OSError."""
         path = self._image_path(index)
         if not _is_url(path):
-            return read_file(path)
+            return read_whole(path)
         self._objects = self._objects or WholeObjects(self._home)
         return self._objects.take(os.fsdecode(path))
 

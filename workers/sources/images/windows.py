@@ -20,9 +20,10 @@ from ...base.parameters import NotNegative, Positive
 from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ...base.whole_files import read_whole
 from ..stored.paths import PackedNames
 from .decode import Image, ImageDecoder
-from .file import announce_files, read_file, under_root
+from .file import announce_files, under_root
 from .options import PictureOptions
 
 _NUMBERS = 6
@@ -75,7 +76,7 @@ class WindowSource(Source):
         self._path = in_folder(base_dir, checked.path)
         self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
         try:
-            text = read_file(os.fsencode(self._path))
+            text = read_whole(os.fsencode(self._path))
         except OSError as error:
             raise SourceError(f"window file {self._path} cannot be read: {error.strerror}; check path") from error
         paths, images, windows = _parse(text, str(self._path))
@@ -162,7 +163,7 @@ class WindowSource(Source):
         if self._decoder is None:
             cv2.setNumThreads(1)
             self._decoder = ImageDecoder(PictureOptions(dct_scaling=False))
-        image, (height, width) = self._decoder.decode(read_file(self._image_path(window)))
+        image, (height, width) = self._decoder.decode(read_whole(self._image_path(window)))
         options = self._options
         box = tuple(self._boxes[window].tolist())
         if options.context_pad or options.crop_mode == "square":

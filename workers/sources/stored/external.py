@@ -6,7 +6,6 @@ samples. So others are read only if they lie below the folder of the file that w
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import re
@@ -74,34 +73,45 @@ class ExternalFiles:
             yield path
 
     def _virtual(self, dataset: h5py.Dataset, where: str, seen: set[tuple[str, str]]) -> Iterator[str]:
-        for source in dataset.virtual_sources():
-            if source.file_name == ".":
-                paths = [dataset.file.filename]
-            elif "%" in source.file_name:  # a pattern that the library fills with numbers
-                pattern = re.sub(r"%\d*b", "*", source.file_name)
-                found = sorted(glob.glob(self._joined(dataset, pattern, where)))
-                paths = [self._located(dataset, path, where) for path in found]
-            else:
-                paths = [self._located(dataset, source.file_name, where)]
-            for path in paths:
-                if source.file_name != ".":
-                    yield path
-                if "%" not in source.dset_name and (path, source.dset_name) not in seen:
-                    seen.add((path, source.dset_name))
-                    with open_file(FileStamp.of(path), None) as file:
-                        part = find_dataset(file, source.dset_name)
-                        self.require_own(part, where)
-                        yield from self._storage(part, where)
-                        yield from self._virtual(part, where, seen) if part.is_virtual else ()
+        for file_name, name in _parts(dataset):
+            path = dataset.file.filename if file_name == "." else self._located(dataset, file_name, where)
+            if file_name != ".":
+                yield path
+            if (path, name) not in seen:
+                seen.add((path, name))
+                with open_file(FileStamp.of(path), None) as file:
+                    part = find_dataset(file, name)
+                    self.require_own(part, where)
+                    yield from self._storage(part, where)
+                    yield from self._virtual(part, where, seen) if part.is_virtual else ()
 
     def _located(self, dataset: h5py.Dataset, name: str, where: str) -> str:
-        path = self._joined(dataset, name, where)
+        path = os.path.join(os.path.dirname(dataset.file.filename), name)  # noqa: PTH118, PTH120
+        self._require_allowed(path, where)
         if not Path(path).is_file():
             there = "is no regular file" if Path(path).exists() else "is not there"
             raise SourceError(f"{where} is partly stored in {path!r}, which {there}")
         return path
 
-    def _joined(self, dataset: h5py.Dataset, name: str, where: str) -> str:
-        path = os.path.join(os.path.dirname(dataset.file.filename), name)  # noqa: PTH118, PTH120
-        self._require_allowed(path, where)
-        return path
+
+def _parts(dataset: h5py.Dataset) -> Iterator[tuple[str, str]]:
+    """(file, data set) of each part of a virtual data set.
+
+    One entry may stand for any number of parts: "%b" in a name is then the number of the block along the axis without
+    end. All are listed: to look only at files that fit the pattern would miss a link behind the name of a data set.
+    """
+    for source in dataset.virtual_sources():
+        for block in range(_blocks(source, dataset.shape)):
+            yield _numbered(source.file_name, block), _numbered(source.dset_name, block)
+
+
+def _numbered(name: str, block: int) -> str:
+    return re.sub("%[b%]", lambda found: str(block) if found[0] == "%b" else "%", name)
+
+
+def _blocks(source: h5py.VDSmap, shape: tuple[int, ...]) -> int:
+    if "%b" not in (source.file_name + "\0" + source.dset_name).replace("%%", ""):
+        return 1
+    start, stride, count, _ = source.vspace.get_regular_hyperslab()
+    axis = count.index(h5py.h5s.UNLIMITED)
+    return int(-(-(shape[axis] - start[axis]) // stride[axis]))

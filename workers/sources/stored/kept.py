@@ -12,6 +12,8 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
+from ...base.whole_files import read_whole, write_whole
+
 _VERSION = 1
 _CHECKSUM_BYTES = 16
 
@@ -28,7 +30,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     name = hashlib.sha256(repr((_VERSION, kind.__qualname__, made_from)).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         if checksum(content[_CHECKSUM_BYTES:]) == content[:_CHECKSUM_BYTES]:
             return msgspec.msgpack.decode(content[_CHECKSUM_BYTES:], type=kind, dec_hook=as_was)
         _log.warning("the index %s is damaged and is made again", path)
@@ -40,11 +42,9 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     if index is None:
         return None
     stored = msgspec.msgpack.encode(index, enc_hook=plain)
-    temporary = path.with_name(f".{name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(checksum(stored) + stored)
-        temporary.replace(path)
+        write_whole(path, checksum(stored) + stored)
     except OSError as error:
         _log.warning("the index %s cannot be kept: %s", path, error.strerror)
     return index

@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.checks import shown
 from ...base.errors import SourceError
 from ...base.paths import in_folder, is_url
 from .object_stores import locate
@@ -86,7 +87,11 @@ def _expand_url(url: str, what: str) -> list[str]:
 
 
 def _expand(path: Path, what: str) -> list[str]:
-    if path.exists() or not glob.has_magic(str(path)):
+    try:
+        there = path.exists()
+    except OSError as error:  # longer than a name may be
+        raise SourceError(f"{what}: the path {shown(str(path))} cannot be looked up: {error.strerror}") from error
+    if there or not glob.has_magic(str(path)):
         return [str(path)]
     found = sorted(glob.glob(str(path), recursive=True), key=natural_key)
     if not found:

@@ -58,8 +58,38 @@ def _virtual_of_storage(file: h5py.File, target: Path, name: str) -> None:
     file.create_virtual_dataset("data", layout)
 
 
+def _pattern(file: h5py.File, part: str, *names: str) -> None:
+    """Rows eight by eight from data set `part` of file `name`, "%b" their number; beside them the next name's."""
+    unlimited, width = h5py.h5s.UNLIMITED, 3 * len(names)
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    space = h5py.h5s.create_simple((8, width), (unlimited, width))
+    for column, name in enumerate(names):
+        space.select_hyperslab((0, 3 * column), (unlimited, 1), stride=(8, 3), block=(8, 3))
+        creation.set_virtual(space, name.encode(), part.encode(), h5py.h5s.create_simple((8, 3)))
+    h5py.h5d.create(file.id, b"data", h5py.h5t.IEEE_F32LE, space, creation)
+
+
+def _pattern_of_links(file: h5py.File, target: Path, name: str) -> None:
+    _link(file, target, name)
+    file.move("data", "part0")
+    _pattern(file, "part%b", ".")
+
+
+def _pattern_of_storage(file: h5py.File, target: Path, name: str) -> None:
+    _storage(file, target, name)
+    file.move("data", "part0")
+    _pattern(file, "part%b", ".")
+
+
+def _pattern_of_files_that_lead_elsewhere(file: h5py.File, target: Path, name: str) -> None:
+    with h5py.File(Path(file.filename).with_name("100%[a]0.h5"), "w") as other:
+        _link(other, target, name)
+    _pattern(file, "data", "100%%[a]%b.h5")
+
+
 Make = Callable[[h5py.File, Path, str], None]
 MAKERS: list[Make] = [_storage, _link, _soft_link_to_a_link, _virtual, _virtual_of_a_link, _virtual_of_storage]
+MAKERS += [_pattern_of_links, _pattern_of_storage, _pattern_of_files_that_lead_elsewhere]
 
 
 def _open(make: Make, target: Path, name: str, kind: str = "hdf5", **options: Any) -> Any:
@@ -79,7 +109,7 @@ def test_what_lies_outside_of_the_file_s_folder_is_read_only_if_it_is_allowed(
     name = str(tmp_path / "secret.bin") if absolute else "../secret.bin"
     with pytest.raises(SourceError, match=r"a\.h5:data leads to '.*/secret\.bin', .*allow_external: true"):
         _open(make, tmp_path / "secret.bin", name)
-    if make is _virtual_of_storage:
+    if make in (_virtual_of_storage, _pattern_of_storage):
         return  # the library looks for it from the working directory
     source = _open(make, tmp_path / "secret.bin", name, allow_external=True)
     assert_rows(in_loader(source), [5, 2], {"data": VALUES})
@@ -113,3 +143,18 @@ def test_external_storage_that_is_too_short_is_an_error(kind: str, rest: int, tm
     (tmp_path / "mine").mkdir()
     with pytest.raises(SourceError, match=r"a\.h5:data has bytes 40 to 96 of .*b\.bin', which is cut short: it has 90"):
         _open(short, tmp_path / "mine" / "b.bin", "b.bin", kind)
+
+
+def test_all_parts_that_a_pattern_stands_for_are_read_and_none_may_be_missing(tmp_path: Path) -> None:
+    parts = {f"{name}{number}": VALUES + 10 * number for name, count in (("b", 3), ("c", 2)) for number in range(count)}
+    for name, values in parts.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = values
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        _pattern(file, "x", "b%b.h5")
+    source = opened("hdf5", tmp_path, path="a.h5", tops=["data"])
+    assert_rows(in_loader(source), [5, 20, 9], {"data": np.concatenate([parts["b0"], parts["b1"], parts["b2"]])})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        _pattern(file, "x", "b%b.h5", "c%b.h5")
+    with pytest.raises(SourceError, match=r"a\.h5:data is partly stored in '.*c2\.h5', which is not there"):
+        opened("hdf5", tmp_path, path="a.h5", tops=["data"])

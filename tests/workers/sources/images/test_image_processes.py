@@ -12,8 +12,9 @@ import cv2
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.base.whole_files import read_whole
 from blobfeed.workers.processes.malloc import keep_freed_memory
-from blobfeed.workers.sources.images.file import announce_files, read_file
+from blobfeed.workers.sources.images.file import announce_files
 
 from tests.workers.sources.images.reading import SIZE, opened, samples
 
@@ -80,7 +81,7 @@ def test_images_can_be_announced_before_they_are_read(two_photographs: Path) -> 
 def test_files_of_any_size_are_read_whole(tmp_path: Path, size: int) -> None:
     content = np.random.default_rng(size).bytes(size)
     (tmp_path / "file").write_bytes(content)
-    assert read_file(os.fsencode(tmp_path / "file")) == content
+    assert read_whole(os.fsencode(tmp_path / "file")) == content
 
 
 def test_freed_memory_is_kept_for_the_next_image() -> None:

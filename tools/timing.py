@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..net.graph import Net
-from ..net.stepwise import Stepwise
+from ..trainer.net.graph import Net
+from ..trainer.net.stepwise import Stepwise
 
 
 @dataclass

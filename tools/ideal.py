@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...workers.base.errors import EndOfData, ParameterError
-from ..layer_types.layer import DataParameters, no_data_parameters
-from ..prototxt.prototxt import Document
-from ..prototxt.schema import SolverParameter
-from .solver import Solver
+from ..trainer.layer_types.layer import DataParameters, no_data_parameters
+from ..trainer.prototxt.prototxt import Document
+from ..trainer.prototxt.schema import SolverParameter
+from ..trainer.solving.solver import Solver
+from ..workers.base.errors import EndOfData, ParameterError
 
 _KEPT = 8
 """Batches that the ideal run repeats."""

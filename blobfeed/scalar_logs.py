@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ...workers.base.closing import close_all
-from ...workers.base.errors import ParameterError
-from ...workers.base.extras import need
-from .solver import Solver
+from .trainer.solving.solver import Solver
+from .workers.base.closing import close_all
+from .workers.base.errors import ParameterError
+from .workers.base.extras import need
 
 _FIRST = ("iteration", "seconds", "net")
 _TRAINED = ("loss", "rate", "samples_per_s", "stall_share")

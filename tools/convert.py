@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from ..prototxt.errors import SnapshotError
-from .caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
-from .snapshot import write_whole
+from ..trainer.prototxt.errors import SnapshotError
+from ..trainer.solving.caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from ..trainer.solving.snapshot import write_whole
 
 
 def convert(source: Path, target: Path) -> str:

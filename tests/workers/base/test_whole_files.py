@@ -1,0 +1,41 @@
+"""Small files are written whole or not at all, and never through a link that somebody has put there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base import whole_files
+from blobfeed.workers.base.whole_files import write_whole
+
+from tests.support.stored import opened
+
+
+def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "victim").write_text("precious")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (tmp_path / ".a.index.guessed").symlink_to("victim")
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "a.index", b"new")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / ".a.index.guessed").is_symlink()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_whole(tmp_path / "a", b"new")
+    assert os.listdir(tmp_path) == ["a"]  # noqa: PTH208
+
+
+def test_an_index_is_not_written_through_a_link_with_a_name_that_can_be_guessed(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sample_0"] = np.zeros(3)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f".a.index.{os.getpid()}.new").symlink_to("victim")
+    opened("hdf5_samples", tmp_path, path="a.h5", index_cache="a.index")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert whole_files.read_whole(tmp_path / "a.index").startswith(b"blobfeed")

@@ -1,0 +1,35 @@
+"""Small files, read and written at once: nothing waits for a named pipe, and nothing is written through a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+
+def read_whole(path: bytes | Path) -> bytes:
+    """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a FIFO would wait until somebody writes to it: for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, whole or not at all; raises OSError."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
+    with temporary.open("xb") as file:  # a file that is new: else a link that lies there would be written through
+        try:
+            file.write(content)
+            file.flush()
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
