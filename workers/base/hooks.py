@@ -86,7 +86,7 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
         values = dict(zip(names, result, strict=False)) if len(names) == len(result) else {}
     else:
         values = {names[0]: result}
-    if set(values) != set(names):
+    if values.keys() != set(names):
         size = f" of {len(result)}" if isinstance(result, tuple | list) else ""
         keys = f" with {', '.join(map(str, result))}" if isinstance(result, Mapping) else size
         raise ValueError(f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}")
@@ -95,6 +95,8 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
 
 def _as_array(value: object) -> AnyArray:
     """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64."""
+    if type(value) is np.ndarray:
+        return value
     if isinstance(value, float) and not isinstance(value, np.generic):
         return np.asarray(value, np.float32)
     return np.asarray(value)

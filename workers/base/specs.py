@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,10 @@ class RaggedRows:
 
     def __getitem__(self, rows: slice) -> RaggedRows:
         return RaggedRows(self.spec, self.memory[rows], self.shapes[rows])
+
+    def __iter__(self) -> Iterator[AnyArray]:
+        """A view of each sample in turn, in its own shape."""
+        return map(self.get, range(len(self)))
 
     def reserve(self, row: int, shape: Sequence[int]) -> AnyArray:
         """A writable view of `shape` on the memory of `row`, to decode into; raises SampleTooLargeError."""

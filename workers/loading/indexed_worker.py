@@ -19,7 +19,7 @@ import numpy as np
 from ..base.hooks import Sample
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..order.batches import Groups
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
@@ -65,10 +65,10 @@ class DecodedSource:
             begins(Activity.READING, int(indices[0]), len(indices))
             self.source.read(indices, out)
             return
-        for row, arrays in enumerate(self._raw_samples(indices, begins)):
-            sample = Sample(arrays, int(indices[row]), int(epochs[row]))
-            begins(Activity.DECODING, sample.index)
-            self.rows.put(sample, out, row)
+        wanted = zip(self._raw_samples(indices, begins), indices.tolist(), epochs.tolist(), strict=True)
+        for row, (arrays, index, epoch) in enumerate(wanted):
+            begins(Activity.DECODING, index)
+            self.rows.put(Sample(arrays, index, epoch), out, row)
 
     def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
         """The raw samples in turn, each valid until the next one."""
@@ -86,7 +86,7 @@ class DecodedSource:
             if first or not may_lend:
                 begins(Activity.READING, int(some[0]), len(some))
             self.source.read(some, raw)
-            yield from (_row_of(raw, row) for row in range(len(some)))
+            yield from _samples_in(raw)
 
     def _raw_rows(self) -> dict[str, Rows]:
         if not self._scratch:
@@ -101,11 +101,11 @@ def read_one(source: Source, index: int) -> Sample:
     """Sample `index` as stored, for epoch 0, in memory of its own."""
     raw = allocate_rows(source.specs, 1)
     source.read(np.array([index], np.int64), raw)
-    return Sample(_row_of(raw, 0), index, 0)
+    return Sample(next(_samples_in(raw)), index, 0)
 
 
-def _row_of(raw: Mapping[str, Rows], row: int) -> dict[str, AnyArray]:
-    return {name: rows.get(row) if isinstance(rows, RaggedRows) else rows[row] for name, rows in raw.items()}
+def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:
+    return (dict(zip(raw, arrays, strict=True)) for arrays in zip(*raw.values(), strict=True))
 
 
 class WantedRows(NamedTuple):

@@ -51,6 +51,8 @@ _MOST_SENT_BYTES = 1 << 30
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
+_DECODED_ROWS = 8
+_DECODED_S = 0.002
 _AGAIN_S = 0.2
 _TRIAL_BYTES = 1 << 20
 """Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
@@ -230,9 +232,10 @@ def _seconds_per_row(decoded: DecodedSource, order: EpochOrder, position: int) -
     """
     seconds = _seconds_for(decoded, order, position, 1)
     row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
-    run = max(1, min(_TRIAL_ROWS, _TRIAL_BYTES // max(1, row_bytes)))
-    # Only rows that the source makes by itself, all in one call, take less time together than one by one.
-    for rows, limit_s in ((1, _AGAIN_S), *[(run, _TRIAL_S)] * (3 if decoded.rows.changes_nothing else 0)):
+    # A decode of 10 µs takes 130 the first times, and would keep quick batches from sharing a slot.
+    rows, limit_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
+    run = max(1, min(rows, _TRIAL_BYTES // max(1, row_bytes)))
+    for rows, limit_s in ((1, _AGAIN_S), *[(run, limit_s)] * 3):
         if seconds * rows < limit_s:
             seconds = min(seconds, _seconds_for(decoded, order, position, rows) / rows)
     return seconds
