@@ -233,9 +233,9 @@ def _seconds_per_row(decoded: DecodedSource, order: EpochOrder, position: int) -
     seconds = _seconds_for(decoded, order, position, 1)
     row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
     # A decode of 10 µs takes 130 the first times, and would keep quick batches from sharing a slot.
-    rows, limit_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
-    run = max(1, min(rows, _TRIAL_BYTES // max(1, row_bytes)))
-    for rows, limit_s in ((1, _AGAIN_S), *[(run, limit_s)] * 3):
+    most, short_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
+    run = max(1, min(most, _TRIAL_BYTES // max(1, row_bytes)))
+    for rows, limit_s in ((1, _AGAIN_S), *[(run, short_s)] * 3):
         if seconds * rows < limit_s:
             seconds = min(seconds, _seconds_for(decoded, order, position, rows) / rows)
     return seconds
