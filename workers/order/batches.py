@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
@@ -23,8 +23,7 @@ _GROUP_S = 0.002
 _MOST_BATCHES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRange:
+class BatchRange(NamedTuple):
     """The rows of one batch: global positions start … start+rows-1."""
 
     start: int
