@@ -56,6 +56,7 @@ class Decode:
         self._folder = folder
 
     def __call__(self, sample: Sample, _: np.random.Generator) -> AnyArray:
+        time.sleep(0.001)  # in setup too: batches that are made in no time share a slot
         if os.environ.get("BLOBFEED_ROLE") == "loader" or self._how == "local":
             self._act(sample.index, sample.epoch)
         number: AnyArray = sample["number"]

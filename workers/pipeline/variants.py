@@ -29,9 +29,9 @@ class TracedPipeline(Pipeline):
 
         take ─ step ─► peek ─ wait ─► (slot) ─ copy ─► take ─ step, and the slot's other batches ─► peek
 
-    A slot holds several batches if they are so small that a record for each would cost more than a hundredth of what
-    they take, and even the question which one is the first. So as long as it is not, the pipeline is a `_WithinSlot`,
-    and it stays that for slots that were ready and came soon after the last record.
+    A slot holds several batches if they are so small that a record for each could cost more than a hundredth of what
+    they take. So if the trainer comes back soon, the pipeline is a `_WithinSlot`, and stays that, also for slots that
+    were ready, until a batch is taken so much later than the last record.
     """
 
     _writer: TraceWriter | None = None
@@ -64,11 +64,11 @@ class TracedPipeline(Pipeline):
         now, asked_ns = time.monotonic_ns(), self._asked_ns
         if self._writer is None and isinstance(self._feed, Feed) and self._feed.shared.trace is not None:
             self._writer = self._feed.shared.trace.trainer()
+        step_ns = asked_ns - self._taken_ns if self._taken_ns else 0
         if self._writer is not None:
-            step_ns = asked_ns - self._taken_ns if self._taken_ns else 0
             self._writer.write_taken(batch.number, step_ns, asked_ns, self._there_ns, now)
         self._there_ns, self._taken_ns = 0, now
-        if self._plan.batches_per_slot > 1:
+        if self._plan.batches_per_slot > 1 and step_ns < _GATHERED_NS:
             self.__class__ = _WithinSlot
         return batch
 
@@ -78,10 +78,18 @@ class TracedPipeline(Pipeline):
 
 
 class _WithinSlot(TracedPipeline):
-    """The slot's first batch has been taken: until the next slot there is nothing to note, and nothing is asked."""
+    """Batches come so fast that only the time is looked at: one record stands for all within `_GATHERED_NS`."""
 
     peek = Pipeline.peek
-    take = Pipeline.take
+
+    def take(self) -> Batch:
+        batch, now = Pipeline.take(self), time.monotonic_ns()
+        if now - self._taken_ns > _GATHERED_NS:
+            if self._writer is not None:
+                self._writer.write_taken(batch.number, now - self._taken_ns, now, now, now)
+            self._taken_ns = now
+            self.__class__ = TracedPipeline
+        return batch
 
 
 class ReplayedPipeline(Pipeline):
