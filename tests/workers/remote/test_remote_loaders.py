@@ -211,7 +211,8 @@ def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: Ra
         run.process.kill()
         run.end()
         wait_until(lambda: is_gone(bridge), "the end of the bridge")
-        wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of actors and objects")
+        wait_until(lambda: cluster.living_actors() == 0, "the end of the actors")
+        wait_until(lambda: cluster.object_bytes() == 0, "the end of the objects")
 
 
 def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> None:
