@@ -94,10 +94,9 @@ def test_training_writes_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
     assert run("train", "--solver", path, "--trace", trace).exit_code == 0
     events = json.loads(trace.read_text())["traceEvents"]
-    taken = [event["args"]["batch"] for event in events if event["name"] == "copy"]
-    assert taken == sorted(set(taken))
-    assert taken[0] == 0
-    assert taken[-1] < 30
+    copies = [event["args"] for event in events if event["name"] == "copy"]
+    batches = [n for copy in copies for n in range(copy["batch"], copy["batch"] + copy.get("batches", 1))]
+    assert batches[:30] == list(range(30))  # the last slot holds more than training takes
     assert {"task", "read", "step", "fill"} <= {event["name"] for event in events}
 
 

@@ -88,7 +88,7 @@ class _WithinSlot(TracedPipeline):
             if self._writer is not None:
                 self._writer.write_taken(batch.number, now - self._taken_ns, now, now, now)
             self._taken_ns = now
-            self.__class__ = TracedPipeline
+            self.__class__ = TracedPipeline  # type: ignore[assignment]  # for mypy it stays what it is here
         return batch
 
 

@@ -233,15 +233,19 @@ def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
 
 
 def _of_trainer(records: Sequence[Span], in_slot: int) -> Iterator[Span]:
-    """What `write_taken` has put into one record. The step was that of the record before; `rows`: of batches."""
+    """What `write_taken` has put into one record. The step was that of the record before; `rows`: of batches.
+
+    The last record stands for what was left of its slot; the first is of a slot's first batch, if none was overwritten.
+    """
     before, its_batches = 0, in_slot
+    first = next((record.group for record in records if record.kind is Kind.TAKEN), 0)
     for record, after in itertools.zip_longest(records, records[1:]):
         if record.kind is not Kind.TAKEN:
             yield record
             continue
         number, step_ns, there_ns = record.group, record.task, record.sample
         asked_ns, taken_ns = record.begun_ns, record.begun_ns + record.duration_ns
-        batches = in_slot if after is None or in_slot == 1 else max(1, after.group - number)
+        batches = in_slot - (number - first) % in_slot if after is None else max(1, after.group - number)
         span = record._replace(rows=batches, task=0, sample=-1)
         if step_ns:
             yield span._replace(
