@@ -22,6 +22,10 @@ _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlin
 default all of more than 100 KB goes through the object stores of both nodes, which takes 1.3 to 2 times the processor
 time for 10 MB, and more for smaller objects. A Ray that does not know these does it as it did."""
 
+_WITH_CALL_BYTES = 64 << 10
+"""A plan of less goes to each actor with its call, a larger one once into the object store. There it stays until its room
+is needed, if this process is killed in the moment before the raylet has heard whose it is."""
+
 _CONNECT_S = 10.0
 
 
@@ -42,8 +46,11 @@ class Cluster:
         self._config = config
         self._wanted = wanted_of(config)
         self._join()
-        self._plan = ray.put(pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL))
-        self._memory = ray.put({number: _content(number) for number in config.descriptors.source})
+        plan = pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL)
+        memory = {number: _content(number) for number in config.descriptors.source}
+        is_small = len(plan) + sum(map(len, memory.values())) < _WITH_CALL_BYTES
+        self._plan: Any = plan if is_small else ray.put(plan)
+        self._memory: Any = memory if is_small else ray.put(memory)
         self._loaders: Any = ray.remote(RemoteLoader)  # by default an actor that died is not started again
 
     def _join(self) -> None:
