@@ -23,8 +23,8 @@ default all of more than 100 KB goes through the object stores of both nodes, wh
 time for 10 MB, and more for smaller objects. A Ray that does not know these does it as it did."""
 
 _WITH_CALL_BYTES = 64 << 10
-"""A plan of less goes to each actor with its call, a larger one once into the object store. There it stays until its room
-is needed, if this process is killed in the moment before the raylet has heard whose it is."""
+"""A plan of less goes to each actor with its call, a larger one once into the object store. There it stays until its
+room is needed, if this process is killed in the moment before the raylet has heard whose it is."""
 
 _CONNECT_S = 10.0
 
