@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
@@ -16,6 +16,11 @@ class CacheCounts(NamedTuple):
     hits: int = 0
     misses: int = 0
     damaged: int = 0
+
+    @classmethod
+    def total(cls, counts: Iterable[CacheCounts]) -> CacheCounts:
+        """The sum over processes."""
+        return cls(*map(sum, zip(*counts, strict=True)))
 
 
 class Source(ABC):

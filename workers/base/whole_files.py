@@ -18,7 +18,7 @@ def read_whole(path: bytes | Path) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Opening a FIFO would wait until somebody writes to it: for ever."""
+    """Without waiting: a named pipe opens only when somebody writes to it, and perhaps nobody ever does."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

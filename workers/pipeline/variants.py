@@ -40,13 +40,6 @@ class TracedPipeline(Pipeline):
     """Since when the slot's first batch has been looked at; 0: it has not."""
     _taken_ns = 0
 
-    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
-        batches = super()._open_group(feed, announce)
-        gathers = type(self) is _WithinSlot
-        if gathers and time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
-            self.__class__ = TracedPipeline
-        return batches
-
     def _next_batches(self) -> tuple[Batch, ...]:
         asked_ns = time.monotonic_ns()
         batches = super()._next_batches()
@@ -82,13 +75,19 @@ class _WithinSlot(TracedPipeline):
 
     peek = Pipeline.peek
 
+    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
+        batches = super()._open_group(feed, announce)
+        if time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
+            self.__class__ = TracedPipeline  # type: ignore[assignment]  # for mypy it stays what it is here
+        return batches
+
     def take(self) -> Batch:
         batch, now = Pipeline.take(self), time.monotonic_ns()
         if now - self._taken_ns > _GATHERED_NS:
             if self._writer is not None:
                 self._writer.write_taken(batch.number, now - self._taken_ns, now, now, now)
             self._taken_ns = now
-            self.__class__ = TracedPipeline  # type: ignore[assignment]  # for mypy it stays what it is here
+            self.__class__ = TracedPipeline  # type: ignore[assignment]
         return batch
 
 

@@ -63,7 +63,7 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Place, Refusal, ranges_of
-from .cluster import Cluster, wanted_of
+from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -127,7 +127,7 @@ class _Bridge:
         try:
             self._cluster = Cluster(self._config)
         except Exception as error:
-            self._tell(JoinFailed(f"the Ray cluster at {self._wanted.address!r} cannot be joined: {summary_of(error)}"))
+            self._tell(JoinFailed(why_not_joined(self._config, error)))
             return
         try:
             with suppress(ConnectionError):  # the assembler has closed its end

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..base.parameters import RemoteLoaders
 from ..processes.config import Config
+from ..transport.error_channel import summary_of
 from .actor import Memory, RemoteLoader
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
@@ -34,6 +35,11 @@ def wanted_of(config: Config) -> RemoteLoaders:
     if (wanted := config.plan.parameters.remote_loaders) is None:
         raise TypeError("a plan without remote_loaders needs no cluster")
     return wanted
+
+
+def why_not_joined(config: Config, error: Exception) -> str:
+    """What is told if the constructor of Cluster has raised `error`."""
+    return f"the Ray cluster at {wanted_of(config).address!r} cannot be joined: {summary_of(error)}"
 
 
 class Cluster:

@@ -27,7 +27,7 @@ from ..processes.process import die_with, exit_in_words, leave_signals_to_traine
 from ..processes.spawn import trainer_sys_path
 from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
 from .actor import Refusal
-from .cluster import Cluster, wanted_of
+from .cluster import Cluster, why_not_joined
 
 _MODULE = "blobfeed.workers.remote.trial"
 
@@ -106,7 +106,7 @@ def _troubles(config: Config, errors: socket.socket) -> Iterator[_Trouble]:
     try:
         cluster = Cluster(config)
     except Exception as error:
-        yield _Trouble("", f"the Ray cluster at {wanted_of(config).address!r} cannot be joined: {summary_of(error)}")
+        yield _Trouble("", why_not_joined(config, error))
         return
     ray = cluster.ray
     nodes = {name: node for name, node in cluster.nodes().items() if cluster.room_on(node)}

@@ -61,7 +61,7 @@ class Reading:
 
     @property
     def cache_counts(self) -> CacheCounts:
-        return CacheCounts(*map(sum, zip(*(line.cache_counts for line in self.lines), strict=True)))
+        return CacheCounts.total(line.cache_counts for line in self.lines)
 
     @property
     def running(self) -> list[LoaderLine]:

@@ -182,8 +182,7 @@ class StatusBoard:
 
     def cache_counts(self) -> CacheCounts:
         """Of all loaders, those that have ended among them."""
-        lines = [self.line(number).cache_counts for number in range(self.loaders)]
-        return CacheCounts(*map(sum, zip(*lines, strict=True)))
+        return CacheCounts.total(self.line(number).cache_counts for number in range(self.loaders))
 
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
-from .status_board import _DECODING, SAMPLE, Activity, LoaderStatus
+from .status_board import SAMPLE, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15
 SUFFIX: Final = ".ring"
@@ -38,6 +38,7 @@ _ORDERS: Final = tuple(tuple(sorted(map(int, Activity), key=first.__ne__)) for f
 """All activities, each of them once in front."""
 
 _WAITING: Final = int(Activity.WAITING)
+_DECODING: Final = int(Activity.DECODING)
 
 _LINES: Final = 2
 """The first ring of a line of the status board."""

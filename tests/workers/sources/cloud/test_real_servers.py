@@ -47,7 +47,7 @@ def epoch(source: dict[str, Any], **further: Any) -> list[int]:
 
 
 def check_store(put: Callable[[str, bytes], None], bucket: str, tmp_path: Path) -> None:
-    """What is the same for every vendor: globs, an epoch, a cache, an object that was replaced, and none."""
+    """What is the same for every vendor: globs, an epoch, a cache, an object that is replaced, one that is missing."""
     put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
     put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
     source = {"hdf5": {"path": f"{bucket}/some dir/part_*.h5"}}
