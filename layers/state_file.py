@@ -16,13 +16,13 @@ import json
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.whole_files import write_whole
 from ..workers.plan.plan import State
 from .caffe_base import IS_STANDIN
 from .last_words import is_embedded
@@ -114,16 +114,9 @@ class StateFile:
             )
         # A stream's position grows with the number of its shards, and a little while it runs.
         self._first_line_bytes = max(_LINE, 2 * len(json.dumps(state)))
-        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(file, self._first_line(state) + b"".join(_line(name, old) for name, old in self._kept.items()))
-            temporary.replace(self._path)
-        except BaseException:
-            os.close(file)
-            temporary.unlink(missing_ok=True)
-            raise
-        return file
+        kept = b"".join(_line(name, old) for name, old in self._kept.items())
+        write_whole(self._path, self._first_line(state) + kept)
+        return os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def _first_line(self, state: State) -> bytes:
         return json.dumps({"state": state}).encode().ljust(self._first_line_bytes - 1) + b"\n"

@@ -112,8 +112,9 @@ def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> di
     for span in spans:
         total[span["cat"], span["name"]] += span["dur"]
     batches = sum(in_slots)
-    # Only the first batch of a slot has a copy of its own; the step that follows holds those of the others.
-    others = total["trainer", "copy"] * (batches / len(in_slots) - 1)
+    # Of batches that came close together only one copy is noted, or none; the step that follows holds the others.
+    noted = sum(span["name"] == "copy" and span["dur"] > 0 for span in spans)
+    others = total["trainer", "copy"] * (batches / max(1, noted) - 1)
     total["trainer", "copy"] += others
     total["trainer", "step"] = max(0, total["trainer", "step"] - others)
     trainer = {name: total["trainer", name] / batches / 1000 for name in ("wait", "copy", "step")}

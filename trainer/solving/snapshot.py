@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import secrets
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from ...workers.base.whole_files import replacing
 from ..prototxt.errors import SnapshotError
 
 _FORMAT = "blobfeed snapshot 1"
@@ -68,18 +68,11 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` write a temporary file, then rename it to `path`; raises SnapshotError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
     try:
-        # A file that is new: else a link that lies there would be written through.
-        temporary.touch(exist_ok=False)
-        try:
+        with replacing(path) as temporary:
             write(temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from error
 

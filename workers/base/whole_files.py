@@ -6,6 +6,8 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,14 +24,23 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, which takes its place when the block has ended, and goes if that raises.
+
+    Raises OSError, also what the block raises.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
+    temporary.touch(exist_ok=False)  # a file that is new: else a link that lies there would be written through
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, whole or not at all; raises OSError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
-    with temporary.open("xb") as file:  # a file that is new: else a link that lies there would be written through
-        try:
-            file.write(content)
-            file.flush()
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
