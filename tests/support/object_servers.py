@@ -180,6 +180,29 @@ def s3_bucket(
         client.close()
 
 
+def google_bucket(server: RangeServer, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], None]:
+    """What puts an object into `server`, which from now on answers for Google's storage, and lists what it has.
+
+    There is no emulator of Google's that answers in XML, which is what obstore asks for:
+    https://cloud.google.com/storage/docs/xml-api/get-bucket-list
+    """
+    monkeypatch.setenv("GOOGLE_BASE_URL", server.url("").rstrip("/"))
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+
+    def put(key: str, content: bytes) -> None:
+        server.objects[f"{bucket}/{key}"] = content
+        names = [name.partition("/")[2] for name in server.objects if name.startswith(f"{bucket}/")]
+        entries = "".join(
+            f"<Contents><Key>{name}</Key><Size>1</Size><LastModified>2026-11-21T17:25:05Z</LastModified></Contents>"
+            for name in names
+        )
+        listing = f"<ListBucketResult>{entries}</ListBucketResult>".encode()
+        for prefix in {"", *(f"&prefix={name.rpartition('/')[0]}/".replace(" ", "+") for name in names if "/" in name)}:
+            server.objects[f"{bucket}?list-type=2{prefix}"] = listing
+
+    return put
+
+
 @contextmanager
 def slow_proxy(port: int, delay_s: float) -> Iterator[int]:
     """The port of a process that passes on to `port`, each request after `delay_s`."""

@@ -15,7 +15,7 @@ import pytest
 from blobfeed.workers.base.errors import SourceError
 
 from blobfeed import BatchReader, SampleError
-from tests.support.object_servers import SECRET, RangeServer, nginx, nginx_program, s3_server
+from tests.support.object_servers import SECRET, RangeServer, google_bucket, nginx, nginx_program, s3_server
 from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 from tests.support.vendor_servers import azurite, program, s3rver
@@ -88,6 +88,10 @@ def test_azure_through_its_vendors_emulator(tmp_path: Path, monkeypatch: pytest.
 def test_s3_through_another_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3rver("files", tmp_path, monkeypatch) as put:
         check_store(put, "s3://files", tmp_path)
+
+
+def test_google_s_protocol(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_store(google_bucket(server, "bucket", monkeypatch), "gs://bucket", tmp_path)
 
 
 def test_credentials_in_the_users_own_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
