@@ -2,8 +2,8 @@
 
 LeNet, CIFAR-10 full and CaffeNet, of a prototxt by the trainer and of torch's own modules by torch's own SGD, with the
 weights channels last and without. Each in one process, one thread, turn by turn; medians of the rounds, in CPU time,
-which others on the machine disturb less. Real Caffe is in no registry; in its place stand its matrix products and the
-columns that they multiply, which no build of it for a CPU can leave out.
+which others on the machine disturb less. Real Caffe is in no registry; in its place stand its matrix products, the
+columns that they multiply, and its update, which no build of it for a CPU can leave out.
 """
 
 from __future__ import annotations
@@ -171,12 +171,13 @@ def by_torch(model: nn.Module, shape: tuple[int, ...], classes: int, *, channels
     return step
 
 
-def by_caffes_parts(model: nn.Module, shape: tuple[int, ...]) -> Part:
-    """What Caffe's convolutions and inner products cannot do without: no Caffe on a CPU is faster than this.
+def by_caffes_least(model: nn.Module, shape: tuple[int, ...]) -> Part:
+    """What no Caffe on a CPU can leave out, each part as fast as it can be at all.
 
-    For each image its convolution (base_conv_layer.cpp) makes columns (im2col) and multiplies them, by OpenBLAS here;
-    on the way back it makes the columns anew, multiplies twice, and adds columns to an image (col2im). The data need
-    no gradient. Left out: pooling, LRN, ReLU, bias, dropout, loss and update.
+    For each image its convolution (base_conv_layer.cpp) writes columns, here by a fill, and multiplies them, here by
+    OpenBLAS; on the way back it writes the columns anew and multiplies twice; the data need no gradient. The update
+    (sgd_solver.cpp, blob.cpp) passes three times over all weights. Left out: reading for the columns, adding columns to
+    an image (col2im), pooling, LRN, ReLU, bias, dropout and loss.
     """
     layers: list[tuple[nn.Module, torch.Size, torch.Size]] = []
 
@@ -189,11 +190,10 @@ def by_caffes_parts(model: nn.Module, shape: tuple[int, ...]) -> Part:
     with torch.no_grad():
         model(torch.zeros(shape))
     ways = [
-        _convolved(module, below, above, is_first=nth == 0)
-        if isinstance(module, nn.Conv2d)
-        else _product_of(below, above)
+        _convolved(module, above, is_first=nth == 0) if isinstance(module, nn.Conv2d) else _product_of(below, above)
         for nth, (module, below, above) in enumerate(layers)
     ]
+    update = _update_of(sum(weights.numel() for weights in model.parameters()))
 
     def step() -> tuple[float, float]:
         begun = time.process_time()
@@ -202,40 +202,44 @@ def by_caffes_parts(model: nn.Module, shape: tuple[int, ...]) -> Part:
         between = time.process_time()
         for _, backward in reversed(ways):
             backward()
+        update()
         return between - begun, time.process_time() - between
 
     return step
 
 
-def _convolved(conv: nn.Conv2d, below: torch.Size, above: torch.Size, *, is_first: bool) -> tuple[Step, Step]:
+def _convolved(conv: nn.Conv2d, above: torch.Size, *, is_first: bool) -> tuple[Step, Step]:
     outputs, inputs, pixels = above[1] // conv.groups, conv.weight[0].numel(), above[2] * above[3]
-    weight, error = np.zeros((outputs, inputs), np.float32), np.zeros((outputs, pixels), np.float32)
-    made, gradient = np.empty_like(error), np.empty_like(weight)
-    # torch's im2col and col2im are Caffe's, but for a vector here and there; each writes where it wrote before.
-    image, columns = torch.zeros(below[1:]), torch.zeros(inputs * conv.groups, pixels)
-    group_columns = columns.numpy().reshape(conv.groups, inputs, pixels)
-    window = (list(conv.kernel_size), list(conv.dilation), list(conv.padding), list(conv.stride))
-
-    def make_columns() -> None:
-        torch.ops.aten.im2col.out(image, *window, out=columns)
+    weight, error, column = (
+        np.zeros(shape, np.float32) for shape in ((outputs, inputs), (outputs, pixels), (inputs, pixels))
+    )
+    made, gradient, below = np.empty_like(error), np.empty_like(weight), np.empty_like(column)
+    times = above[0] * conv.groups
 
     def forward() -> None:
-        for _ in range(above[0]):
-            make_columns()
-            for column in group_columns:
-                np.dot(weight, column, out=made)
+        for _ in range(times):
+            column.fill(0)
+            np.dot(weight, column, out=made)
 
     def backward() -> None:
-        for _ in range(above[0]):
-            make_columns()
-            for column in group_columns:
-                np.dot(error, column.T, out=gradient)
+        for _ in range(times):
+            column.fill(0)
+            np.dot(error, column.T, out=gradient)
             if not is_first:
-                for column in group_columns:
-                    np.dot(weight.T, error, out=column)
-                torch.ops.aten.col2im.out(columns, list(below[2:]), *window, out=image)
+                np.dot(weight.T, error, out=below)
 
     return forward, backward
+
+
+def _update_of(weights: int) -> Step:
+    data, diff, history = torch.zeros(3, weights)
+
+    def update() -> None:
+        history.add_(diff, alpha=0.001)
+        diff.copy_(history)
+        data.sub_(diff)
+
+    return update
 
 
 def _product_of(below: torch.Size, above: torch.Size) -> tuple[Step, Step]:
@@ -258,7 +262,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, float]]:
             "blobfeed": by_trainer(Path(folder), text, shape, classes),
             "torch, channels last": by_torch(make()[1], shape, classes, channels_last=True),
             "torch": by_torch(make()[1], shape, classes, channels_last=False),
-            "Caffe's columns and products alone": by_caffes_parts(make()[1], shape),
+            "Caffe's products, columns, update": by_caffes_least(make()[1], shape),
         }
     found: dict[str, list[tuple[float, float]]] = {each: [] for each in entrants}
     for step in entrants.values():

@@ -72,15 +72,21 @@ def times(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
+def best_of(metric: str) -> Callable[..., Any]:
+    """`max` for a rate, `min` for time and memory."""
+    return max if metric == "samples_per_s" else min
+
+
 # ---- targets
 
 
 def achieved(target: Target, work: Work, results: Results) -> float | None:
-    """What the target speaks of: the subject's figure, divided by the other's where there is another one."""
+    """What the target speaks of: the subject's figure, divided by the best of the others' if there are any."""
     own = results.get((work.name, target.subject), _MISSING).median(target.metric)
-    if target.against is None:
+    if not target.against:
         return own
-    return ratio(own, results.get((work.name, target.against), _MISSING).median(target.metric))
+    others = [results.get((work.name, other), _MISSING).median(target.metric) for other in target.against]
+    return ratio(own, best_of(target.metric)([other for other in others if other is not None], default=None))
 
 
 def met(target: Target, value: float) -> bool:
@@ -111,8 +117,7 @@ class Row:
 
     @property
     def best(self) -> Callable[..., Any]:
-        """`max` for a rate, `min` for time and memory."""
-        return max if self.metric == "samples_per_s" else min
+        return best_of(self.metric)
 
     def targets(self) -> list[Target]:
         return [target for target in self.work.targets if target.metric in self.target_metrics]

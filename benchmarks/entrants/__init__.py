@@ -30,6 +30,7 @@ class Entrant:
     """`packages`: what must be importable; `peer`: runs in the peers' environment, not in the project's own.
 
     `works`: the only works it takes part in, by name; none: all. `warmup_epochs`: read so often before measuring.
+    `warmups`: so many times the usual warming up, for what needs longer until it has found its way.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Entrant:
     environment: Mapping[str, str] = field(default_factory=dict)
     works: frozenset[str] = frozenset()
     warmup_epochs: int = 0
+    warmups: int = 1
     checked: bool = True
 
     def takes(self, work: Work) -> bool:
@@ -49,8 +51,8 @@ class Entrant:
         return not self.works or work.name in self.works
 
 
-def _blobfeed(name: str, *works: str, **parameters: Any) -> Entrant:
-    return Entrant(name, "blobfeed_blobs", options=parameters, works=frozenset(works))
+def _blobfeed(name: str, *works: str, warmups: int = 1, **parameters: Any) -> Entrant:
+    return Entrant(name, "blobfeed_blobs", options=parameters, works=frozenset(works), warmups=warmups)
 
 
 def _limit(name: str, function: str, checked: bool = False) -> Entrant:
@@ -63,7 +65,8 @@ ENTRANTS = (
     _blobfeed("blobfeed"),
     _blobfeed("blobfeed, 1 loader", num_loaders=1),
     _blobfeed("blobfeed, in process", num_loaders=0),
-    _blobfeed("blobfeed, auto", num_loaders="auto"),
+    _blobfeed("blobfeed, 4 loaders", num_loaders=4),
+    _blobfeed("blobfeed, auto", num_loaders="auto", warmups=6),
     Entrant("blobfeed, BatchReader", "blobfeed_reader"),
     Entrant("blobfeed, view", "blobfeed_reader", options={"copy": False}),
     _blobfeed("blobfeed, sequential", "hdf5_224", "npy_224", shuffle=False),
