@@ -14,7 +14,7 @@ from .harness import Plan, Results, Say, run_all
 from .report import rate, ratio, table, times
 from .works import Work, find_work
 
-_TAKING = ("blobfeed", "blobfeed, sequential", "torch", "torch, tuned")
+_TAKING = ("blobfeed", "blobfeed, 2 loaders", "blobfeed, sequential", "torch", "torch, tuned")
 _SEQUENTIAL, _RANDOM = "limit: sequential read", "limit: random read"
 
 

@@ -289,7 +289,8 @@ def main() -> None:
     print("| net | by | samples/s | forward ms | backward and update ms |\n|---|---|---|---|---|")
     for name in arguments.nets:
         for each, (speed, forward, backward) in measure(name, arguments.rounds).items():
-            print(f"| {name} | {each} | {speed:,.0f} | {forward:.2f} | {backward:.2f} |", flush=True)
+            digits = 1 if speed < 100 else 0
+            print(f"| {name} | {each} | {speed:,.{digits}f} | {forward:.2f} | {backward:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

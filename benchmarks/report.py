@@ -17,7 +17,7 @@ from .works import Target, Work
 _MISSING = Result(reason="not run")
 _NOTHING = "–"
 _COLUMNS = ("torch", "torch, tuned")
-_OURS = ("blobfeed", "blobfeed, in process")
+_OURS = ("blobfeed", "blobfeed, 2 loaders")
 LIMITS = "limit: "
 """Begins the names of those that deliver nothing."""
 
@@ -156,7 +156,7 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
 
 def summary(works: Sequence[Work], results: Results) -> str:
     """One row for each work, as the targets are laid down; bold is the best of the row, whoever it is."""
-    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "in process", "limit of the run", "memory"]
+    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "2 loaders", "limit of the run", "memory"]
     return table([*head, "targets"], (_summary_cells(row, results) for work in works for row in rows_of(work)))
 
 

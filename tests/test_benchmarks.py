@@ -281,14 +281,14 @@ def test_a_work_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
     monkeypatch.setattr(harness, "peers_python", lambda: sys.executable)
     work = replace(find_work("hdf5_28"), data=replace(HDF5_28, quick_samples=640))
-    names = ["blobfeed", "plain loop", "mp.Queue, assembler", "limit: read and convert", "grain"]
+    names = ["blobfeed, 2 loaders", "plain loop", "mp.Queue, assembler", "limit: read and convert", "grain"]
     chosen = [entrant for entrant in entrants.ENTRANTS if entrant.name in names]
     chosen[-2] = replace(chosen[-2], packages=("no_such_package",))
     lines: list[str] = []
 
     results = run_all([work], chosen, replace(QUICK, seconds=0.1), lines.append)
 
-    for name in ("blobfeed", "plain loop", "mp.Queue, assembler", "limit: read and convert"):
+    for name in ("blobfeed, 2 loaders", "plain loop", "mp.Queue, assembler", "limit: read and convert"):
         result = results["hdf5_28", name]
         assert result.rounds, (name, result.reason)
         (figures,) = result.rounds
@@ -296,7 +296,7 @@ def test_a_work_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert figures.first_batch_s > 0
         assert figures.own_bytes > 10_000_000
         assert figures.trainer_cpu_s <= figures.all_cpu_s + 0.02  # two clocks: /proc counts in ticks
-    assert results["hdf5_28", "blobfeed"].rounds[0].processes >= 4
+    assert results["hdf5_28", "blobfeed, 2 loaders"].rounds[0].processes >= 4
     assert results["hdf5_28", "plain loop"].rounds[0].processes == 1
     assert results["hdf5_28", "grain"].rounds == ()
     assert "plain loop" in report.details(work, results)
