@@ -45,16 +45,19 @@ _HANGS_S = 40
 _WANTED = 0.95
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "workers/processes/ledger.py": (
-        "workers/processes/test_ledger.py",
-        "workers/processes/test_loader_speed.py",
-        "workers/processes/test_interleavings.py",
+    "workers/scheduling/ledger.py": (
+        "workers/scheduling/test_ledger.py",
+        "workers/scheduling/test_loader_speed.py",
+        "workers/scheduling/test_interleavings.py",
     ),
-    "workers/processes/loader_speed.py": ("workers/processes/test_loader_speed.py",),
-    "workers/processes/task_size.py": ("workers/processes/test_task_size.py",),
-    "workers/processes/assembly.py": ("workers/processes/test_assembly.py", "workers/processes/test_interleavings.py"),
-    "workers/processes/autoscale.py": ("workers/processes/test_autoscale.py",),
-    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/processes/test_interleavings.py"),
+    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
+    "workers/scheduling/task_size.py": ("workers/scheduling/test_task_size.py",),
+    "workers/scheduling/assembly.py": (
+        "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_interleavings.py",
+    ),
+    "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
+    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/scheduling/test_interleavings.py"),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",
@@ -65,10 +68,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
     "workers/order/permutation.py": ("workers/order/test_permutation.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
-    "workers/order/shard_turns.py": ("workers/plan", "workers/processes/test_interleavings.py"),
-    "workers/plan/indexed_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
-    "workers/plan/stream_plan.py": ("workers/plan", "workers/processes/test_interleavings.py"),
-    "workers/plan/plan.py": ("workers/plan", "workers/processes/test_assembly.py"),
+    "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
+    "workers/plan/indexed_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
+    "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
+    "workers/plan/plan.py": ("workers/plan", "workers/scheduling/test_assembly.py"),
     "readers/loops.py": ("readers/test_loops.py",),
 }
 
@@ -110,10 +113,10 @@ _ALIKE: dict[str, str] = {
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
     ),
-    r"workers/processes/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
+    r"workers/scheduling/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
         "the number of a task needs only be another one each time"
     ),
-    r"workers/processes/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
+    r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
     r"workers/plan/plan\.py: def announcement\(.*": "a protocol's default is nobody's",

@@ -56,7 +56,7 @@ def test_imports_go_one_way_only(folder: str) -> None:
         ("blobfeed.workers.transport.ring", "def later(): from ...layers import harness", True),
         ("blobfeed.workers.transport.ring", "from ..order import permutation", True),
         ("blobfeed.workers.transport.ring", "from .. import pipeline", True),
-        ("blobfeed.workers.order.batches", "from ..processes.ledger import Ledger", True),
+        ("blobfeed.workers.order.batches", "from ..scheduling.ledger import Ledger", True),
         ("blobfeed.workers.sources.stored.npy", "from ..stream import StreamSource", True),
         ("blobfeed.workers.sources.stored.npy", "from ....cli import main", True),
         ("blobfeed.trainer.net.graph", "from ..solving.solver import Solver", True),

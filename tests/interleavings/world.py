@@ -24,9 +24,8 @@ from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.reception import Reception
 from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.processes.assembly import Assembly
-from blobfeed.workers.processes.ledger import MAX_ASSIGNED, Task, Weight
-from blobfeed.workers.processes.loader_pool import Death
+from blobfeed.workers.scheduling.assembly import Assembly, Death
+from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Task, Weight
 from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,

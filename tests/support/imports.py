@@ -26,6 +26,7 @@ ROOMS = (
     "workers.pipeline",
     "workers.remote",
     "workers.processes",
+    "workers.scheduling",
     "workers.plan",
     "workers.loading",
     "workers.sources",

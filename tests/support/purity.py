@@ -12,7 +12,14 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _TESTS = Path(__file__).resolve().parent.parent
-ROOMS = ("trainer/prototxt", "workers/base", "workers/loading", "workers/order", "workers/sources/stored")
+ROOMS = (
+    "trainer/prototxt",
+    "workers/base",
+    "workers/loading",
+    "workers/order",
+    "workers/scheduling",
+    "workers/sources/stored",
+)
 _STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 _FRAMEWORKS = ("keras", "tensorflow", "torch")
 

@@ -31,9 +31,9 @@ from ..plan.indexed_plan import IndexedPlan
 from ..plan.plan import Plan
 from ..plan.sampled_plan import SampledPlan
 from ..plan.sampled_schedule import SampledSchedule
-from ..processes.assembly import Assembly
 from ..processes.process import interrupts_deferred
 from ..processes.sampler import Drawer
+from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
 from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
 from ..transport.shared_file import SharedFile

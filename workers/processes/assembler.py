@@ -34,6 +34,8 @@ import zmq
 from ..base.errors import LoaderDied
 from ..order.weights_log import WeightsChange
 from ..plan.sampled_schedule import SampledSchedule
+from ..scheduling.assembly import Assembly, Death
+from ..scheduling.autoscale import AutoScale
 from ..transport import links
 from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
@@ -54,13 +56,11 @@ from ..transport.messages import (
 )
 from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
-from .assembly import Assembly
-from .autoscale import AutoScale
+from ..watching.metrics import MetricsPort
 from .bridge import Bridge
 from .config import Config
 from .loader import run_loader
-from .loader_pool import Death, LoaderPool
-from .metrics import MetricsPort
+from .loader_pool import LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler

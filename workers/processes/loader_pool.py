@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..base.errors import LoaderDied
+from ..scheduling.assembly import Death
+from ..scheduling.ledger import Weight
 from ..transport.messages import LoaderEnded, LoaderPlaced
-from ..transport.status_board import Count, LoaderState, StatusBoard
-from .ledger import Weight
+from ..transport.status_board import Count, StatusBoard
 from .nursery import ForkFailed, LoaderExited, LoaderStarted
 from .process import exit_in_words
 
@@ -62,21 +63,6 @@ class _Member:
     ready: bool = False
     kill_reason: str = ""
     dismissed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """A loader that has ended: what it was doing, and how it ended in words."""
-
-    loader: int
-    last: LoaderState
-    how: str
-    was_ready: bool
-    dismissed: bool
-    weight: Weight
-
-    def __str__(self) -> str:
-        return f"{self.last}, {self.how}"
 
 
 class LoaderPool:

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..base.specs import IndexArray
 from ..plan.sampled_schedule import SampledSchedule
+from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 from ..transport.messages import Draw, DrawFailed, FromSampler, Opener, Sealer
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config
-from .ledger import ENOUGH_TO_CONVICT, Weight
 from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
 from .process import exit_in_words, send_signal
 from .sampler import FRAME_BYTES

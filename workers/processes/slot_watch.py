@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 
 from ..plan.plan import Schedule
+from ..scheduling.assembly import Death
 from ..transport.messages import Announce, Fill, Postprocess
 from ..transport.status_board import Count, StatusBoard
 from ..transport.trace_ring import Kind, TraceRing, TraceWriter
 from .config import Config
-from .loader_pool import Death
 
 
 @dataclass(slots=True)

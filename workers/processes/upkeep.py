@@ -12,8 +12,8 @@ from ..base.usage import Usage, usage_of
 from ..plan.plan import usable_cores
 from ..transport.board_reading import read_board
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
+from ..watching.metrics import MetricsFile
 from ..watching.openmetrics import openmetrics
-from .metrics import MetricsFile
 
 _EVERY_S = 1.0
 _SHARE = 100

@@ -7,11 +7,9 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from blobfeed.workers.processes.autoscale import _WINDOW_GROUPS, AutoScale
+from blobfeed.workers.scheduling.autoscale import _WINDOW_GROUPS, AutoScale
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-
-pytestmark = pytest.mark.pure
 
 UNNOTICED = 0.03
 """Part of the time that the trainer may wait for data and still count as not waiting."""

@@ -6,12 +6,10 @@ import heapq
 from typing import Any
 
 import pytest
-from blobfeed.workers.processes.ledger import Ledger
-from blobfeed.workers.processes.loader_speed import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds, moving_mean
+from blobfeed.workers.scheduling.ledger import Ledger
+from blobfeed.workers.scheduling.loader_speed import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds, moving_mean
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytestmark = pytest.mark.pure
 
 SLOTS, ROWS = 8, 4
 

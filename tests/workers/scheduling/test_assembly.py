@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from blobfeed.workers.plan.stream_plan import StreamSchedule
-from blobfeed.workers.processes.assembly import Assembly
-from blobfeed.workers.processes.ledger import Weight
-from blobfeed.workers.processes.loader_pool import Death
+from blobfeed.workers.scheduling.assembly import Assembly, Death
+from blobfeed.workers.scheduling.ledger import Weight
 from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,
@@ -24,8 +23,6 @@ from blobfeed.workers.transport.messages import (
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
 from tests.interleavings.variants import SLOTS, SmallIndexedPlan, Variant
-
-pytestmark = pytest.mark.pure
 
 
 def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Assembly:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.specs import IndexArray, NamedRows
 from blobfeed.workers.plan.make_plan import make_plan
-from blobfeed.workers.processes.task_size import TaskSize
+from blobfeed.workers.scheduling.task_size import TaskSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.pipelines import Numbered, parameters
-
-pytestmark = pytest.mark.pure
 
 SECONDS = st.floats(0, 100, allow_nan=False)
 

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.reception import Reception
-from blobfeed.workers.processes.assembly import Assembly
-from blobfeed.workers.processes.ledger import Ledger, Task, Weight
+from blobfeed.workers.scheduling.assembly import Assembly
+from blobfeed.workers.scheduling.ledger import Ledger, Task, Weight
 from blobfeed.workers.transport.messages import Announce, Release, Resent
 
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import VARIANTS, Faults, Variant
-
-pytestmark = pytest.mark.pure
 
 _QUICK = 200
 """States of each variant that every test run looks at; `make faults` looks at all."""
@@ -180,7 +178,7 @@ def _what_waits_for_a_dismissed_loader_is_forgotten(patch: pytest.MonkeyPatch) -
 
 
 def _a_loader_gets_all_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("blobfeed.workers.processes.ledger.MAX_ASSIGNED", 3)
+    patch.setattr("blobfeed.workers.scheduling.ledger.MAX_ASSIGNED", 3)
 
 
 def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.processes.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledger, Task, Weight
+from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledger, Task, Weight
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-pytestmark = pytest.mark.pure
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -405,7 +403,7 @@ class CountingHeaps:
 def operations_a_turn(monkeypatch: pytest.MonkeyPatch, queued: int, turns: int = 50) -> int:
     """The most heap operations in one turn, with so many tasks queued for a loader that is busy."""
     heaps = CountingHeaps()
-    monkeypatch.setattr("blobfeed.workers.processes.ledger.heapq", heaps)
+    monkeypatch.setattr("blobfeed.workers.scheduling.ledger.heapq", heaps)
     ledger = Ledger(slots=1, rows_of=lambda _: queued, has=lambda group: group == 0, affinity=lambda *_: 0)
     ledger.rows_per_task = 1
     ledger.add_loader(1)

@@ -8,7 +8,7 @@ without a process.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from ..plan.plan import Plan
 from ..transport.messages import (
@@ -23,13 +23,26 @@ from ..transport.messages import (
     Resent,
     ToTrainer,
 )
-from .ledger import Ledger, Task
+from ..transport.status_board import LoaderState
+from .ledger import Ledger, Task, Weight
 from .task_size import REMOTE_TASK_S, TASK_S, TaskSize
 
-if TYPE_CHECKING:
-    from .loader_pool import Death
-
 _ALL_ROWS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A loader that has ended: what it was doing, and how it ended in words."""
+
+    loader: int
+    last: LoaderState
+    how: str
+    was_ready: bool
+    dismissed: bool
+    weight: Weight
+
+    def __str__(self) -> str:
+        return f"{self.last}, {self.how}"
 
 
 class Assembly:

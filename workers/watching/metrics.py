@@ -15,7 +15,7 @@ from pathlib import Path
 import zmq
 
 from ..base.whole_files import write_whole
-from ..watching.openmetrics import MEDIA_TYPE
+from .openmetrics import MEDIA_TYPE
 
 _MOST_CLIENTS = 8
 _REQUEST_BYTES = 8192
