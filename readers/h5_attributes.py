@@ -8,9 +8,9 @@ import numpy as np
 
 from ..workers.base.errors import SourceError
 from ..workers.base.specs import AnyArray
+from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
-from ..workers.sources.stored.remote import stamp_of
 
 
 def attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -> list[str]:

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
-from ..workers.sources.stored.paths import list_hdf5_files
 from .h5_attributes import attribute_names
 from .looped import check_hook
 

@@ -194,8 +194,8 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
     """Of an HDF5 file with a data set for each top; of other kinds the source's own facts say enough."""
     if found.kind != "hdf5":
         return {}
+    from ..workers.sources.files.paths import list_hdf5_files
     from ..workers.sources.stored.hdf5_library import h5py
-    from ..workers.sources.stored.paths import list_hdf5_files
 
     path = list_hdf5_files(found.declared["hdf5"]["path"], Path.cwd(), "inspect")[0]
     with h5py.File(path, "r") as file:

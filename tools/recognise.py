@@ -17,7 +17,7 @@ from ..workers.base.extras import need
 from ..workers.base.source import Source
 from ..workers.base.specs import RaggedRows, allocate_rows
 from ..workers.sources import open_source
-from ..workers.sources.stored.paths import natural_key
+from ..workers.sources.files.paths import natural_key
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"

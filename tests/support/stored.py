@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import Source, open_source
-from blobfeed.workers.sources.stored import file as stored_file
+from blobfeed.workers.sources.files import file as stored_file
 
 _NOBODY_WROTE_THIS = 0xA5
 

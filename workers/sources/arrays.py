@@ -23,7 +23,7 @@ from ..base.paths import in_folder
 from ..base.specs import AnyArray, IndexArray
 from ..base.whole_files import read_whole
 from ..transport.memory import available_memory
-from .stored.file import FileStamp
+from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
 from .stored.open_files import OpenFiles
 from .stored.source import StoredSource

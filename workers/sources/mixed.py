@@ -17,7 +17,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.source import Source
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from . import open_source
-from .stored.runs import locate_part, split_by_part
+from .files.runs import locate_part, split_by_part
 
 
 class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

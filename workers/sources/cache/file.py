@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import AnyArray, IndexArray, NamedRows, RaggedRows
-from ..stored.file import in_memory
+from ..files.file import in_memory
 from .checksums import SUM_BYTES, Varying, checksums, is_small
 from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, Layout
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ...base.deadline import moving
 from ...base.errors import SourceError
+from ..files.file import FileStamp, Locking
+from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
-from ..stored.file import FileStamp, Locking
 from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
-from ..stored.remote import RemoteStamp, Stamp
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {

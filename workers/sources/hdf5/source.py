@@ -13,12 +13,12 @@ import numpy as np
 
 from ...base.checks import check_options
 from ...base.parameters import NotNegative, Positive
-from ..stored.file import Locking
-from ..stored.kept import kept
+from ..files.file import Locking
+from ..files.kept import kept
+from ..files.paths import as_strings, list_hdf5_files
+from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
 from ..stored.open_files import OpenFiles
-from ..stored.paths import as_strings, list_hdf5_files
-from ..stored.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.source import StoredSource
 
 _DEFAULT_TOPS = ("data", "label")

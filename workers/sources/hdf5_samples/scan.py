@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray
+from ..files.file import Locking
+from ..files.paths import PackedNames, natural_key
+from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
-from ..stored.file import Locking
 from ..stored.hdf5_library import h5py
 from ..stored.library_rows import errors_named, open_file
-from ..stored.paths import PackedNames, natural_key
-from ..stored.remote import RemoteStamp, Stamp
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress

@@ -16,12 +16,12 @@ from ...base.parameters import Positive
 from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..stored.file import Locking
-from ..stored.kept import kept
+from ..files.file import Locking
+from ..files.kept import kept
+from ..files.paths import as_strings, list_hdf5_files
+from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.runs import require_in_range, stretches
 from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
-from ..stored.paths import as_strings, list_hdf5_files
-from ..stored.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..stored.runs import require_in_range, stretches
 from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
 from .progress import Progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from ..stored.file import in_memory
+from ..files.file import in_memory
 
 _PROBES = 4
 

@@ -25,7 +25,7 @@ from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 from ...base.whole_files import read_whole
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
-from ..stored.remote import CONNECTIONS, WholeObjects
+from ..files.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, ImageDecoder
 from .file import announce_files, under_root
 from .list_file import Labels, ListedImages, parse_image_list

@@ -21,7 +21,7 @@ from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ...base.whole_files import read_whole
-from ..stored.paths import PackedNames
+from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
 from .file import announce_files, under_root
 from .options import PictureOptions

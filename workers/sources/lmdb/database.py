@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 
 from ...base.errors import ParameterError, SourceError
-from ..stored.paths import PackedNames
+from ..files.paths import PackedNames
 
 _opened: weakref.WeakValueDictionary[tuple[int, str], lmdb.Environment] = weakref.WeakValueDictionary()
 """By process and path: LMDB must not be opened twice in one process, and two sources may read the same database."""

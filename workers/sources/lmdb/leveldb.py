@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import plyvel  # type: ignore[import-untyped]
 
 from ...base.errors import ParameterError, SourceError
-from ..stored.paths import PackedNames
+from ..files.paths import PackedNames
 from .source import LmdbSource
 
 _PREFIX = "blobfeed-leveldb-"

@@ -16,7 +16,7 @@ from ...base.extras import need
 from ...base.parameters import NotNegative
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..stored.paths import PackedNames
+from ..files.paths import PackedNames
 from .database import Database as _Lmdb
 from .database import list_keys
 from .datum import datum_class

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .file import Bytes
+from ..files.file import Bytes
 from .layout import ChunkFilter
 
 try:

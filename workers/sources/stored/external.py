@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...base.errors import SourceError
-from .file import FileStamp
+from ..files.file import FileStamp
+from ..files.remote import RemoteStamp, Stamp
 from .hdf5_library import h5py
 from .library_rows import find_dataset, open_file
-from .remote import RemoteStamp, Stamp
 
 
 class ExternalFiles:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from ...transport.shared_map import AddressRange
-from .file import FileStamp, RawFile, in_memory, maps, whole_pages
+from ..files.file import FileStamp, RawFile, in_memory, maps, whole_pages
 from .layout import FIRST_AXIS, Chunked, Column
 
 _PAGE = mmap.PAGESIZE

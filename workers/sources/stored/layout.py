@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec, RaggedRows, Rows
-from .remote import Stamp
-from .runs import locate_part
+from ..files.remote import Stamp
+from ..files.runs import locate_part
 
 _DELIVERED = "cdhw"
 

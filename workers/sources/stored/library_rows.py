@@ -14,12 +14,12 @@ from ...base.checks import nearest
 from ...base.deadline import moving
 from ...base.errors import BlobfeedError, SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
-from .file import Locking
+from ..files.file import Locking
+from ..files.lru import ChunkCache
+from ..files.remote import RangeStream, RemoteStamp, Stamp
+from ..files.runs import by_group, copy_runs, stretches
 from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
-from .lru import ChunkCache
-from .remote import RangeStream, RemoteStamp, Stamp
-from .runs import by_group, copy_runs, stretches
 
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14

@@ -16,10 +16,10 @@ from ...base.checks import check_options, nearest, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from ...base.paths import is_url
+from ..files.paths import as_strings, expand_paths
+from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
 from .open_files import OpenFiles
-from .paths import as_strings, expand_paths
-from .remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .source import StoredSource
 
 

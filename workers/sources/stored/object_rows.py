@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.paths import is_url
 from ...base.specs import AnyArray, IndexArray
+from ..files.file import Bytes
+from ..files.lru import ChunkCache, RecentlyUsed
+from ..files.object_stores import ObjectStore, locate
+from ..files.remote import RemoteStamp, threads
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
-from .file import Bytes
 from .layout import ChunkObjects, StoredArray
-from .lru import ChunkCache, RecentlyUsed
-from .object_stores import ObjectStore, locate
-from .remote import RemoteStamp, threads
 from .rows import ChunkedRows
 
 _ENTRY_BYTES = 16

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from ...base.specs import AnyArray, IndexArray, NamedRows
+from ..files.file import Locking, RawFile
+from ..files.lru import ChunkCache, RecentlyUsed
+from ..files.remote import RemoteFile, Stamp, open_raw
 from .announcements import Announcements
-from .file import Locking, RawFile
 from .joined import JoinedColumns
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
-from .lru import ChunkCache, RecentlyUsed
-from .remote import RemoteFile, Stamp, open_raw
 from .rows import ChunkedRows, StoredRows
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
+from ..files.file import Bytes, RawFile, maps
+from ..files.lru import ChunkCache
+from ..files.remote import RemoteFile
+from ..files.runs import by_group, copy_runs
 from .chunk_decode import ChunkError, decode_chunk
-from .file import Bytes, RawFile, maps
 from .layout import Chunked, StoredArray, without
-from .lru import ChunkCache
-from .remote import RemoteFile
-from .runs import by_group, copy_runs
 
 _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048

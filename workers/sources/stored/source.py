@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ..files.remote import CONNECTIONS, RemoteStamp
+from ..files.runs import require_in_range, split_by_part
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .open_files import LIBRARY_MODULE, OpenFiles, Reading
-from .remote import CONNECTIONS, RemoteStamp
 from .rows import ChunkedRows
-from .runs import require_in_range, split_by_part
 
 
 class StoredSource(Source):

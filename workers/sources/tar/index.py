@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ..stored.paths import PackedNames
-from ..stored.remote import RangeStream, RemoteStamp, Stamp
+from ..files.paths import PackedNames
+from ..files.remote import RangeStream, RemoteStamp, Stamp
 
 _READ_AHEAD_BYTES = 8 << 20
 

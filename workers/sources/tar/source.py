@@ -19,12 +19,12 @@ from ...base.extras import need
 from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ..files.kept import kept
+from ..files.paths import as_strings, expand_paths
+from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.runs import locate_part, require_in_range, split_by_part
 from ..images.options import PictureOptions, check_sizes
-from ..stored.kept import kept
 from ..stored.open_files import OpenFiles, Reading
-from ..stored.paths import as_strings, expand_paths
-from ..stored.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..stored.runs import locate_part, require_in_range, split_by_part
 from .fields import Decode, decoder_of, put_array, put_picture, spec_of
 from .index import TarIndex, make_index
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.paths import is_url
+from ..files.object_stores import locate
+from ..files.remote import stamp_of
 from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray
-from ..stored.object_stores import locate
-from ..stored.remote import stamp_of
 
 _WHAT = "source zarr"
 _BYTES_CODECS = ("gzip", "zstd", "blosc")

@@ -11,9 +11,9 @@ import msgspec
 from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.parameters import NotNegative, Positive
+from ..files.paths import as_strings, expand_paths
 from ..stored.layout import Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.open_files import OpenFiles
-from ..stored.paths import as_strings, expand_paths
 from ..stored.source import StoredSource
 from .examine import examine_array
 

@@ -11,8 +11,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources.stored.object_stores import locate
-from blobfeed.workers.sources.stored.remote import RangeStream, RemoteFile, RemoteStamp
+from blobfeed.workers.sources.files.object_stores import locate
+from blobfeed.workers.sources.files.remote import RangeStream, RemoteFile, RemoteStamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,8 +12,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SampleTooLargeError, SourceError
+from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.hdf5 import examine as hdf5_examine
-from blobfeed.workers.sources.stored.file import FileStamp
 
 from tests.support.stored import BY_MAP, BY_PREADV, assert_rows, bytes_read, in_loader, opened, rows_of, some_array
 

@@ -11,7 +11,7 @@ import pytest
 from blobfeed.workers.base import paths
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.paths import AnotherHost
-from blobfeed.workers.sources.stored.file import FileStamp
+from blobfeed.workers.sources.files.file import FileStamp
 
 
 def arrive(stamp: FileStamp, monkeypatch: pytest.MonkeyPatch, host: AnotherHost) -> FileStamp:

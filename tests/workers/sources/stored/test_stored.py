@@ -13,12 +13,12 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.sources.files.file import FileStamp, RawFile, maps
+from blobfeed.workers.sources.files.lru import RecentlyUsed
+from blobfeed.workers.sources.files.paths import natural_key
+from blobfeed.workers.sources.files.runs import by_group, merge_ranges, require_in_range, stretches
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
-from blobfeed.workers.sources.stored.file import FileStamp, RawFile, maps
 from blobfeed.workers.sources.stored.layout import ChunkFilter
-from blobfeed.workers.sources.stored.lru import RecentlyUsed
-from blobfeed.workers.sources.stored.paths import natural_key
-from blobfeed.workers.sources.stored.runs import by_group, merge_ranges, require_in_range, stretches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

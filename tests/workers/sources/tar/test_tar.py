@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.specs import RaggedRows
-from blobfeed.workers.sources.stored.remote import Stamp
+from blobfeed.workers.sources.files.remote import Stamp
 from blobfeed.workers.sources.tar.index import TarIndex, make_index
 
 from blobfeed import BatchReader

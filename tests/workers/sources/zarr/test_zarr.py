@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from blobfeed.workers.base.errors import ParameterError, SourceError
-from blobfeed.workers.sources.stored.remote import RemoteStamp
+from blobfeed.workers.sources.files.remote import RemoteStamp
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from blobfeed import BatchReader
