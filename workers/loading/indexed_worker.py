@@ -163,17 +163,22 @@ class IndexedWorker(Worker):
         return WorkDone(bad)
 
     def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
-        """All rows at once; if that raises, one by one, to learn which of them it was."""
+        """All rows at once; if that raises, one by one, to learn which of them it was.
+
+        A single row is tried again too: what fails once and no more must not depend on how large tasks are.
+        """
         try:
             self._attempt(indices, epochs, out)
             return
         except Exception as error:
-            if len(indices) == 1:
-                yield self._bad(row, int(indices[0]), int(epochs[0]), out, error)
-                return
+            _log.debug("a task's rows are tried one by one: %s", summary_of(error))
         for offset in range(len(indices)):
             here = slice(offset, offset + 1)
-            for bad in self._make(row + offset, indices[here], epochs[here], cut_rows(out, offset, 1)):
+            alone = cut_rows(out, offset, 1)
+            try:
+                self._attempt(indices[here], epochs[here], alone)
+            except Exception as error:
+                bad = self._bad(row + offset, int(indices[offset]), int(epochs[offset]), alone, error)
                 yield bad
                 if bad.replacement < 0:
                     return
