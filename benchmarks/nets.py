@@ -2,8 +2,8 @@
 
 LeNet, CIFAR-10 full and CaffeNet, of a prototxt by the trainer and of torch's own modules by torch's own SGD, with the
 weights channels last and without. Each in one process, one thread, turn by turn; medians of the rounds, in CPU time,
-which others on the machine disturb less. Real Caffe is in no registry; in its place stand its matrix products, the
-columns that they multiply, and its update, which no build of it for a CPU can leave out.
+which others on the machine disturb less. Real Caffe is in no registry; in its place stands "the least of Caffe": its
+matrix products and some of what no build of it for a CPU can leave out beside them.
 """
 
 from __future__ import annotations
@@ -175,9 +175,10 @@ def by_caffes_least(model: nn.Module, shape: tuple[int, ...]) -> Part:
     """What no Caffe on a CPU can leave out, each part as fast as it can be at all.
 
     For each image its convolution (base_conv_layer.cpp) writes columns, here by a fill, and multiplies them, here by
-    OpenBLAS; on the way back it writes the columns anew and multiplies twice; the data need no gradient. The update
-    (sgd_solver.cpp, blob.cpp) passes three times over all weights. Left out: reading for the columns, adding columns to
-    an image (col2im), pooling, LRN, ReLU, bias, dropout and loss.
+    OpenBLAS; on the way back it writes the columns anew, multiplies twice, and reads the columns that come out, here
+    for a sum; the data need no gradient. ReLU passes over its blob forward and back, the update (sgd_solver.cpp,
+    blob.cpp) three times over all weights. Left out: what the columns are read from and added to, pooling, LRN, bias,
+    dropout and loss.
     """
     layers: list[tuple[nn.Module, torch.Size, torch.Size]] = []
 
@@ -185,14 +186,11 @@ def by_caffes_least(model: nn.Module, shape: tuple[int, ...]) -> Part:
         layers.append((module, inputs[0].shape, output.shape))
 
     for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
+        if isinstance(module, nn.Conv2d | nn.Linear | nn.ReLU):
             module.register_forward_hook(note)
     with torch.no_grad():
         model(torch.zeros(shape))
-    ways = [
-        _convolved(module, above, is_first=nth == 0) if isinstance(module, nn.Conv2d) else _product_of(below, above)
-        for nth, (module, below, above) in enumerate(layers)
-    ]
+    ways = [_least(module, below, above, is_first=nth == 0) for nth, (module, below, above) in enumerate(layers)]
     update = _update_of(sum(weights.numel() for weights in model.parameters()))
 
     def step() -> tuple[float, float]:
@@ -206,6 +204,12 @@ def by_caffes_least(model: nn.Module, shape: tuple[int, ...]) -> Part:
         return between - begun, time.process_time() - between
 
     return step
+
+
+def _least(module: nn.Module, below: torch.Size, above: torch.Size, *, is_first: bool) -> tuple[Step, Step]:
+    if isinstance(module, nn.Conv2d):
+        return _convolved(module, above, is_first=is_first)
+    return _rectified(above) if isinstance(module, nn.ReLU) else _product_of(below, above)
 
 
 def _convolved(conv: nn.Conv2d, above: torch.Size, *, is_first: bool) -> tuple[Step, Step]:
@@ -227,8 +231,15 @@ def _convolved(conv: nn.Conv2d, above: torch.Size, *, is_first: bool) -> tuple[S
             np.dot(error, column.T, out=gradient)
             if not is_first:
                 np.dot(weight.T, error, out=below)
+                below.sum()
 
     return forward, backward
+
+
+def _rectified(shape: torch.Size) -> tuple[Step, Step]:
+    data, error = torch.zeros(2, *shape)
+    backward = torch.ops.aten.threshold_backward.grad_input
+    return lambda: data.clamp_(min=0), lambda: backward(error, data, 0, grad_input=error)
 
 
 def _update_of(weights: int) -> Step:
@@ -262,7 +273,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, float]]:
             "blobfeed": by_trainer(Path(folder), text, shape, classes),
             "torch, channels last": by_torch(make()[1], shape, classes, channels_last=True),
             "torch": by_torch(make()[1], shape, classes, channels_last=False),
-            "Caffe's products, columns, update": by_caffes_least(make()[1], shape),
+            "the least of Caffe": by_caffes_least(make()[1], shape),
         }
     found: dict[str, list[tuple[float, float]]] = {each: [] for each in entrants}
     for step in entrants.values():
