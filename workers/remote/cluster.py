@@ -19,13 +19,13 @@ from ..transport.error_channel import summary_of
 from .actor import Memory, RemoteLoader
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
-"""Ray's own settings, for the actors' processes: what a task makes comes straight from its actor to this process. By
+"""Ray's own settings, for this process and the actors': what a task takes and makes goes straight between the two. By
 default all of more than 100 KB goes through the object stores of both nodes, which takes 1.3 to 2 times the processor
-time for 10 MB, and more for smaller objects. A Ray that does not know these does it as it did."""
+time for 10 MB, and more for smaller objects. And what this process has put there stays until its room is needed, if it
+is killed in the moment before the raylet has heard whose it is. A Ray that does not know these does it as it did."""
 
 _WITH_CALL_BYTES = 64 << 10
-"""A plan of less goes to each actor with its call, a larger one once into the object store. There it stays until its
-room is needed, if this process is killed in the moment before the raylet has heard whose it is."""
+"""A plan of less goes to each actor with its call, a larger one once into the object store."""
 
 _CONNECT_S = 10.0
 
@@ -46,11 +46,14 @@ class Cluster:
     """Joined by the constructor, which raises whatever Ray or the network say against it."""
 
     def __init__(self, config: Config) -> None:
+        self._config = config
+        self._wanted = wanted_of(config)
+        self._runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
+        self._runtime_env["env_vars"] = chosen = _INLINE | self._runtime_env.get("env_vars", {})
+        os.environ |= {name: chosen[name] for name in _INLINE}  # Ray reads them when it is imported
         import ray
 
         self.ray: Any = ray
-        self._config = config
-        self._wanted = wanted_of(config)
         self._join()
         plan = pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL)
         memory = {number: _content(number) for number in config.descriptors.source}
@@ -67,9 +70,7 @@ class Cluster:
             if not host or not port.isdigit():
                 raise ValueError(f"expected auto or host:port, got {address!r}")
             socket.create_connection((host, int(port)), _CONNECT_S).close()
-        runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
-        runtime_env["env_vars"] = _INLINE | runtime_env.get("env_vars", {})
-        self.ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
+        self.ray.init(address=address, runtime_env=self._runtime_env, logging_level=logging.WARNING, log_to_driver=True)
 
     def nodes(self) -> dict[str, Any]:
         """What Ray knows of each living node, by its id."""
