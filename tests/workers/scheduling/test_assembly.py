@@ -201,6 +201,20 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
     assert hook.task == Postprocess(2, 0, 0, ())
 
 
+def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
+    plan = Variant("test", rows=2, batches=2, postprocess=True).plan()
+    assert isinstance(plan, SmallIndexedPlan)
+    for bad, batches in ((1, 3), ()), ((2, 3), (2,)):
+        made = Assembly(plan.with_batches_per_slot(2))
+        for loader in 1, 2:
+            made.ledger.add_loader(loader)
+        for order in orders(made):
+            rows = range(order.task.first_row, order.task.first_row + order.task.rows)  # type: ignore[union-attr]
+            report(made, order, *(bad_row(row, row) for row in bad if row in rows))
+        (hook,) = orders(made)
+        assert hook.task == Postprocess(hook.task.task, 0, 0, batches)
+
+
 def test_a_hook_over_a_batch_knows_which_samples_were_drawn_for_all_of_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
