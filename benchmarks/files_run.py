@@ -56,7 +56,7 @@ def cold_rows(source: dict[str, Any], path: str) -> Figures:
 
 
 def _pipeline(source: dict[str, Any], **given: Any) -> Pipeline:
-    """As anyone gets it who chooses nothing: `num_loaders: auto`."""
+    """With the default, `num_loaders: auto`."""
     pipeline = Pipeline(Parameters(source=source, batch_size=_BATCH, shuffle=True, **given))
     pipeline.deliver_into_host(promises=False)
     return pipeline

@@ -2,9 +2,9 @@
 
 It yields (data, labels) without end: `data` is a batch of `work.shape` and `work.dtype` in the trainer's own process, a
 NumPy array or a torch tensor. What stands at the top of the module is imported before the clock starts; everything the
-function does counts as the time to the first batch. Batches of 64, and everybody has two workers, but "blobfeed":
-that is what anyone gets who chooses nothing, `num_loaders: auto`. The peers hand over their own memory, a fresh one
-each time; blobfeed puts each batch into the trainer's, so it is charged one copy more.
+function does counts as the time to the first batch. Everybody has two workers and batches of 64; only "blobfeed" has
+the default, `num_loaders: auto`. The peers hand over their own memory, a fresh one each time; blobfeed puts each batch
+into the trainer's, so it is charged one copy more.
 """
 
 from __future__ import annotations

@@ -48,13 +48,13 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._wanted = wanted_of(config)
-        self._runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
-        self._runtime_env["env_vars"] = chosen = _INLINE | self._runtime_env.get("env_vars", {})
+        runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
+        runtime_env["env_vars"] = chosen = _INLINE | runtime_env.get("env_vars", {})
         os.environ |= {name: chosen[name] for name in _INLINE}  # Ray reads them when it is imported
         import ray
 
         self.ray: Any = ray
-        self._join()
+        self._join(runtime_env)
         plan = pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL)
         memory = {number: _content(number) for number in config.descriptors.source}
         is_small = len(plan) + sum(map(len, memory.values())) < _WITH_CALL_BYTES
@@ -62,7 +62,7 @@ class Cluster:
         self._memory: Any = memory if is_small else ray.put(memory)
         self._loaders: Any = ray.remote(RemoteLoader)  # by default an actor that died is not started again
 
-    def _join(self) -> None:
+    def _join(self, runtime_env: dict[str, Any]) -> None:
         address = self._wanted.address
         if address != "auto":
             # Ray would try for half a minute and then end the process.
@@ -70,7 +70,7 @@ class Cluster:
             if not host or not port.isdigit():
                 raise ValueError(f"expected auto or host:port, got {address!r}")
             socket.create_connection((host, int(port)), _CONNECT_S).close()
-        self.ray.init(address=address, runtime_env=self._runtime_env, logging_level=logging.WARNING, log_to_driver=True)
+        self.ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
 
     def nodes(self) -> dict[str, Any]:
         """What Ray knows of each living node, by its id."""

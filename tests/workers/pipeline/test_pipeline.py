@@ -159,13 +159,6 @@ def test_a_run_goes_on_from_its_state_with_the_batch_that_would_have_come() -> N
 # ---- wrong use
 
 
-def test_what_fails_once_in_a_task_of_one_row_is_tried_again(tmp_path: Path) -> None:
-    trap = Trap(Fault.EXCEPTION, Place.DECODE, frozenset({7}), tmp_path / "struck")
-    with trapped_pipeline(trap, batch_size=1, epochs=1) as pipeline:
-        assert sorted(batch.indices[0] for batch in deliver(pipeline)) == list(range(SAMPLES))
-    assert (tmp_path / "struck").exists()
-
-
 def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
     with (
         Pipeline(parameters(), source=Numbered()) as pipeline,
@@ -212,6 +205,13 @@ def test_a_hook_that_cannot_be_sent_is_an_error_that_leaves_nothing() -> None:
 
 
 # ---- bad samples
+
+
+def test_what_fails_once_in_a_task_of_one_row_is_tried_again(tmp_path: Path) -> None:
+    trap = Trap(Fault.EXCEPTION, Place.DECODE, frozenset({7}), tmp_path / "struck")
+    with trapped_pipeline(trap, batch_size=1, epochs=1) as pipeline:
+        assert sorted(batch.indices[0] for batch in deliver(pipeline)) == list(range(SAMPLES))
+    assert (tmp_path / "struck").exists()
 
 
 def hooks_that(act: Callable[[int], object]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def epoch(source: dict[str, Any], **further: Any) -> list[int]:
 
 
 def check_store(put: Callable[[str, bytes], None], bucket: str, tmp_path: Path) -> None:
-    """What is the same for every vendor: globs, an epoch, a cache, an object that is replaced, one that is missing."""
+    """Every vendor's store must pass this: globs, an epoch, a cache, a replaced object and a missing one."""
     put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
     put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
     source = {"hdf5": {"path": f"{bucket}/some dir/part_*.h5"}}
@@ -90,7 +90,7 @@ def test_s3_through_another_server(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         check_store(put, "s3://files", tmp_path)
 
 
-def test_google_s_protocol(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_googles_protocol(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_store(google_bucket(server, "bucket", monkeypatch), "gs://bucket", tmp_path)
 
 
