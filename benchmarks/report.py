@@ -86,7 +86,7 @@ def achieved(target: Target, work: Work, results: Results) -> float | None:
     if not target.against:
         return own
     others = [results.get((work.name, other), _MISSING).median(target.metric) for other in target.against]
-    return ratio(own, best_of(target.metric)([other for other in others if other is not None], default=None))
+    return None if None in others else ratio(own, best_of(target.metric)(others))
 
 
 def met(target: Target, value: float) -> bool:
@@ -114,10 +114,6 @@ class Row:
     metric: str
     limit: str = ""
     target_metrics: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> Callable[..., Any]:
-        return best_of(self.metric)
 
     def targets(self) -> list[Target]:
         return [target for target in self.work.targets if target.metric in self.target_metrics]
@@ -150,7 +146,7 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
             found[name] = value
     if not found:
         return None
-    name = row.best(found, key=found.__getitem__)
+    name = best_of(row.metric)(found, key=found.__getitem__)
     return name, found[name]
 
 
@@ -166,7 +162,7 @@ def _summary_cells(row: Row, results: Results) -> list[str]:
 
     other = best_other(row, results)
     figures = [*(figure(name) for name in _COLUMNS), other and other[1], *(figure(name) for name in _OURS)]
-    best = row.best((value for value in figures if value is not None), default=None)
+    best = best_of(row.metric)((value for value in figures if value is not None), default=None)
     texts = [shown(value, row.metric) for value in figures]
     if other:
         texts[2] = f"{other[0]} {texts[2]}"
