@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
@@ -64,11 +64,13 @@ class Source(ABC):
         rows one by one to find out which one it was.
         """
 
-    def lend(self, indices: IndexArray) -> Sequence[Mapping[str, AnyArray]] | None:
-        """These samples, by name, if all of them already lie in memory as `read` would give them; else None.
+    def lend(self, indices: IndexArray) -> Iterable[Mapping[str, AnyArray]] | None:
+        """These samples, by name, in memory of the source's own; None if it has nothing to lend.
 
-        Arrays in their own shape, not to be written to, valid until the next call. If only a part of each sample is
-        wanted, as with a crop, this saves copying the whole first.
+        Arrays not to be written to, in the shape and with the values that `read` would give them, with any strides. If
+        only a part of each sample is wanted, as with a crop, this saves copying the whole first. A sequence, valid
+        until the next call, if all of them lie in memory; an iterator if each is made when it is asked for, and valid
+        until the next one is.
         """
         return None
 

@@ -38,6 +38,14 @@ class ArraySpec:
     def nbytes(self) -> int:
         return self.items * self.dtype.itemsize
 
+    def require_fits(self, shape: Sequence[int]) -> None:
+        """Raises SampleTooLargeError if a sample of `shape` is larger than the declared maximum."""
+        if len(shape) != len(self.shape) or any(have > most for have, most in zip(shape, self.shape, strict=True)):
+            raise SampleTooLargeError(
+                f"a sample of shape {tuple(shape)} does not fit the declared maximum {self.shape}; "
+                "declare a larger maximum, or resize or crop the samples"
+            )
+
     def __str__(self) -> str:
         return f"{'up to ' if self.varies else ''}{self.shape} {self.dtype.name}"
 
@@ -72,12 +80,7 @@ class RaggedRows:
 
     def reserve(self, row: int, shape: Sequence[int]) -> AnyArray:
         """A writable view of `shape` on the memory of `row`, to decode into; raises SampleTooLargeError."""
-        largest = self.spec.shape
-        if len(shape) != len(largest) or any(have > limit for have, limit in zip(shape, largest, strict=True)):
-            raise SampleTooLargeError(
-                f"a sample of shape {tuple(shape)} does not fit the declared maximum {largest}; "
-                "declare a larger maximum, or resize or crop the samples"
-            )
+        self.spec.require_fits(shape)
         self.shapes[row] = shape
         return self.memory[row, : math.prod(shape)].reshape(tuple(shape))
 

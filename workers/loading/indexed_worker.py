@@ -4,14 +4,14 @@
 
 Without hook and crop, the source reads straight into the slot. Else raw samples go through a small scratch memory,
 allocated once, a block of rows at a time; what a crop needs of samples that the source can lend, such as those of the
-decoded cache, is copied straight from there.
+decoded cache or a picture just decoded, is copied straight from there.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -76,7 +76,7 @@ class DecodedSource:
         if may_lend := self.rows.hooks.decode is None:
             begins(Activity.READING, int(indices[0]), len(indices))
             if (lent := self.source.lend(indices)) is not None:
-                yield from lent
+                yield from lent if isinstance(lent, Sequence) else _said_each(lent, indices.tolist(), begins)
                 return
         scratch = self._raw_rows()
         block = len(next(iter(scratch.values())))
@@ -95,6 +95,16 @@ class DecodedSource:
                 self.source.specs, min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
             )
         return self._scratch
+
+
+def _said_each(
+    lent: Iterable[Mapping[str, AnyArray]], indices: Sequence[int], begins: Begins
+) -> Iterator[Mapping[str, AnyArray]]:
+    """`lent`, whose samples are read one by one, so that a loader that hangs or dies says in which."""
+    samples = iter(lent)
+    for index in indices:
+        begins(Activity.READING, index)
+        yield next(samples)
 
 
 def read_one(source: Source, index: int) -> Sample:

@@ -18,9 +18,18 @@ from numpy.typing import NDArray
 
 DTYPES = ["uint8", "int16", "uint16", "int64", "float32", "float64"]
 
+LAYOUTS = ["planes", "pixels", "reversed pixels"]
 
-def image(channels: int, height: int, width: int, dtype: str = "uint8", seed: int = 0) -> NDArray[Any]:
-    return np.random.default_rng(seed).integers(0, 256, (channels, height, width)).astype(dtype)
+
+def image(
+    channels: int, height: int, width: int, dtype: str = "uint8", seed: int = 0, lies: str = "planes"
+) -> NDArray[Any]:
+    """`lies`: in memory as planes, or as pixels whose channels are neighbours, in this order or the other way round."""
+    planes = np.random.default_rng(seed).integers(0, 256, (channels, height, width)).astype(dtype)
+    if lies == "planes":
+        return planes
+    order = slice(None, None, -1 if lies == "reversed pixels" else 1)
+    return np.ascontiguousarray(planes[order].transpose(1, 2, 0))[:, :, order].transpose(2, 0, 1)
 
 
 def transformed(crop_mirror: CropMirror, sample: NDArray[Any], seed: int = 0) -> NDArray[Any]:
@@ -74,12 +83,21 @@ options_of = st.builds(
     width=st.integers(8, 12),
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32),
+    lies=st.sampled_from(LAYOUTS),
     has_opencv=st.booleans(),
 )
 def test_every_transform_equals_the_same_pixel_by_pixel(
-    options: Transform, train: bool, channels: int, height: int, width: int, dtype: str, seed: int, has_opencv: bool
+    options: Transform,
+    train: bool,
+    channels: int,
+    height: int,
+    width: int,
+    dtype: str,
+    seed: int,
+    lies: str,
+    has_opencv: bool,
 ) -> None:
-    sample = image(channels, height, width, dtype, seed)
+    sample = image(channels, height, width, dtype, seed, lies)
     crop_mirror = CropMirror(options, train=train)
     crop = crop_mirror.draw(sample.shape, np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:
@@ -93,13 +111,14 @@ def test_every_transform_equals_the_same_pixel_by_pixel(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("lies", LAYOUTS)
 @pytest.mark.parametrize("has_opencv", [True, False])
 def test_mirroring_turns_every_channel_of_every_type(
-    dtype: str, channels: int, has_opencv: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: str, channels: int, lies: str, has_opencv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_opencv:
         monkeypatch.setattr(transform, "_opencv", lambda: None)
-    sample = image(channels, 9, 11, dtype)
+    sample = image(channels, 9, 11, dtype, lies=lies)
     crop_mirror = CropMirror(Transform(crop_size=7, mirror=True), train=True)
     out = np.zeros((channels, 7, 7), dtype)
     crop_mirror.copy(sample, out, Crop(1, 3, mirrored=True))

@@ -26,7 +26,7 @@ from ...base.whole_files import read_whole
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..files.remote import CONNECTIONS, WholeObjects
-from .decode import REDUCES, ImageDecoder
+from .decode import REDUCES, Image, ImageDecoder
 from .file import announce_files, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
@@ -100,6 +100,17 @@ class ImageListSource(Source):
             self._fetch(indices)
             for row, index in enumerate(indices.tolist()):
                 self._read_image(index, row, rows)
+
+    def lend(self, indices: IndexArray) -> Iterator[Mapping[str, AnyArray]] | None:
+        return self._lent(indices) if _DATA in self._specs else None
+
+    def _lent(self, indices: IndexArray) -> Iterator[Mapping[str, AnyArray]]:
+        self._fetch(indices)
+        labels = self._memory["labels"][indices].astype(self._label_spec.dtype)
+        for row, index in enumerate(indices.tolist()):
+            with self._naming(index):
+                sample = {_DATA: self._made_decoder().planes(*self._decoded(index))}
+            yield {**sample, _LABEL: labels[row]} if _LABEL in self._specs else sample
 
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
@@ -202,16 +213,23 @@ class ImageListSource(Source):
         return self._decoder
 
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
-        decoder = self._made_decoder()
         with self._naming(index):
-            image, size = decoder.decode(self.content(index))
+            image, size = self._decoded(index)
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
-            if size != target.shape[1:]:
-                raise ValueError(
-                    f"it is {size[0]}×{size[1]} and the first image {target.shape[1]}×{target.shape[2]}: "
-                    "equal_sizes says that all are equal"
-                )
-            decoder.put(image, cast("NDArray[np.uint8]", target))
+            self._made_decoder().put(image, cast("NDArray[np.uint8]", target))
+
+    def _decoded(self, index: int) -> tuple[Image, tuple[int, int]]:
+        """The image as its file has it, and its height and width as a sample."""
+        image, size = self._made_decoder().decode(self.content(index))
+        spec = self._specs[_DATA]
+        if spec.varies:
+            spec.require_fits((self._channels, *size))
+        elif size != spec.shape[1:]:
+            raise ValueError(
+                f"it is {size[0]}×{size[1]} and the first image {spec.shape[1]}×{spec.shape[2]}: "
+                "equal_sizes says that all are equal"
+            )
+        return image, size
 
     @contextlib.contextmanager
     def _naming(self, index: int) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import open_source
@@ -20,14 +22,25 @@ def opened(path: Path, tops: tuple[str, ...] | None = None, **options: Any) -> S
 
 
 def samples(source: Source, indices: list[int] | None = None) -> dict[str, list[AnyArray]]:
-    """The samples, each in its own shape, by name."""
+    """The samples, each in its own shape, by name; what the source lends must be the same, errors too."""
     wanted = np.array(range(len(source)) if indices is None else indices, np.int64)
     rows = allocate_rows(source.specs, len(wanted))
-    source.read(wanted, rows)
-    return {
+    try:
+        source.read(wanted, rows)
+    except Exception as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            list(source.lend(wanted) or ())
+        raise
+    read = {
         name: [top.get(k) if isinstance(top, RaggedRows) else top[k] for k in range(len(wanted))]
         for name, top in rows.items()
     }
+    for k, sample in enumerate(source.lend(wanted) or ()):
+        assert list(sample) == list(read)
+        for name, value in sample.items():
+            assert value.dtype == read[name][k].dtype
+            np.testing.assert_array_equal(value, read[name][k], strict=True)
+    return read
 
 
 def planes(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
