@@ -120,15 +120,18 @@ def _replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("open_files", [5, 1000])
+@pytest.mark.parametrize("top", ["data", "label"])
 @pytest.mark.parametrize("change", [_overwrite, _replace, lambda path: os.truncate(path, 100), Path.unlink])
-def test_one_file_that_is_changed_is_an_error_that_names_it(change: Any, open_files: int, tmp_path: Path) -> None:
+def test_one_file_that_is_changed_is_an_error_that_names_it(
+    change: Any, top: str, open_files: int, tmp_path: Path
+) -> None:
     _write(tmp_path, "npy").close()
     given = {"data": "data_*.npy", "label": "label_*.npy"}
     source = in_loader(opened("npy", tmp_path, **given, open_files=open_files))
     everything = list(range(SAMPLES))
     rows_of(source, everything)
-    change(tmp_path / "data_11.npy")
-    with pytest.raises(SourceError, match=r"data_11\.npy"):
+    change(tmp_path / f"{top}_11.npy")
+    with pytest.raises(SourceError, match=rf"{top}_11\.npy"):
         rows_of(source, everything)
     untouched = list(range(sum(SIZES[:11])))
     np.testing.assert_array_equal(rows_of(source, untouched)["label"], untouched)
