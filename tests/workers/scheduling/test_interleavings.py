@@ -313,6 +313,7 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
 ]
 
 
+@pytest.mark.slow  # `_QUICK` states of variants like these are looked at above
 @pytest.mark.parametrize("variant", {variant.name: variant for _, variant in MISTAKES}.values(), ids=lambda v: v.name)
 def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
     found = explore(variant)

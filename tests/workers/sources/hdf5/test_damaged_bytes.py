@@ -17,7 +17,7 @@ from blobfeed.workers.base.errors import BlobfeedError
 from tests.support.stored import opened, rows_of
 
 SAMPLES = 20
-FILES = 25
+FILES = 10
 VALUES = np.arange(SAMPLES * 12, dtype=np.float32).reshape(SAMPLES, 3, 4)
 _MOST_BYTES = 1 << 24
 
