@@ -7,15 +7,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from . import __version__, data_commands
-from .one_message import Debug as _Debug
-from .one_message import one_message as _one_message
+from .one_message import Debug, one_message
 from .workers.base.extras import need
 
 app = typer.Typer(
@@ -27,22 +25,9 @@ app = typer.Typer(
 data_commands.add_to(app)
 
 
-class Device(StrEnum):
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class Effect(StrEnum):
-    STOP = "stop"
-    SNAPSHOT = "snapshot"
-    NONE = "none"
-
-
-class Phase(StrEnum):
-    TRAIN = "TRAIN"
-    TEST = "TEST"
-
-
+Device = Literal["cpu", "cuda"]
+Effect = Literal["stop", "snapshot", "none"]
+Phase = Literal["TRAIN", "TEST"]
 _PhaseOption = Annotated[Phase, typer.Option(help="Which layers of the net are used.")]
 
 
@@ -59,7 +44,7 @@ class Common:
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
     ] = None
-    debug: _Debug = False
+    debug: Debug = False
 
     @property
     def stages(self) -> frozenset[str]:
@@ -89,7 +74,7 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
         @functools.wraps(command)
         def run(**values: Any) -> None:
             shared = Common(**{name: values.pop(name) for name in common})
-            with _one_message(shared.debug):
+            with one_message(shared.debug):
                 need("torch", what)
                 from . import caffe  # noqa: F401  Python layers may import it
                 from .devices import fix_threads
@@ -119,10 +104,10 @@ def train(
     ] = None,
     sigint_effect: Annotated[
         Effect, typer.Option("--sigint_effect", "--sigint-effect", help="What Ctrl-C does.")
-    ] = Effect.STOP,
+    ] = "stop",
     sighup_effect: Annotated[
         Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
-    ] = Effect.SNAPSHOT,
+    ] = "snapshot",
     trace: Annotated[
         Path | None, typer.Option(help="Write what every process does into this file, for Perfetto.", metavar="FILE")
     ] = None,
@@ -140,8 +125,8 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    from . import signals
     from .scalar_logs import open_logs
+    from .signals import SignalRequest
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
@@ -164,9 +149,11 @@ def train(
             made.restore(snapshot)
         for name in weights.split(",") if weights else ():
             made.load_weights(name)
-        effects = signals.Effect(sigint_effect), signals.Effect(sighup_effect)
         logs = open_logs(log or (), tensorboard, made)
-        with signals.SignalRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
+        with (
+            SignalRequest(sigint_effect, sighup_effect) as stop,
+            contextlib.closing(make_reporter(made, logs)) as reporter,
+        ):
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)
@@ -193,7 +180,7 @@ def time_net(
     common: Common,
     model: Annotated[Path, typer.Option(help="Net prototxt.", metavar="FILE")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to time.")] = 50,
-    phase: _PhaseOption = Phase.TRAIN,
+    phase: _PhaseOption = "TRAIN",
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
     from .tools.timing import table, time_layers
@@ -209,7 +196,7 @@ def time_net(
 @app.command("device_query")
 def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
-    with _one_message(False):
+    with one_message(False):
         need("torch", "this command")
         from .devices import cuda_devices
 
@@ -220,10 +207,10 @@ def device_query() -> None:
 @app.command("upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net or solver prototxt, in any format of Caffe's.", metavar="FILE")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Print a net or a solver prototxt in today's format."""
-    with _one_message(debug):
+    with one_message(debug):
         from google.protobuf import text_format
 
         from .trainer.prototxt.prototxt import read_net_or_solver
@@ -235,11 +222,11 @@ def upgrade(
 def draw_net(
     model: Annotated[Path, typer.Argument(help="Net prototxt.", metavar="FILE")],
     target: Annotated[Path, typer.Argument(help="The SVG file to write.", metavar="SVG")],
-    phase: _PhaseOption = Phase.TRAIN,
-    debug: _Debug = False,
+    phase: _PhaseOption = "TRAIN",
+    debug: Debug = False,
 ) -> None:
     """Draw a net as SVG."""
-    with _one_message(debug):
+    with one_message(debug):
         from .draw import draw
         from .trainer.prototxt import schema
         from .trainer.prototxt.phases import State
@@ -255,10 +242,10 @@ def draw_net(
 def convert_file(
     source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.", metavar="TARGET")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "converting weights")
         from .tools.convert import convert
 
@@ -274,10 +261,10 @@ def monitor(
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
     svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
-    with _one_message(debug):
+    with one_message(debug):
         from .monitor import watch
 
         watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
@@ -290,10 +277,10 @@ def trace_file(
     merge: Annotated[
         Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
     ] = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Make a trace from what a run has left, or merge two traces."""
-    with _one_message(debug):
+    with one_message(debug):
         from .workers.watching.trace_events import convert
 
         typer.echo(convert(given, output, merge))

@@ -18,12 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .workers.base.errors import BlobfeedError
-from .workers.base.usage import Usage, usage_of
 from .workers.plan.plan import usable_cores
 from .workers.transport.board_reading import LoaderLine, Reading
-from .workers.transport.status_board import Activity, Count
+from .workers.transport.status_board import Count
 from .workers.watching.diagnosis import Blame, diagnose
-from .workers.watching.interval import Interval, interval
+from .workers.watching.interval import interval
 from .workers.watching.running import RunningPipeline, find_pipelines, is_running
 
 _HISTORY = 60
@@ -42,7 +41,6 @@ class Watched:
 
     pipeline: RunningPipeline
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_HISTORY))
-    usages: deque[dict[int, Usage]] = field(default_factory=lambda: deque(maxlen=2))
 
     def look(self) -> bool:
         """Take a reading; False if the pipeline has ended."""
@@ -50,8 +48,6 @@ class Watched:
         if reading is None or not is_running(reading):
             return False
         self.readings.append(reading)
-        pids = [line.state.pid for line in reading.running if not line.node]
-        self.usages.append({pid: usage for pid in pids if (usage := usage_of(pid)) is not None})
         return True
 
     @property
@@ -59,22 +55,9 @@ class Watched:
         return self.readings[-1]
 
     @property
-    def recent(self) -> Interval:
-        """The last seconds, or all that is known."""
-        before = self.readings[max(0, len(self.readings) - 1 - _WINDOW)]
-        return interval(self.now, before if before is not self.now else None)
-
-    @property
-    def stall_shares(self) -> list[float]:
-        return [interval(now, before).stall_share for before, now in pairwise(self.readings)]
-
-    def cpu_share(self, line: LoaderLine) -> float:
-        """Of one core, between the last two readings."""
-        pid = line.state.pid
-        if len(self.readings) < 2 or any(pid not in usages for usages in self.usages):
-            return 0.0
-        before, now = (usages[pid].cpu_ns for usages in self.usages)
-        return (now - before) / max(1, self.now.now_ns - self.readings[-2].now_ns)
+    def before(self) -> Reading | None:
+        """The reading from which on figures count; None: all that is known counts."""
+        return self.readings[max(0, len(self.readings) - 1 - _WINDOW)] if len(self.readings) > 1 else None
 
 
 class Monitor:
@@ -142,10 +125,9 @@ def _show(monitor: Monitor) -> None:
 
 
 def as_mapping(watched: Watched) -> dict[str, Any]:
-    """What the table shows, and more, for programs. Times in seconds, memory in bytes."""
-    now, recent = watched.now, watched.recent
-    whole = interval(now)
-    cores = usable_cores()
+    """What is shown, for programs. Times in seconds, memory in bytes."""
+    now, before, cores = watched.now, watched.before, usable_cores()
+    recent, whole = interval(now, before), interval(now)
     counts = {count.name.lower(): now.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))}
     return {
         "trainer": now.trainer,
@@ -155,29 +137,33 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
         "seconds": (now.now_ns - now.begun_ns) / 1e9,
         **counts,
         "slots": now.slots,
-        "batches_per_s": _rate(recent.batches, recent),
-        "samples_per_s": _rate(recent.samples, recent),
+        "batches_per_s": recent.batches / max(recent.seconds, 1e-9),
+        "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
         "stall_share_since_start": whole.stall_share,
+        "stall_history": [interval(later, earlier).stall_share for earlier, later in pairwise(watched.readings)],
         "diagnosis": asdict(diagnose(recent, cores)),
         "diagnosis_since_start": asdict(diagnose(whole, cores)),
         "last_death": now.last_death,
         "in_process": now.in_process,
         "cache": now.cache_counts._asdict(),
-        "loader_states": [
-            {
-                "loader": line.state.loader,
-                "pid": line.state.pid,
-                "activity": line.state.activity.name.lower(),
-                "sample": line.state.sample,
-                "where": line.where,
-                "seconds": _age_s(line, now),
-                "node": line.node,
-                "cpu": watched.cpu_share(line),
-                "resident": line.resident,
-            }
-            for line in now.running
-        ],
+        "loader_states": [_loader(line, now, before) for line in now.running],
+    }
+
+
+def _loader(line: LoaderLine, now: Reading, before: Reading | None) -> dict[str, Any]:
+    state = line.state
+    earlier = [other.cpu_ns for other in before.lines if other.number == line.number] if before is not None else []
+    return {
+        "loader": state.loader,
+        "pid": state.pid,
+        "activity": state.activity.name.lower(),
+        "sample": state.sample,
+        "where": line.where,
+        "seconds": max(0.0, now.now_ns / 1e9 - state.since),
+        "node": line.node,
+        "cpu": (line.cpu_ns - earlier[0]) / (now.now_ns - before.now_ns) if before is not None and earlier else 0.0,
+        "resident": line.resident,
     }
 
 
@@ -185,54 +171,54 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
 
 
 def view(shown: list[Watched]) -> RenderableType:
-    return Group(*map(_panel, shown)) if shown else Text("no pipeline runs")
+    return Group(*(_panel(as_mapping(watched)) for watched in shown)) if shown else Text("no pipeline runs")
 
 
-def _panel(watched: Watched) -> Panel:
-    now, recent = watched.now, watched.recent
-    found, whole = diagnose(recent, usable_cores()), diagnose(interval(now), usable_cores())
-    sentences = [Text(found.sentence, f"bold {_COLORS.get(found.blame, 'yellow')}")]
-    if whole.blame is not found.blame:
-        sentences.append(Text(f"since the start: {whole.sentence}", "dim"))
-    counts = now.counts
-    filling = counts[Count.SLOTS_FILLING]
-    empty = max(0, now.slots - recent.slots_full - filling)
+def _panel(told: dict[str, Any]) -> Panel:
+    """`told`: by `as_mapping`."""
+    found, whole = told["diagnosis"], told["diagnosis_since_start"]
+    sentences = [Text(found["sentence"], f"bold {_COLORS.get(found['blame'], 'yellow')}")]
+    if whole["blame"] != found["blame"]:
+        sentences.append(Text(f"since the start: {whole['sentence']}", "dim"))
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("batches", f"{counts[Count.BATCHES]:,}", f"{_rate(recent.batches, recent):,.1f}/s")
-    facts.add_row("samples", f"{counts[Count.SAMPLES]:,}", f"{_rate(recent.samples, recent):,.0f}/s")
-    stall = Text(sparkline(watched.stall_shares), "yellow")
-    facts.add_row("making them" if now.in_process else "stall", f"{recent.stall_share:.1%} of the time", stall)
-    if not now.in_process:
-        full = recent.slots_full
-        facts.add_row("slots", f"{full} full, {filling} being filled, {empty} empty", _slots(recent, filling, empty))
-    faults = f"{counts[Count.LOADER_DEATHS]} deaths, {counts[Count.REPLACED]} bad samples replaced"
-    facts.add_row("faults", Text(faults, "red" if counts[Count.LOADER_DEATHS] else ""), "")
-    if any(now.cache_counts):
-        hits, misses, damaged = now.cache_counts
-        facts.add_row("cache", f"{hits:,} samples found, {misses:,} not, {damaged:,} damaged", "")
-    if nodes := Counter(line.node for line in now.running if line.node):
+    facts.add_row("batches", f"{told['batches']:,}", f"{told['batches_per_s']:,.1f}/s")
+    facts.add_row("samples", f"{told['samples']:,}", f"{told['samples_per_s']:,.0f}/s")
+    stall = Text(sparkline(told["stall_history"]), "yellow")
+    facts.add_row("making them" if told["in_process"] else "stall", f"{told['stall_share']:.1%} of the time", stall)
+    if not told["in_process"]:
+        full, filling = told["slots_full"], told["slots_filling"]
+        empty = max(0, told["slots"] - full - filling)
+        marks = Text.assemble(("■" * full, "green"), ("▣" * filling, "yellow"), ("□" * empty, "dim"))
+        facts.add_row("slots", f"{full} full, {filling} being filled, {empty} empty", marks)
+    faults = f"{told['loader_deaths']} deaths, {told['replaced']} bad samples replaced"
+    facts.add_row("faults", Text(faults, "red" if told["loader_deaths"] else ""), "")
+    if any(told["cache"].values()):
+        facts.add_row(
+            "cache", "{hits:,} samples found, {misses:,} not, {damaged:,} damaged".format(**told["cache"]), ""
+        )
+    if nodes := Counter(loader["node"] for loader in told["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = f"{now.source}, batches of {now.batch_size}, trainer {now.trainer}"
-    loaders = () if now.in_process else ("", _loaders(watched))
+    title = f"{told['source']}, batches of {told['batch_size']}, trainer {told['trainer']}"
+    loaders = () if told["in_process"] else ("", _loaders(told["loader_states"]))
     return Panel(Group(*sentences, "", facts, *loaders), title=title)
 
 
-def _loaders(watched: Watched) -> Table:
+def _loaders(loaders: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("loader", "process", "does", "sample", "for", "CPU", "memory"):
         table.add_column(name, justify="left" if name == "does" else "right")
     table.add_column("where", no_wrap=True, overflow="ellipsis")
-    for line in watched.now.running:
-        state, age_s = line.state, _age_s(line, watched.now)
+    for loader in loaders:
+        node, is_long = loader["node"], loader["seconds"] > _LONG_S and loader["activity"] != "waiting"
         table.add_row(
-            str(state.loader),
-            str(state.pid),
-            state.activity.name.lower(),
-            str(state.sample) if state.sample >= 0 else "",
-            Text(f"{age_s:.1f} s", "red" if age_s > _LONG_S and state.activity is not Activity.WAITING else ""),
-            "" if line.node else f"{watched.cpu_share(line):.0%}",
-            "" if line.node else f"{line.resident / 2**20:,.0f} MiB",
-            f"on {line.node}" if line.node else line.where,
+            str(loader["loader"]),
+            str(loader["pid"]),
+            loader["activity"],
+            str(loader["sample"]) if loader["sample"] >= 0 else "",
+            Text(f"{loader['seconds']:.1f} s", "red" if is_long else ""),
+            "" if node else f"{loader['cpu']:.0%}",
+            "" if node else f"{loader['resident'] / 2**20:,.0f} MiB",
+            f"on {node}" if node else loader["where"],
         )
     return table
 
@@ -240,20 +226,6 @@ def _loaders(watched: Watched) -> Table:
 def sparkline(shares: list[float]) -> str:
     """One character for each share, 0 to 1."""
     return "".join(_BARS[round(min(1.0, max(0.0, share)) * (len(_BARS) - 1))] for share in shares)
-
-
-def _slots(recent: Interval, filling: int, empty: int) -> Text:
-    if recent.slots > 60:
-        return Text("")
-    return Text.assemble(("■" * recent.slots_full, "green"), ("▣" * filling, "yellow"), ("□" * empty, "dim"))
-
-
-def _rate(number: int, over: Interval) -> float:
-    return number / over.seconds if over.seconds else 0.0
-
-
-def _age_s(line: LoaderLine, now: Reading) -> float:
-    return max(0.0, now.now_ns / 1e9 - line.state.since)
 
 
 def _pids(reading: Reading) -> tuple[int, ...]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..workers.base.errors import SampleError
 from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
+from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import ArraysSource
-from .recognise import Found
+from .recognise import Found, sample_of
 
 _BATCH = 64
 _BATCH_BYTES = 64 << 20
@@ -25,6 +25,7 @@ _LABELS_S = 1.0
 _PACKED_BYTES = 64 << 20
 _PACKED_S = 1.0
 _MOST_CLASSES = 10_000
+_FILTERS = {1: "gzip {}", 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,10 @@ class _Looking:
     def samples(self, count: int) -> Iterator[dict[str, AnyArray]]:
         """The first `count` samples that can be read, one by one."""
         for index in range(min(count, len(self._source))):
-            rows = allocate_rows(self._source.specs, 1)
-            if self._read(np.array([index]), rows):
-                yield {
-                    top: row.get(0) if isinstance(row, RaggedRows) else np.asarray(row[0]) for top, row in rows.items()
-                }
+            try:
+                yield sample_of(self._source, index)
+            except SampleError as error:
+                self.bad[index] = str(error)
 
     def rate(self, shuffle: Any, seconds: float) -> float:
         """Samples/s of one process that reads batches in the order that `shuffle` asks for, nothing in its caches."""
@@ -204,11 +204,9 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
 
 def _storage_of(dataset: Any) -> Storage:
     plist = dataset.id.get_create_plist()
-    filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-    names = [_filter_name(number, values, name) for number, _, values, name in filters]
+    filters = (plist.get_filter(number) for number in range(plist.get_nfilters()))
+    names = [
+        _FILTERS.get(number, name.decode(errors="replace").partition(";")[0]).format(*values)
+        for number, _, values, name in filters
+    ]
     return Storage(dataset.chunks, " + ".join(names), dataset.id.get_storage_size())
-
-
-def _filter_name(number: int, values: tuple[int, ...], name: bytes) -> str:
-    known = {1: f"gzip {values[0] if values else ''}".strip(), 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
-    return known.get(number) or name.decode(errors="replace").split(";")[0] or f"filter {number}"

@@ -237,9 +237,6 @@ def _put(dataset: Any, row: int, values: AnyArray, layout: Layout, pool: ThreadP
 
 
 def _compressed(chunk: AnyArray, size: int) -> bytes:
-    whole = (
-        chunk
-        if len(chunk) == size
-        else np.concatenate([chunk, np.zeros((size - len(chunk), *chunk.shape[1:]), chunk.dtype)])
-    )
-    return zlib.compress(np.ascontiguousarray(whole).view(np.uint8).data, _GZIP_LEVEL)
+    whole = np.zeros((size, *chunk.shape[1:]), chunk.dtype)  # the last chunk of a file is stored whole, too
+    whole[: len(chunk)] = chunk
+    return zlib.compress(whole.data, _GZIP_LEVEL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +13,8 @@ import numpy as np
 
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
-from ..workers.base.specs import RaggedRows, allocate_rows
-from .recognise import Found
+from ..workers.watching.trace_events import load
+from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 
 _COLORS = ("#0d9488", "#e4572e", "#5b6ee1", "#c79a00", "#9b59b6", "#5f7d8c")
@@ -52,8 +51,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
     traces: dict[str, RunFacts] = {}
     losses: dict[str, tuple[Series, Series]] = {}
     for path in paths:
-        if (trace := _as_trace(path)) is not None:
-            traces[path.name] = run_facts(trace)
+        if _is_trace(path):
+            traces[path.name] = run_facts(load(path))
         else:
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
     parts = [_about_trace(name, facts, found) for name, facts in traces.items()]
@@ -64,17 +63,11 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
     target.write_text(_page(parts), encoding="utf-8")
 
 
-def _as_trace(path: Path) -> Mapping[str, Any] | None:
+def _is_trace(path: Path) -> bool:
     if not path.is_file():
         raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
     with path.open("rb") as file:
-        if b'"traceEvents"' not in file.read(1 << 16):
-            return None
-    try:
-        trace: Mapping[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ParameterError(f"{path} is a trace that is cut short: {error}") from None
-    return trace
+        return b'"traceEvents"' in file.read(1 << 16)
 
 
 def _page(parts: Sequence[str]) -> str:
@@ -231,14 +224,11 @@ def _slowest(facts: RunFacts, found: Found | None) -> str:
 def _look_at(found: Found, sample: int) -> tuple[str, str]:
     """A small picture of the sample, if it is one, and where it lies."""
     with closing(found.open()) as source:
-        rows = allocate_rows(source.specs, 1)
         try:
             where = source.where(sample)
-            source.read(np.array([sample]), rows)
+            values = next(iter(sample_of(source, sample).values()))
         except (BlobfeedError, OSError, IndexError) as error:
             return "", str(error)
-        first = next(iter(rows.values()))
-        values = first.get(0) if isinstance(first, RaggedRows) else np.asarray(first[0])
     if values.ndim != 3 or values.shape[0] not in (1, 3) or not is_installed("cv2"):
         return "", where
     from .sheet import thumbnail

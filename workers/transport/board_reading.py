@@ -18,8 +18,6 @@ class LoaderLine:
     state: LoaderState
     spent_ns: tuple[int, ...]
     """By Activity, up to the moment of reading."""
-    measured_ns: int
-    """For so much of its busy time the next two are known."""
     cpu_ns: int
     delay_ns: int
     """It could have run, and had no core."""
@@ -31,6 +29,8 @@ class LoaderLine:
     slowest_rows: int
     """Samples that were read together: then the slowest is any of them."""
     slowest_at: int
+    measured_ns: int
+    """For so much of its busy time `cpu_ns` and `delay_ns` are known."""
     where: str
     """Where the sample is stored that the loader is at, if it has been there for long."""
     where_slowest: str
@@ -105,17 +105,11 @@ def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
     if state.activity is not Activity.ABSENT:
         spent[state.activity] += max(0, now_ns - words[at.SINCE])
     return LoaderLine(
-        number=number,
-        state=state,
-        spent_ns=tuple(spent),
+        number,
+        state,
+        tuple(spent),
+        *words[at.CPU : at.SLOWEST_AT + 1].tolist(),  # in their order
         measured_ns=words[at.MEASURED],
-        cpu_ns=words[at.CPU],
-        delay_ns=words[at.DELAY],
-        resident=words[at.RESIDENT],
-        slowest_ns=words[at.SLOWEST],
-        slowest_sample=words[at.SLOWEST_SAMPLE],
-        slowest_rows=words[at.SLOWEST_ROWS],
-        slowest_at=words[at.SLOWEST_AT],
         where=_place(words, at.WHERE, state.sample),
         where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
         node=_text(words[at.WHERE + 1 : at.WHERE + at.TEXT_WORDS]) if words[at.WHERE] == at.ON_NODE else "",
