@@ -125,7 +125,7 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    from .scalar_logs import open_logs
+    from .scalar_logs import ScalarLogs
     from .signals import SignalRequest
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
@@ -149,7 +149,7 @@ def train(
             made.restore(snapshot)
         for name in weights.split(",") if weights else ():
             made.load_weights(name)
-        logs = open_logs(log or (), tensorboard, made)
+        logs = ScalarLogs(log or (), tensorboard, made)
         with (
             SignalRequest(sigint_effect, sighup_effect) as stop,
             contextlib.closing(make_reporter(made, logs)) as reporter,
