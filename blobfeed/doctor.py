@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from . import __version__
-from .workers.base.extras import is_installed
+from .workers.base.extras import EXTRAS, is_installed
 from .workers.plan.plan import usable_cores
 from .workers.processes.interpreter import find_interpreter
 from .workers.transport.memory import available_memory
@@ -23,18 +23,6 @@ _LIMITS = {
     "processes": (resource.RLIMIT_NPROC, 1, ""),
     "locked memory": (resource.RLIMIT_MEMLOCK, 2**20, " MiB"),
     "address space": (resource.RLIMIT_AS, 2**20, " MiB"),
-}
-_FEATURES = {
-    "torch": ("torch", "training Caffe nets, readers for torch, delivery to CUDA"),
-    "cv2": ("images", "pictures in lists, folders and LMDB"),
-    "simplejpeg": ("images", "the fastest decoding of JPEG"),
-    "lmdb": ("lmdb", "Caffe's LMDB"),
-    "deflate": ("compression", "fast reading of gzip chunks"),
-    "hdf5plugin": ("compression", "HDF5 files that are compressed by blosc, lz4, zstd"),
-    "numba": ("fast", "compiled conversion at delivery"),
-    "tensorboard": ("tensorboard", "blobfeed train --tensorboard"),
-    "keras": ("keras", "KerasDataset"),
-    "tensorflow": ("tensorflow", "TensorFlowDataset"),
 }
 
 
@@ -96,8 +84,9 @@ def _gpu() -> Iterator[str]:
 
 
 def _missing() -> Iterator[str]:
-    missing = {library: told for library, told in _FEATURES.items() if not is_installed(library)}
-    for library, (extra, what) in missing.items():
+    missing = [library for library in EXTRAS if not is_installed(library)]
+    for library in missing:
+        extra, what = EXTRAS[library]
         yield f"{library}, for {what}: pip install 'blobfeed[{extra}]'"
     if not missing:
         yield "nothing: every extra is installed"

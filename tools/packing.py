@@ -2,7 +2,7 @@
 
 While it is made the file is called FILE.part. Beside it lies FILE.part.log: a line of JSON says what is packed and
 how, then each batch has one with the checksums of its bytes. Packing goes on after the last batch that FILE.part
-really holds: what the log says is read back first, since a run that was killed may have left less than it noted. In
+really holds: what the log says is read back first, since a machine that failed may have left less than was noted. In
 the end all is read back by blobfeed's own reader, and compared with the checksums; only then does the file get its
 name.
 """
@@ -39,7 +39,6 @@ _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1024
 _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
-_FLUSH_S = 2.0
 _GZIP_LEVEL = 4
 
 
@@ -137,9 +136,8 @@ class _Packing:
         if not self._sums:
             _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
-        with self._log.open("w") as log:
+        with self._log.open("w", buffering=1) as log:
             log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
-            log.flush()
             self._append(log, resumed, told)
         if (sound := self._sound_batches(told, "checking")) < len(self._sums):
             raise SourceError(
@@ -156,20 +154,17 @@ class _Packing:
         if resumed == self._samples:
             return
         self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
-        row, flush_at = resumed, time.monotonic() + _FLUSH_S
+        row = resumed
         with h5py.File(self._part, "r+") as file, ThreadPoolExecutor(usable_cores()) as pool:
             told("packing", row, self._samples)
             for batch in self._reader:
                 for top in self._tops:
                     _put(file[top], row, batch[top], self._layout, pool)
+                file.flush()  # to the kernel, not to the disk
                 self._sums.append(_sums(batch, self._tops))
                 log.write(json.dumps(self._sums[-1]) + "\n")
                 row += batch.rows
                 told("packing", row, self._samples)
-                if time.monotonic() > flush_at:
-                    file.flush()
-                    log.flush()
-                    flush_at = time.monotonic() + _FLUSH_S
 
     def _sound_batches(self, told: Told, step: str) -> int:
         """How many of the first batches the file really has."""
