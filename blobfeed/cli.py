@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from . import __version__, data_commands
-from .one_message import Debug, one_message
+from .one_message import Debug, file_option, one_message
 from .workers.base.extras import need
 
 app = typer.Typer(
@@ -94,10 +94,8 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
 @_computing("training")
 def train(
     common: Common,
-    solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
-    snapshot: Annotated[
-        Path | None, typer.Option(help="Resume from this snapshot or .solverstate.", metavar="FILE")
-    ] = None,
+    solver: Annotated[Path, file_option("Solver prototxt.")],
+    snapshot: Annotated[Path | None, file_option("Resume from this snapshot or .solverstate.")] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Begin with the weights in these files, such as a.caffemodel,b.pt.", metavar="FILES"),
@@ -108,15 +106,12 @@ def train(
     sighup_effect: Annotated[
         Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
     ] = "snapshot",
-    trace: Annotated[
-        Path | None, typer.Option(help="Write what every process does into this file, for Perfetto.", metavar="FILE")
-    ] = None,
+    trace: Annotated[Path | None, file_option("Write what every process does into this file, for Perfetto.")] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Write loss, rate, speed and stall for TensorBoard.", metavar="FOLDER")
     ] = None,
     log: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write the same into a .csv or .jsonl file; may be given twice.", metavar="FILE"),
+        list[Path] | None, file_option("Write the same into a .csv or .jsonl file; may be given twice.")
     ] = None,
     ideal: Annotated[
         bool, typer.Option("--ideal", help="Print what loaders that take no time would give, and train nothing.")
@@ -163,8 +158,8 @@ def train(
 @_computing("testing a net")
 def score(
     common: Common,
-    model: Annotated[Path, typer.Option(help="Net prototxt; its layers for the phase TEST are used.", metavar="FILE")],
-    weights: Annotated[Path, typer.Option(help="A snapshot, .caffemodel or .caffemodel.h5.", metavar="FILE")],
+    model: Annotated[Path, file_option("Net prototxt; its layers for the phase TEST are used.")],
+    weights: Annotated[Path, file_option("A snapshot, .caffemodel or .caffemodel.h5.")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
 ) -> None:
     """Print the means of a net's outputs over some batches."""
@@ -178,7 +173,7 @@ def score(
 @_computing("this command")
 def time_net(
     common: Common,
-    model: Annotated[Path, typer.Option(help="Net prototxt.", metavar="FILE")],
+    model: Annotated[Path, file_option("Net prototxt.")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to time.")] = 50,
     phase: _PhaseOption = "TRAIN",
 ) -> None:
@@ -260,7 +255,7 @@ def monitor(
     once: Annotated[bool, typer.Option("--once", help="Print what is seen in some seconds, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
-    svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
+    svg: Annotated[Path | None, file_option("Also write it as a picture.")] = None,
     debug: Debug = False,
 ) -> None:
     """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
@@ -274,9 +269,7 @@ def monitor(
 def trace_file(
     given: Annotated[Path, typer.Argument(help="FILE.ring that a crash has left, or a trace.", metavar="FILE")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")] = None,
-    merge: Annotated[
-        Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
-    ] = None,
+    merge: Annotated[Path | None, file_option("Add the events of this trace, such as torch.profiler's.")] = None,
     debug: Debug = False,
 ) -> None:
     """Make a trace from what a run has left, or merge two traces."""

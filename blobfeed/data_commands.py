@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .one_message import Debug, one_message
+from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
 
@@ -39,8 +39,7 @@ def inspect(
     samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 3,
     image_list: _List = None,
     sheet: Annotated[
-        Path | None,
-        typer.Option(help="Write a picture (PNG) of what the net sees; SOURCE may be a net prototxt.", metavar="FILE"),
+        Path | None, file_option("Write a picture (PNG) of what the net sees; SOURCE may be a net prototxt.")
     ] = None,
     parameters: Annotated[
         str,
@@ -154,7 +153,7 @@ def params(
 
 def report(
     files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
-    out: Annotated[Path, typer.Option(help="The page to write.", metavar="FILE")] = Path("report.html"),
+    out: Annotated[Path, file_option("The page to write.")] = Path("report.html"),
     source: Annotated[
         str | None, typer.Option(help="The data, for pictures of the slowest samples.", metavar="SOURCE")
     ] = None,

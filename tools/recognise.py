@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..workers.base.checks import shown
 from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
 from ..workers.base.extras import need
+from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.sources import open_source
@@ -84,19 +84,8 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
     return replace(found, tops=tuple(tops) if tops else found.tops, is_bgr=is_bgr)
 
 
-def given_mapping(text: str, what: str, such_as: str) -> dict[str, Any]:
-    """`text` as YAML; raises ParameterError."""
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ParameterError(f"{what} is no mapping in YAML: {error}; expected such as '{such_as}'") from None
-    if not isinstance(given, dict):
-        raise ParameterError(f"{what} is {shown(given)}: expected a mapping, such as '{such_as}'")
-    return given
-
-
 def _declaration(text: str) -> Found:
-    declared = given_mapping(text, repr(text), "{npy: {data: x.npy}}")
+    declared = parse_param_str(text, "the declaration")
     if len(declared) != 1:
         raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
     ((kind, options),) = declared.items()

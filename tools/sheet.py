@@ -18,13 +18,14 @@ from ..readers.delivery.tops import Top, UnevenTop, make_tops
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import is_installed, need
 from ..workers.base.hooks import Hooks
+from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
 from ..workers.loading.indexed_worker import DecodedSource
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import made_batch
-from .recognise import given_mapping, source_of
+from .recognise import source_of
 
 _SAMPLES = 8
 _EPOCHS = 6
@@ -69,7 +70,7 @@ def draw_sheet(
         else:
             found = source_of(paths, tops, image_list)
             source = stack.enter_context(closing(found.open()))
-            more = given_mapping(parameters, "--parameters", "{transform: {crop_size: 24}}")
+            more = parse_param_str(parameters, "--parameters")
             given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **more}
             base_dir, is_bgr = Path.cwd(), found.is_bgr
             plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)

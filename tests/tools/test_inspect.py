@@ -177,6 +177,5 @@ def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     result = run(tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
     assert "none of the tops is a picture of one or three channels: data (7,)" in result.stderr
     assert (
-        "--parameters is [1]: expected a mapping"
-        in run(tmp_path / "x.npy", "--sheet", "s.png", "--parameters", "[1]").stderr
+        "--parameters: expected a mapping" in run(tmp_path / "x.npy", "--sheet", "s.png", "--parameters", "[1]").stderr
     )
