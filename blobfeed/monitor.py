@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter, deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .workers.transport.board_reading import LoaderLine, Reading
 from .workers.transport.status_board import Count
 from .workers.watching.diagnosis import Blame, diagnose
 from .workers.watching.interval import interval
-from .workers.watching.running import RunningPipeline, find_pipelines, is_running
+from .workers.watching.running import Key, read_pipelines
 
 _HISTORY = 60
 _WINDOW = 10
@@ -35,29 +35,8 @@ _LONG_S = 2.0
 _WIDTH = 110
 
 
-@dataclass
-class Watched:
-    """One pipeline as it was at some moments, the last of them now."""
-
-    pipeline: RunningPipeline
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_HISTORY))
-
-    def look(self) -> bool:
-        """Take a reading; False if the pipeline has ended."""
-        reading = self.pipeline.read()
-        if reading is None or not is_running(reading):
-            return False
-        self.readings.append(reading)
-        return True
-
-    @property
-    def now(self) -> Reading:
-        return self.readings[-1]
-
-    @property
-    def before(self) -> Reading | None:
-        """The reading from which on figures count; None: all that is known counts."""
-        return self.readings[max(0, len(self.readings) - 1 - _WINDOW)] if len(self.readings) > 1 else None
+Readings = deque[Reading]
+"""One pipeline as it was at some moments, the last of them now."""
 
 
 class Monitor:
@@ -65,54 +44,45 @@ class Monitor:
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
-        self.watched: dict[tuple[int, int], Watched] = {}
+        self._watched: dict[Key, Readings] = {}
 
     def look(self) -> None:
-        for key, pipeline in find_pipelines(set(self.watched)):
-            self.watched[key] = Watched(pipeline)
-        for key, watched in list(self.watched.items()):
-            if not watched.look():
-                watched.pipeline.close()
-                del self.watched[key]
+        now = dict(read_pipelines())
+        self._watched = {key: self._watched.get(key, deque(maxlen=_HISTORY)) for key in now}
+        for key, reading in now.items():
+            self._watched[key].append(reading)
 
     @property
-    def shown(self) -> list[Watched]:
-        return [watched for watched in self.watched.values() if self._pid in (None, *_pids(watched.now))]
-
-    def close(self) -> None:
-        for watched in self.watched.values():
-            watched.pipeline.close()
+    def shown(self) -> list[Readings]:
+        return [readings for readings in self._watched.values() if self._pid in (None, *_pids(readings[-1]))]
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:
     """Show what runs, until Ctrl-C or, with `once`, after `seconds`. Raises BlobfeedError if there is nothing."""
     monitor = Monitor(pid)
-    try:
+    monitor.look()
+    if not monitor.shown:
+        whose = "" if pid is None else f" with process {pid}"
+        raise BlobfeedError(
+            f"no pipeline{whose} runs here that this user may look at: it begins with the first batch, and ends with "
+            "close()"
+        )
+    if not (once or as_json or svg):
+        _show(monitor)
+        return
+    end = time.monotonic() + seconds
+    while (left_s := end - time.monotonic()) > 0:
+        time.sleep(min(1.0, left_s))
         monitor.look()
-        if not monitor.shown:
-            whose = "" if pid is None else f" with process {pid}"
-            raise BlobfeedError(
-                f"no pipeline{whose} runs here that this user may look at: it begins with the first batch, and ends "
-                "with close()"
-            )
-        if not (once or as_json or svg):
-            _show(monitor)
-            return
-        end = time.monotonic() + seconds
-        while (left_s := end - time.monotonic()) > 0:
-            time.sleep(min(1.0, left_s))
-            monitor.look()
-        if as_json:
-            print(json.dumps([as_mapping(watched) for watched in monitor.shown], indent=2))
-            return
-        console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
-        console.print(view(monitor.shown))
-        if svg is not None:
-            # Without the fonts that rich would have a viewer fetch from the network.
-            picture = console.export_svg(title="blobfeed monitor")
-            svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
-    finally:
-        monitor.close()
+    if as_json:
+        print(json.dumps([as_mapping(readings) for readings in monitor.shown], indent=2))
+        return
+    console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
+    console.print(view(monitor.shown))
+    if svg is not None:
+        # Without the fonts that rich would have a viewer fetch from the network.
+        picture = console.export_svg(title="blobfeed monitor")
+        svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
 
 
 def _show(monitor: Monitor) -> None:
@@ -124,9 +94,10 @@ def _show(monitor: Monitor) -> None:
     print("all pipelines have ended")
 
 
-def as_mapping(watched: Watched) -> dict[str, Any]:
+def as_mapping(readings: Readings) -> dict[str, Any]:
     """What is shown, for programs. Times in seconds, memory in bytes."""
-    now, before, cores = watched.now, watched.before, usable_cores()
+    now, cores = readings[-1], usable_cores()
+    before = readings[max(0, len(readings) - 1 - _WINDOW)] if len(readings) > 1 else None
     recent, whole = interval(now, before), interval(now)
     counts = {count.name.lower(): now.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))}
     return {
@@ -141,7 +112,7 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
         "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
         "stall_share_since_start": whole.stall_share,
-        "stall_history": [interval(later, earlier).stall_share for earlier, later in pairwise(watched.readings)],
+        "stall_history": [interval(later, earlier).stall_share for earlier, later in pairwise(readings)],
         "diagnosis": asdict(diagnose(recent, cores)),
         "diagnosis_since_start": asdict(diagnose(whole, cores)),
         "last_death": now.last_death,
@@ -170,8 +141,8 @@ def _loader(line: LoaderLine, now: Reading, before: Reading | None) -> dict[str,
 # ---- for people
 
 
-def view(shown: list[Watched]) -> RenderableType:
-    return Group(*(_panel(as_mapping(watched)) for watched in shown)) if shown else Text("no pipeline runs")
+def view(shown: list[Readings]) -> RenderableType:
+    return Group(*(_panel(as_mapping(readings)) for readings in shown)) if shown else Text("no pipeline runs")
 
 
 def _panel(told: dict[str, Any]) -> Panel:
