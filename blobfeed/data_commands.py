@@ -82,9 +82,8 @@ def pack(
     with one_message(debug):
         from rich.console import Console
 
-        from .tools.encoded import pack_encoded
         from .tools.inspecting import in_bytes, print_lines
-        from .tools.packing import Layout
+        from .tools.packing import Layout, pack_encoded
         from .tools.packing import pack as pack_arrays
         from .tools.recognise import Found, source_of
 
