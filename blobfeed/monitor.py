@@ -157,13 +157,14 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "last_death": now.last_death,
         "in_process": now.in_process,
         "cache": now.cache_counts._asdict(),
-        "loader_states": [_loader(line, now, before) for line in now.running],
+        "loader_states": [_loader(line, now, before or now) for line in now.running],
     }
 
 
-def _loader(line: LoaderLine, now: Reading, before: Reading | None) -> dict[str, Any]:
+def _loader(line: LoaderLine, now: Reading, before: Reading) -> dict[str, Any]:
     state = line.state
-    earlier = [other.cpu_ns for other in before.lines if other.number == line.number] if before is not None else []
+    earlier = next((other for other in before.lines if other.number == line.number), line)
+    cpu_ns = line.usage.cpu_ns - earlier.usage.cpu_ns
     return {
         "loader": state.loader,
         "pid": state.pid,
@@ -172,8 +173,8 @@ def _loader(line: LoaderLine, now: Reading, before: Reading | None) -> dict[str,
         "where": line.where,
         "seconds": max(0.0, now.now_ns / 1e9 - state.since),
         "node": line.node,
-        "cpu": (line.cpu_ns - earlier[0]) / (now.now_ns - before.now_ns) if before is not None and earlier else 0.0,
-        "resident": line.resident,
+        "cpu": cpu_ns / max(1, now.now_ns - before.now_ns),
+        "resident": line.usage.resident,
     }
 
 

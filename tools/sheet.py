@@ -180,9 +180,7 @@ def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:
 def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
     import cv2
 
-    planes = picture if picture.ndim == 3 else picture[np.newaxis]
-    image = np.ascontiguousarray(np.repeat(planes, 3, axis=0)[:3] if len(planes) == 1 else planes)
-    image = image.transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
+    image = np.broadcast_to(picture, (3, *picture.shape[-2:])).transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
     side = max(image.shape[:2])
     factor = longest // side if side <= longest else longest / side
     size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))
