@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ _MANY_DATASETS = 8
 _LOOKED_AT = 32
 _LARGEST_SIDE = 8192
 _USUAL_SIDE = 256
-_SOME_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -241,14 +241,14 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
     classes = sorted(set(folders) - {""}, key=natural_key)
     if classes and "" in folders:
-        raise SourceError(f"{path} holds images beside the folders of classes ({', '.join(classes[:_SOME_CLASSES])})")
+        raise SourceError(
+            f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
+        )
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{image}{numbers.get(folder, '')}" for image, folder in zip(images, folders, strict=True)]
     image_list.write_text("\n".join(lines) + "\n")
-    said = f"wrote {image_list}: {len(images):,} images"
-    if classes:
-        some = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:_SOME_CLASSES]))
-        said += f", classes {some}{' …' if len(classes) > _SOME_CLASSES else ''}"
+    named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
+    said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = _sized("image_list", {"path": str(image_list)})
     return Found(found.declared, None, (said, *found.remarks))
 
