@@ -185,12 +185,10 @@ def _size(text: str) -> tuple[int, int] | None:
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar with the rate and the time left, on stderr; nothing if that is no terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress, TextColumn
 
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    rate = TextColumn("{task.fields[rate]}")
-    with Progress(*columns, rate, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    console, rate = Console(stderr=True), TextColumn("{task.fields[rate]}")
+    with Progress(*Progress.get_default_columns(), rate, console=console, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def told(step: str, done: int, samples: int) -> None:

@@ -25,6 +25,8 @@ from ..workers.sources.files.paths import natural_key
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
+"""What a file's name says of its top."""
 _IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 COLOR_ATTRIBUTE = "color"
 """Of a packed file: the order of the channels, if it is known."""
@@ -146,12 +148,10 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
     """A top for each file: `data` and `label` where the names say so, else the file's own name."""
     if len(paths) == 1:
         return {"data": str(paths[0])}
-    names = [re.split(r"[-.]", path.name)[0] if _IDX_NAME.search(path.name) is None else path.name for path in paths]
-    tops = {}
-    for name, path in zip(names, paths, strict=True):
-        is_label = re.search(r"label|class|target|(^|_)y($|_)", name.lower()) is not None
-        is_data = re.search(r"image|data|(^|_)x($|_)", name.lower()) is not None
-        top = "label" if is_label else "data" if is_data else name
+    tops: dict[str, str] = {}
+    for path in paths:
+        name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
+        top = next((top for top, words in _WORDS_FOR.items() if re.search(words, name.lower())), name)
         tops[top if top not in tops else path.stem] = str(path)
     return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
 
