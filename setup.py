@@ -22,7 +22,7 @@ RUNTIME = (
     "xxhash>=3.0",
     "PyYAML>=6.0",
     "rich>=13.0",
-    "typer>=0.12",
+    "typer>=0.19",
 )
 
 EXTRAS = {

@@ -7,15 +7,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from . import __version__, data_commands
-from .one_message import Debug as _Debug
-from .one_message import one_message as _one_message
+from .one_message import Debug, file_option, one_message
 from .workers.base.extras import need
 
 app = typer.Typer(
@@ -27,22 +25,9 @@ app = typer.Typer(
 data_commands.add_to(app)
 
 
-class Device(StrEnum):
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class Effect(StrEnum):
-    STOP = "stop"
-    SNAPSHOT = "snapshot"
-    NONE = "none"
-
-
-class Phase(StrEnum):
-    TRAIN = "TRAIN"
-    TEST = "TEST"
-
-
+Device = Literal["cpu", "cuda"]
+Effect = Literal["stop", "snapshot", "none"]
+Phase = Literal["TRAIN", "TEST"]
 _PhaseOption = Annotated[Phase, typer.Option(help="Which layers of the net are used.")]
 
 
@@ -59,7 +44,7 @@ class Common:
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
     ] = None
-    debug: _Debug = False
+    debug: Debug = False
 
     @property
     def stages(self) -> frozenset[str]:
@@ -89,7 +74,7 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
         @functools.wraps(command)
         def run(**values: Any) -> None:
             shared = Common(**{name: values.pop(name) for name in common})
-            with _one_message(shared.debug):
+            with one_message(shared.debug):
                 need("torch", what)
                 from . import caffe  # noqa: F401  Python layers may import it
                 from .devices import fix_threads
@@ -109,29 +94,24 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
 @_computing("training")
 def train(
     common: Common,
-    solver: Annotated[Path, typer.Option(help="Solver prototxt.", metavar="FILE")],
-    snapshot: Annotated[
-        Path | None, typer.Option(help="Resume from this snapshot or .solverstate.", metavar="FILE")
-    ] = None,
+    solver: Annotated[Path, file_option("Solver prototxt.")],
+    snapshot: Annotated[Path | None, file_option("Resume from this snapshot or .solverstate.")] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Begin with the weights in these files, such as a.caffemodel,b.pt.", metavar="FILES"),
     ] = None,
     sigint_effect: Annotated[
         Effect, typer.Option("--sigint_effect", "--sigint-effect", help="What Ctrl-C does.")
-    ] = Effect.STOP,
+    ] = "stop",
     sighup_effect: Annotated[
         Effect, typer.Option("--sighup_effect", "--sighup-effect", help="What SIGHUP does.")
-    ] = Effect.SNAPSHOT,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write what every process does into this file, for Perfetto.", metavar="FILE")
-    ] = None,
+    ] = "snapshot",
+    trace: Annotated[Path | None, file_option("Write what every process does into this file, for Perfetto.")] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Write loss, rate, speed and stall for TensorBoard.", metavar="FOLDER")
     ] = None,
     log: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write the same into a .csv or .jsonl file; may be given twice.", metavar="FILE"),
+        list[Path] | None, file_option("Write the same into a .csv or .jsonl file; may be given twice.")
     ] = None,
     ideal: Annotated[
         bool, typer.Option("--ideal", help="Print what loaders that take no time would give, and train nothing.")
@@ -140,8 +120,8 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    from . import signals
-    from .scalar_logs import open_logs
+    from .scalar_logs import ScalarLogs
+    from .signals import SignalRequest
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
@@ -164,9 +144,11 @@ def train(
             made.restore(snapshot)
         for name in weights.split(",") if weights else ():
             made.load_weights(name)
-        effects = signals.Effect(sigint_effect), signals.Effect(sighup_effect)
-        logs = open_logs(log or (), tensorboard, made)
-        with signals.SignalRequest(*effects) as stop, contextlib.closing(make_reporter(made, logs)) as reporter:
+        logs = ScalarLogs(log or (), tensorboard, made)
+        with (
+            SignalRequest(sigint_effect, sighup_effect) as stop,
+            contextlib.closing(make_reporter(made, logs)) as reporter,
+        ):
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)
@@ -176,8 +158,8 @@ def train(
 @_computing("testing a net")
 def score(
     common: Common,
-    model: Annotated[Path, typer.Option(help="Net prototxt; its layers for the phase TEST are used.", metavar="FILE")],
-    weights: Annotated[Path, typer.Option(help="A snapshot, .caffemodel or .caffemodel.h5.", metavar="FILE")],
+    model: Annotated[Path, file_option("Net prototxt; its layers for the phase TEST are used.")],
+    weights: Annotated[Path, file_option("A snapshot, .caffemodel or .caffemodel.h5.")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to test on.")] = 50,
 ) -> None:
     """Print the means of a net's outputs over some batches."""
@@ -191,9 +173,9 @@ def score(
 @_computing("this command")
 def time_net(
     common: Common,
-    model: Annotated[Path, typer.Option(help="Net prototxt.", metavar="FILE")],
+    model: Annotated[Path, file_option("Net prototxt.")],
     iterations: Annotated[int, typer.Option(min=1, help="Batches to time.")] = 50,
-    phase: _PhaseOption = Phase.TRAIN,
+    phase: _PhaseOption = "TRAIN",
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
     from .tools.timing import table, time_layers
@@ -209,7 +191,7 @@ def time_net(
 @app.command("device_query")
 def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
-    with _one_message(False):
+    with one_message(False):
         need("torch", "this command")
         from .devices import cuda_devices
 
@@ -220,10 +202,10 @@ def device_query() -> None:
 @app.command("upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net or solver prototxt, in any format of Caffe's.", metavar="FILE")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Print a net or a solver prototxt in today's format."""
-    with _one_message(debug):
+    with one_message(debug):
         from google.protobuf import text_format
 
         from .trainer.prototxt.prototxt import read_net_or_solver
@@ -235,11 +217,11 @@ def upgrade(
 def draw_net(
     model: Annotated[Path, typer.Argument(help="Net prototxt.", metavar="FILE")],
     target: Annotated[Path, typer.Argument(help="The SVG file to write.", metavar="SVG")],
-    phase: _PhaseOption = Phase.TRAIN,
-    debug: _Debug = False,
+    phase: _PhaseOption = "TRAIN",
+    debug: Debug = False,
 ) -> None:
     """Draw a net as SVG."""
-    with _one_message(debug):
+    with one_message(debug):
         from .draw import draw
         from .trainer.prototxt import schema
         from .trainer.prototxt.phases import State
@@ -255,10 +237,10 @@ def draw_net(
 def convert_file(
     source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.", metavar="TARGET")],
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Convert weights (.pt, .caffemodel, .caffemodel.h5) or states (.solverstate, .solverstate.h5)."""
-    with _one_message(debug):
+    with one_message(debug):
         need("torch", "converting weights")
         from .tools.convert import convert
 
@@ -273,11 +255,11 @@ def monitor(
     once: Annotated[bool, typer.Option("--once", help="Print what is seen in some seconds, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long --once and --json look.")] = 2.0,
-    svg: Annotated[Path | None, typer.Option(help="Also write it as a picture.", metavar="FILE")] = None,
-    debug: _Debug = False,
+    svg: Annotated[Path | None, file_option("Also write it as a picture.")] = None,
+    debug: Debug = False,
 ) -> None:
     """Show what the pipelines on this machine are doing, and what limits them. They notice nothing of it."""
-    with _one_message(debug):
+    with one_message(debug):
         from .monitor import watch
 
         watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
@@ -287,13 +269,11 @@ def monitor(
 def trace_file(
     given: Annotated[Path, typer.Argument(help="FILE.ring that a crash has left, or a trace.", metavar="FILE")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")] = None,
-    merge: Annotated[
-        Path | None, typer.Option(help="Add the events of this trace, such as torch.profiler's.", metavar="FILE")
-    ] = None,
-    debug: _Debug = False,
+    merge: Annotated[Path | None, file_option("Add the events of this trace, such as torch.profiler's.")] = None,
+    debug: Debug = False,
 ) -> None:
     """Make a trace from what a run has left, or merge two traces."""
-    with _one_message(debug):
+    with one_message(debug):
         from .workers.watching.trace_events import convert
 
         typer.echo(convert(given, output, merge))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from .one_message import Debug, one_message
+from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
 
@@ -23,14 +22,8 @@ _Tops = Annotated[str | None, typer.Option(help="Which arrays, such as data,labe
 _List = Annotated[
     Path | None, typer.Option("--list", help="Write the list of a folder of images here.", metavar="FILE")
 ]
+Compression = Literal["none", "gzip", "lz4", "zstd"]
 _Loaders = Annotated[int | None, typer.Option(min=1, help="Processes that read; by default one for each core.")]
-
-
-class Compression(StrEnum):
-    NONE = "none"
-    GZIP = "gzip"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,8 +39,7 @@ def inspect(
     samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 3,
     image_list: _List = None,
     sheet: Annotated[
-        Path | None,
-        typer.Option(help="Write a picture (PNG) of what the net sees; SOURCE may be a net prototxt.", metavar="FILE"),
+        Path | None, file_option("Write a picture (PNG) of what the net sees; SOURCE may be a net prototxt.")
     ] = None,
     parameters: Annotated[
         str,
@@ -79,7 +71,7 @@ def pack(
     target: Annotated[Path, typer.Argument(help="FILE.h5; FILE.lmdb keeps pictures encoded.", metavar="TARGET")],
     tops: _Tops = None,
     chunk: Annotated[int, typer.Option(min=0, help="Samples in a chunk; 0: contiguous, which is read fastest.")] = 0,
-    compression: Annotated[Compression, typer.Option(help="Lossless; in chunks of about 64 kB.")] = Compression.NONE,
+    compression: Annotated[Compression, typer.Option(help="Lossless; in chunks of about 64 kB.")] = "none",
     uint8: Annotated[str, typer.Option(help="Arrays of whole numbers, 0 to 255, to store so.", metavar="NAMES")] = "",
     resize: Annotated[str, typer.Option(help="Size of the pictures, such as 256x256.", metavar="HEIGHTxWIDTH")] = "",
     image_list: _List = None,
@@ -88,23 +80,24 @@ def pack(
 ) -> None:
     """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
     with one_message(debug):
-        from .tools.advice import in_bytes
-        from .tools.encoded import pack_encoded
-        from .tools.packing import Layout
+        from rich.console import Console
+
+        from .tools.inspecting import in_bytes, print_lines
+        from .tools.packing import Layout, pack_encoded
         from .tools.packing import pack as pack_arrays
         from .tools.recognise import Found, source_of
 
         found = source_of(source, _names(tops), image_list)
         with _progress() as told:
             if target.suffix == ".lmdb":
-                if chunk or compression is not Compression.NONE or uint8 or resize:
+                if chunk or compression != "none" or uint8 or resize:
                     raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
                 packed = pack_encoded(found, target, told)
                 made = Found(
                     {"lmdb": {"path": str(target), "is_color": found.declared["image_list"].get("is_color", True)}}
                 )
             else:
-                layout = Layout(chunk, compression.value, _names(uint8) or (), _size(resize))
+                layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
                 packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
                 made = source_of([str(target)])
         again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
@@ -112,10 +105,6 @@ def pack(
             f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
             "read back and found equal"
         )
-        from rich.console import Console
-
-        from .tools.inspecting import print_lines
-
         print_lines(made, Console())
 
 
@@ -132,6 +121,7 @@ def bench(
         from rich.console import Console
         from rich.table import Table
 
+        from .tools.benching import IN_PROCESS, TORCH
         from .tools.benching import bench as time_ways
         from .tools.recognise import source_of
         from .workers.plan.plan import usable_cores
@@ -139,20 +129,13 @@ def bench(
         number = loaders or usable_cores()
         console = Console()
         with console.status("") as status:
-            timed = time_ways(
-                source_of(source, _names(tops)),
-                batch_size=batch_size,
-                loaders=number,
-                seconds=seconds,
-                told=status.update,
-            )
-        base = timed.get("torch DataLoader, sample by sample", timed["one process, no loader"])
-        table = Table(
-            f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", "first batch", box=None
-        )
-        for name, each in sorted(timed.items(), key=lambda item: item[1] is base):
-            first = f"{sorted(each.first_s)[len(each.first_s) // 2]:.2f} s"
-            table.add_row(name, f"{each.rate:,.0f}", f"{each.rate / base.rate:.2f}×", first)
+            found = source_of(source, _names(tops))
+            rates = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
+        base = TORCH if TORCH in rates else IN_PROCESS
+        rates[base] = rates.pop(base)  # as the last one
+        table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
+        for name, rate in rates.items():
+            table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
         console.print(table)
 
 
@@ -169,7 +152,7 @@ def params(
 
 def report(
     files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
-    out: Annotated[Path, typer.Option(help="The page to write.", metavar="FILE")] = Path("report.html"),
+    out: Annotated[Path, file_option("The page to write.")] = Path("report.html"),
     source: Annotated[
         str | None, typer.Option(help="The data, for pictures of the slowest samples.", metavar="SOURCE")
     ] = None,
@@ -202,12 +185,10 @@ def _size(text: str) -> tuple[int, int] | None:
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar with the rate and the time left, on stderr; nothing if that is no terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress, TextColumn
 
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    rate = TextColumn("{task.fields[rate]}")
-    with Progress(*columns, rate, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    console, rate = Console(stderr=True), TextColumn("{task.fields[rate]}")
+    with Progress(*Progress.get_default_columns(), rate, console=console, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def told(step: str, done: int, samples: int) -> None:

@@ -1,10 +1,10 @@
-"""What a command says of an error."""
+"""What the commands share: options, and what is said of an error."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,11 @@ _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+def file_option(what: str) -> Any:
+    """An option that names a file."""
+    return typer.Option(help=what, metavar="FILE")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from enum import StrEnum
 from types import FrameType
 from typing import Self
 
@@ -13,24 +12,16 @@ from .trainer.solving.progress import StopRequest
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Effect(StrEnum):
-    """What a signal does to training."""
-
-    STOP = "stop"
-    SNAPSHOT = "snapshot"
-    NONE = "none"
-
-
 class SignalRequest(StopRequest):
     """Within its context, signals ask to stop after the iteration, or to save a snapshot, or do nothing.
 
     A second Ctrl-C (or SIGTERM) after one that asked to stop raises KeyboardInterrupt.
     """
 
-    def __init__(self, sigint: Effect = Effect.STOP, sighup: Effect = Effect.SNAPSHOT) -> None:
+    def __init__(self, sigint: str = "stop", sighup: str = "snapshot") -> None:
         self.requested = False
         self._snapshot_wanted = False
-        self._effects: dict[int, Effect] = {signal.SIGINT: sigint, signal.SIGHUP: sighup, signal.SIGTERM: Effect.STOP}
+        self._effects: dict[int, str] = {signal.SIGINT: sigint, signal.SIGHUP: sighup, signal.SIGTERM: "stop"}
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in self._effects}
@@ -42,14 +33,14 @@ class SignalRequest(StopRequest):
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         effect = self._effects[number]
-        if effect is Effect.STOP:
+        if effect == "stop":
             self.requested = True
             for each in _STOPS:
                 signal.signal(each, signal.default_int_handler)
             # Written last, so that a reader can rely on it. Not by print: the signal may have interrupted a print,
             # whose buffer cannot be entered twice.
             os.write(2, b"\nstopping after this iteration; press Ctrl-C again to stop at once\n")
-        elif effect is Effect.SNAPSHOT:
+        elif effect == "snapshot":
             self._snapshot_wanted = True
 
     def take_snapshot(self) -> bool:

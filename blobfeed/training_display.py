@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .scalar_logs import EVERY, ScalarLog
+from .scalar_logs import EVERY, ScalarLogs
 from .trainer.layer_types.layer import DataParameters, no_data_parameters
 from .trainer.solving.progress import LineReporter
 from .trainer.solving.solver import Scores, Solver
@@ -66,7 +66,7 @@ class BarReporter(LineReporter):
 class LoggingReporter(LineReporter):
     """Writes to `logs` and leaves the rest to `shown`; closes all."""
 
-    def __init__(self, shown: LineReporter, logs: Sequence[ScalarLog]) -> None:
+    def __init__(self, shown: LineReporter, logs: ScalarLogs) -> None:
         super().__init__()
         self._shown = shown
         self._begun = time.monotonic()
@@ -81,24 +81,20 @@ class LoggingReporter(LineReporter):
             speed, share = self._meter.read(time.monotonic(), self._samples, solver.stall_s())
             outputs = {name: float(value) for name, value in solver.train_net.outputs().items() if value.numel() == 1}
             own = {"loss": solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
-            self._log(solver, "train", {**outputs, **own})
+            self._logs.write(solver.iteration, time.monotonic() - self._begun, "train", {**outputs, **own})
 
     def tested(self, solver: Solver, number: int, scores: Scores) -> None:
         self._shown.tested(solver, number, scores)
-        self._log(solver, f"test {number}", scores)
-
-    def _log(self, solver: Solver, net: str, scalars: Scores) -> None:
-        for log in self._logs:
-            log.write(solver.iteration, time.monotonic() - self._begun, net, scalars)
+        self._logs.write(solver.iteration, time.monotonic() - self._begun, f"test {number}", scores)
 
     def say(self, text: str) -> None:
         self._shown.say(text)
 
     def close(self) -> None:
-        close_all(self._shown.close, *(log.close for log in self._logs))
+        close_all(self._shown.close, self._logs.close)
 
 
-def make_reporter(solver: Solver, logs: Sequence[ScalarLog] = ()) -> LineReporter:
+def make_reporter(solver: Solver, logs: ScalarLogs | None = None) -> LineReporter:
     """A bar if stderr is a terminal, else lines on stdout; `logs` are closed with it."""
     shown = BarReporter(solver) if sys.stderr.isatty() else LineReporter()
     return LoggingReporter(shown, logs) if logs else shown

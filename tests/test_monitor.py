@@ -53,14 +53,11 @@ def watched(process: Trainer, condition: Callable[[dict[str, Any]], bool], what:
         told[:] = [as_mapping(each) for each in monitor.shown]
         return bool(told) and condition(told[0])
 
-    try:
-        wait_until(holds, what)
-        console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-        with console.file:
-            console.print(view(monitor.shown))
-        return told[0], console.export_text()
-    finally:
-        monitor.close()
+    wait_until(holds, what)
+    console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    with console.file:
+        console.print(view(monitor.shown))
+    return told[0], console.export_text()
 
 
 def blames(*which: str) -> Callable[[dict[str, Any]], bool]:

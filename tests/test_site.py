@@ -164,7 +164,7 @@ def test_params_in_the_terminal() -> None:
 
 @pytest.fixture(scope="module")
 def diagram() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("diagram", ROOT / "docs" / "site" / "diagram.py")
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
+import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ..readers.batch_reader import BatchReader
 from ..workers.base.extras import is_installed
 from ..workers.base.source import Source
-from ..workers.base.specs import allocate_rows
-from ..workers.order.make_order import make_order
-from .recognise import Found
+from ..workers.base.specs import AnyArray
+from .recognise import Found, sample_of
 
 _ROUNDS = 3
-
-
-@dataclass
-class Timed:
-    """One way of reading: the samples/s of each round, and the seconds to the first batch."""
-
-    rates: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        return statistics.median(self.rates)
-
+TORCH = "torch DataLoader, sample by sample"
+IN_PROCESS = "one process, no loader"
 
 Batches = Iterator[int]
 """Reads a batch at each step; gives its samples."""
@@ -41,28 +27,29 @@ Batches = Iterator[int]
 
 def bench(
     found: Found, *, batch_size: int, loaders: int, seconds: float, told: Callable[[str], None]
-) -> dict[str, Timed]:
-    """Time each way of reading `found` shuffled, in interleaved rounds of `seconds` in all; the machine may be busy."""
+) -> dict[str, float]:
+    """The samples/s of each way of reading `found` shuffled: medians of interleaved rounds, as the machine may be busy.
+
+    `seconds`: for all rounds of one way.
+    """
     with closing(found.open()) as source:
         ways: dict[str, Callable[[], Any]] = {
             "blobfeed, shuffle: true": partial(_blobfeed, source, True, batch_size, loaders),
-            "one process, no loader": partial(_plain, source, batch_size),
+            IN_PROCESS: partial(_blobfeed, source, True, batch_size, 0),
         }
         if source.chunk_samples is not None:
             ways["blobfeed, shuffle: chunk"] = partial(_blobfeed, source, "chunk", batch_size, loaders)
         fits_torch = all(not spec.varies and spec.dtype.kind in "biuf" for spec in source.specs.values())
         if is_installed("torch") and fits_torch:
-            ways["torch DataLoader, sample by sample"] = partial(_torch, source, batch_size, loaders)
-        timed = {name: Timed() for name in ways}
+            ways[TORCH] = partial(_torch, source, batch_size, loaders)
+        rates = defaultdict(list)
         for number in range(_ROUNDS):
             for name, way in ways.items():
                 told(f"round {number + 1} of {_ROUNDS}: {name}")
-                begun = time.perf_counter()
                 with way() as batches:
                     next(batches)
-                    timed[name].first_s.append(time.perf_counter() - begun)
-                    timed[name].rates.append(_rate(batches, seconds / _ROUNDS))
-    return timed
+                    rates[name].append(_rate(batches, seconds / _ROUNDS))
+    return {name: statistics.median(each) for name, each in rates.items()}
 
 
 def _rate(batches: Batches, seconds: float) -> float:
@@ -76,28 +63,9 @@ def _rate(batches: Batches, seconds: float) -> float:
 
 @contextmanager
 def _blobfeed(source: Source, shuffle: Any, batch_size: int, loaders: int) -> Iterator[Batches]:
-    with BatchReader(source, batch_size=batch_size, shuffle=shuffle, num_loaders=loaders, **_padding(source)) as reader:
+    padding: Any = {"pad": {}} if any(spec.varies for spec in source.specs.values()) else {}
+    with BatchReader(source, batch_size=batch_size, shuffle=shuffle, num_loaders=loaders, **padding) as reader:
         yield (batch.rows for batch in reader)
-
-
-def _padding(source: Source) -> dict[str, Any]:
-    return {"pad": {}} if any(spec.varies for spec in source.specs.values()) else {}
-
-
-@contextmanager
-def _plain(source: Source, batch_size: int) -> Iterator[Batches]:
-    order = make_order(len(source), shuffle=True, seed=0)
-    rows = allocate_rows(source.specs, batch_size)
-
-    def read() -> Batches:
-        for number in itertools.count():
-            source.read(order.indices(number * batch_size, batch_size), rows)
-            yield batch_size
-
-    try:
-        yield read()
-    finally:
-        source.close()
 
 
 @contextmanager
@@ -106,19 +74,15 @@ def _torch(source: Source, batch_size: int, loaders: int) -> Iterator[Batches]:
 
     It reads through blobfeed's source, which is faster than h5py: what remains is torch's own way of making batches.
     """
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, RandomSampler
 
     dataset: Any = _Rows(source)
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=loaders, persistent_workers=True)
+    endless = RandomSampler(dataset, num_samples=sys.maxsize)  # between epochs the workers would start again
+    batches: Any = iter(DataLoader(dataset, batch_size, sampler=endless, num_workers=loaders))
     try:
-        yield (len(next(iter(batch.values()))) for _ in itertools.count() for batch in loader)
+        yield (len(next(iter(batch.values()))) for batch in batches)
     finally:
-        _end_workers(loader)
-
-
-def _end_workers(loader: Any) -> None:
-    if loader._iterator is not None:  # persistent workers otherwise live until the loader is collected
-        loader._iterator._shutdown_workers()
+        batches._shutdown_workers()  # they otherwise live until the iterator is collected
 
 
 class _Rows:
@@ -130,7 +94,5 @@ class _Rows:
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        rows = allocate_rows(self._source.specs, 1)
-        self._source.read(np.array([index]), rows)
-        return {top: np.asarray(array)[0] for top, array in rows.items()}
+    def __getitem__(self, index: int) -> Mapping[str, AnyArray]:
+        return sample_of(self._source, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 
 from ..workers.base.errors import SampleError
 from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
+from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import ArraysSource
-from .recognise import Found
+from .recognise import Found, sample_of
 
 _BATCH = 64
 _BATCH_BYTES = 64 << 20
@@ -25,6 +25,7 @@ _LABELS_S = 1.0
 _PACKED_BYTES = 64 << 20
 _PACKED_S = 1.0
 _MOST_CLASSES = 10_000
+_FILTERS = {1: "gzip {}", 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Labels:
     is_sorted: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Facts:
     """What `blobfeed inspect` has found out. `rates`: samples/s by the order of reading, "packed" among them."""
 
@@ -59,9 +60,9 @@ class Facts:
     storage: Mapping[str, Storage] = field(default_factory=dict)
     labels: Mapping[str, Labels] = field(default_factory=dict)
     first: tuple[Mapping[str, AnyArray], ...] = ()
-    rates: Mapping[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
     packed_samples: int = 0
-    bad: Mapping[int, str] = field(default_factory=dict)
+    bad: dict[int, str] = field(default_factory=dict)
 
     @property
     def varies(self) -> bool:
@@ -75,49 +76,40 @@ class Facts:
 def examine(found: Found, *, seconds: float, shown: int) -> Facts:
     """Look into `found`: its storage, classes and first `shown` samples; read it for `seconds` in each order."""
     with closing(found.open()) as source:
-        looking = _Looking(source)
-        first = tuple(looking.samples(shown))
-        labels = {top: counted for top in _scalars(source) if (counted := _count(found, top))}
-        rates = {}
+        facts = Facts(found.kind, len(source), dict(source.specs))
+        looking = _Looking(source, facts.bad)
+        facts.storage = _storage(found, tuple(source.specs))
+        facts.first = tuple(looking.samples(range(min(shown, len(source)))))
+        facts.labels = {top: counted for top in _scalars(source) if (counted := _count(found, top))}
+        packed = None
         if seconds:
-            rates["in order"] = looking.rate(False, seconds)
+            facts.rates["in order"] = looking.rate(False, seconds)
             if source.chunk_samples is not None:
-                rates["by chunks (shuffle: chunk)"] = looking.rate("chunk", seconds)
-            rates["shuffled (shuffle: true)"] = looking.rate(True, seconds)
-        packed = looking.packed() if seconds else None
-        specs, samples = dict(source.specs), len(source)
+                facts.rates["by chunks (shuffle: chunk)"] = looking.rate("chunk", seconds)
+            facts.rates["shuffled (shuffle: true)"] = looking.rate(True, seconds)
+            packed = looking.packed()
     if packed is not None:
         with closing(packed):
-            rates["packed, shuffled"] = _Looking(packed).rate(True, min(seconds, 0.5))
-    return Facts(
-        found.kind,
-        samples,
-        specs,
-        _storage(found, tuple(specs)),
-        labels,
-        first,
-        rates,
-        len(packed) if packed is not None else 0,
-        looking.bad,
-    )
+            facts.rates["packed, shuffled"] = _Looking(packed, {}).rate(True, min(seconds, 0.5))
+        facts.packed_samples = len(packed)
+    return facts
 
 
 class _Looking:
     """Reads samples of a source. `bad`: by index, what those say that cannot be read; they are left out."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, bad: dict[int, str]) -> None:
         self._source = source
         self._bytes = sum(spec.nbytes for spec in source.specs.values())
-        self.bad: dict[int, str] = {}
+        self._bad = bad
 
-    def samples(self, count: int) -> Iterator[dict[str, AnyArray]]:
-        """The first `count` samples that can be read, one by one."""
-        for index in range(min(count, len(self._source))):
-            rows = allocate_rows(self._source.specs, 1)
-            if self._read(np.array([index]), rows):
-                yield {
-                    top: row.get(0) if isinstance(row, RaggedRows) else np.asarray(row[0]) for top, row in rows.items()
-                }
+    def samples(self, indices: Iterable[int]) -> Iterator[dict[str, AnyArray]]:
+        """Those that can be read, one by one."""
+        for index in indices:
+            try:
+                yield sample_of(self._source, index)
+            except SampleError as error:
+                self._bad[int(index)] = str(error)
 
     def rate(self, shuffle: Any, seconds: float) -> float:
         """Samples/s of one process that reads batches in the order that `shuffle` asks for, nothing in its caches."""
@@ -135,7 +127,7 @@ class _Looking:
     def packed(self) -> Source | None:
         """The first samples as `blobfeed pack` would lay them out, in memory; None if they differ in size, or some are
         bad."""
-        if any(spec.varies for spec in self._source.specs.values()) or self.bad:
+        if any(spec.varies for spec in self._source.specs.values()) or self._bad:
             return None
         count = max(1, min(len(self._source), _PACKED_BYTES // max(1, self._bytes)))
         rows = allocate_rows(self._source.specs, count)
@@ -147,17 +139,11 @@ class _Looking:
         return ArraysSource({top: np.asarray(array)[:read] for top, array in rows.items()})
 
     def _read(self, indices: IndexArray, rows: NamedRows) -> int:
-        """How many of `indices` could be read into the first of `rows`; those that cannot be are noted."""
+        """How many of `indices` could be read."""
         try:
             self._source.read(indices, rows)
-        except SampleError as error:
-            if len(indices) == 1:
-                self.bad[int(indices[0])] = str(error)
-                return 0
-            return sum(
-                self._read(indices[row : row + 1], {top: rows[top][row : row + 1] for top in rows})
-                for row in range(len(indices))
-            )
+        except SampleError:
+            return len(list(self.samples(indices)))
         return len(indices)
 
 
@@ -204,11 +190,9 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
 
 def _storage_of(dataset: Any) -> Storage:
     plist = dataset.id.get_create_plist()
-    filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-    names = [_filter_name(number, values, name) for number, _, values, name in filters]
+    filters = (plist.get_filter(number) for number in range(plist.get_nfilters()))
+    names = [
+        _FILTERS.get(number, name.decode(errors="replace").partition(";")[0]).format(*values)
+        for number, _, values, name in filters
+    ]
     return Storage(dataset.chunks, " + ".join(names), dataset.id.get_storage_size())
-
-
-def _filter_name(number: int, values: tuple[int, ...], name: bytes) -> str:
-    known = {1: f"gzip {values[0] if values else ''}".strip(), 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
-    return known.get(number) or name.decode(errors="replace").split(";")[0] or f"filter {number}"

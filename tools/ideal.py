@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..trainer.layer_types.layer import DataParameters, no_data_parameters
 from ..trainer.prototxt.prototxt import Document
@@ -19,62 +19,50 @@ _WARM = 10
 """Iterations before the clock starts: loaders start, torch chooses its kernels, and the repeated batches come."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """`seconds` for `iterations`, of which the trainer waited `stall_s`; `diagnoses`: by the layer's name."""
-
-    iterations: int
-    seconds: float
-    stall_s: float
-    diagnoses: Mapping[str, str]
-
-    @property
-    def per_iteration_s(self) -> float:
-        return self.seconds / self.iterations
-
-    def __str__(self) -> str:
-        return (
-            f"{self.iterations} iterations in {self.seconds:.2f} s, {1000 * self.per_iteration_s:.2f} ms each, "
-            f"{min(1.0, self.stall_s / self.seconds):.1%} of it waiting for data"
-        )
-
-
 def compare(
     document: Document[SolverParameter], device: str | None, iterations: int, say: Callable[[str], object]
-) -> tuple[Timing, Timing]:
+) -> None:
     """Train twice from the start, and forget it: as it is, and with the first batches again and again.
 
     Raises ParameterError if the net has no layer that is fed by loaders, or if the data end before there is a result.
     """
     real = _timed(document, device, iterations, no_data_parameters)
-    say(f"real:  {real}")
+    say(f"real:  {real.told}")
     ideal = _timed(document, device, iterations, lambda _: {"replay": _KEPT, "trace": ""})
-    say(f"ideal: {ideal}; the first {_KEPT} batches again and again")
+    say(f"ideal: {ideal.told}; the first {_KEPT} batches again and again")
     share = max(0.0, 1 - ideal.per_iteration_s / real.per_iteration_s)
     say(f"an input that takes no time would save {share:.1%} of the time")
     for name, sentence in real.diagnoses.items():
         say(f"data of layer {name!r}: {sentence}")
-    return real, ideal
+
+
+class _Timed(NamedTuple):
+    per_iteration_s: float
+    told: str
+    diagnoses: Mapping[str, str]
+    """By the layer's name."""
 
 
 def _timed(
     document: Document[SolverParameter], device: str | None, iterations: int, parameters: DataParameters
-) -> Timing:
+) -> _Timed:
     with Solver(document, device, parameters) as solver:
-        done = _steps(solver, _WARM)
+        _steps(solver, _WARM)
         if not solver.data_statistics():
             raise ParameterError(f"--ideal: no layer of {document.path}'s train net is fed by loaders")
         solver.loss()  # waits for the device
-        begun, stalled = time.monotonic(), solver.stall_s()
+        begun, stalled_s = time.monotonic(), solver.stall_s()
         done = _steps(solver, iterations)
         solver.loss()
-        seconds = time.monotonic() - begun
+        seconds, stalled_s = time.monotonic() - begun, solver.stall_s() - stalled_s
         if not done:
             raise ParameterError(
                 f"--ideal: the data of {document.path} end within {_WARM} iterations: give them more epochs"
             )
-        told = {name: getattr(counted, "diagnosis", "") for name, counted in solver.data_statistics().items()}
-        return Timing(done, seconds, solver.stall_s() - stalled, {name: text for name, text in told.items() if text})
+        each_s, share = seconds / done, min(1.0, stalled_s / seconds)
+        told = f"{done} iterations in {seconds:.2f} s, {1000 * each_s:.2f} ms each, {share:.1%} of it waiting for data"
+        diagnoses = {name: getattr(counted, "diagnosis", "") for name, counted in solver.data_statistics().items()}
+        return _Timed(each_s, told, {name: sentence for name, sentence in diagnoses.items() if sentence})
 
 
 def _steps(solver: Solver, most: int) -> int:

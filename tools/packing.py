@@ -2,7 +2,7 @@
 
 While it is made the file is called FILE.part. Beside it lies FILE.part.log: a line of JSON says what is packed and
 how, then each batch has one with the checksums of its bytes. Packing goes on after the last batch that FILE.part
-really holds: what the log says is read back first, since a run that was killed may have left less than it noted. In
+really holds: what the log says is read back first, since a machine that failed may have left less than was noted. In
 the end all is read back by blobfeed's own reader, and compared with the checksums; only then does the file get its
 name.
 """
@@ -26,8 +26,9 @@ from ..readers.batch_reader import BatchReader
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray
+from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.plan.plan import usable_cores
+from ..workers.sources.lmdb.datum import datum_class
 from .decoding import Decoding
 from .recognise import COLOR_ATTRIBUTE, Found, in_yaml
 
@@ -39,8 +40,10 @@ _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1024
 _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
-_FLUSH_S = 2.0
 _GZIP_LEVEL = 4
+_RECORDS_AT_ONCE = 256
+_LARGEST_LMDB = 1 << 42
+"""Bytes that the database may grow to: LMDB reserves addresses for them, and no room on the disk."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,8 @@ class _Packing:
         if not self._sums:
             _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
-        with self._log.open("w") as log:
+        with self._log.open("w", buffering=1) as log:
             log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
-            log.flush()
             self._append(log, resumed, told)
         if (sound := self._sound_batches(told, "checking")) < len(self._sums):
             raise SourceError(
@@ -156,20 +158,17 @@ class _Packing:
         if resumed == self._samples:
             return
         self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
-        row, flush_at = resumed, time.monotonic() + _FLUSH_S
+        row = resumed
         with h5py.File(self._part, "r+") as file, ThreadPoolExecutor(usable_cores()) as pool:
             told("packing", row, self._samples)
             for batch in self._reader:
                 for top in self._tops:
                     _put(file[top], row, batch[top], self._layout, pool)
+                file.flush()  # to the kernel, not to the disk
                 self._sums.append(_sums(batch, self._tops))
                 log.write(json.dumps(self._sums[-1]) + "\n")
                 row += batch.rows
                 told("packing", row, self._samples)
-                if time.monotonic() > flush_at:
-                    file.flush()
-                    log.flush()
-                    flush_at = time.monotonic() + _FLUSH_S
 
     def _sound_batches(self, told: Told, step: str) -> int:
         """How many of the first batches the file really has."""
@@ -237,9 +236,71 @@ def _put(dataset: Any, row: int, values: AnyArray, layout: Layout, pool: ThreadP
 
 
 def _compressed(chunk: AnyArray, size: int) -> bytes:
-    whole = (
-        chunk
-        if len(chunk) == size
-        else np.concatenate([chunk, np.zeros((size - len(chunk), *chunk.shape[1:]), chunk.dtype)])
-    )
-    return zlib.compress(np.ascontiguousarray(whole).view(np.uint8).data, _GZIP_LEVEL)
+    whole = np.zeros((size, *chunk.shape[1:]), chunk.dtype)  # the last chunk of a file is stored whole, too
+    whole[: len(chunk)] = chunk
+    return zlib.compress(whole.data, _GZIP_LEVEL)
+
+
+# ---- pictures that stay encoded, in one file instead of many
+
+
+def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
+    """Write the files that an image list names into an LMDB of Caffe's Datum records; goes on if it was interrupted.
+
+    All records are read back and compared with the files. Raises ParameterError, SourceError.
+    """
+    need("lmdb", f"{target}")
+    if found.kind != "image_list":
+        raise ParameterError(
+            f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
+        )
+    if target.exists():
+        raise ParameterError(f"{target} is there already: name another file, or remove it")
+    import lmdb
+
+    from ..workers.sources.images.source import ImageListSource
+
+    begun = time.monotonic()
+    source = ImageListSource(dict(found.declared["image_list"]))
+    labels, samples = _whole_labels(source), len(source)
+    part = target.with_name(f"{target.name}.part")
+    with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
+        resumed = environment.stat()["entries"]
+        for start in range(resumed, samples, _RECORDS_AT_ONCE):
+            end = min(start + _RECORDS_AT_ONCE, samples)
+            with environment.begin(write=True) as transaction:
+                for index in range(start, end):
+                    transaction.put(_key(index), _record(source.content(index), labels[index]), append=True)
+            told("packing", end, samples)
+        with environment.begin() as transaction:
+            for index in range(samples):
+                if transaction.get(_key(index)) != _record(source.content(index), labels[index]):
+                    raise SourceError(
+                        f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
+                    )
+                told("checking", index + 1, samples)
+    part.rename(target)
+    return Packed(samples, resumed, time.monotonic() - begun, target.stat().st_blocks * 512)
+
+
+def _whole_labels(source: Source) -> list[int | None]:
+    if "label" not in source.specs:
+        return [None] * len(source)
+    rows = allocate_rows({"label": source.specs["label"]}, len(source))
+    source.read(np.arange(len(source)), rows)
+    labels = np.asarray(rows["label"])
+    if labels.ndim != 1 or (labels != np.floor(labels)).any():
+        raise ParameterError("a Datum record has one label, a whole number: pack the pictures into a .h5 file instead")
+    whole: list[int | None] = labels.astype(np.int64).tolist()
+    return whole
+
+
+def _key(index: int) -> bytes:
+    return b"%010d" % index
+
+
+def _record(content: bytes, label: int | None) -> bytes:
+    datum: Any = datum_class()(data=content, encoded=True)
+    if label is not None:
+        datum.label = label
+    return bytes(datum.SerializeToString())

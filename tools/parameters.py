@@ -63,14 +63,11 @@ def _values(kind: types.Type) -> str:
 
 
 def _default(field: types.Field) -> str:
-    default = field.default
     if field.required:
         return "required"
-    if default is msgspec.UNSET or default is msgspec.NODEFAULT or default is None or default in ("", (), {}):
-        return ""
-    if isinstance(default, msgspec.Struct):
-        return ""
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
+    return str(field.default) if isinstance(field.default, str | int | float) else ""
 
 
 def source_options(kind: str) -> type[msgspec.Struct]:
@@ -87,15 +84,12 @@ def as_text(name: str = "") -> str:
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
         return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(_SOURCES)}"
-    if name in _PARTS or name in _SOURCES:
-        lines = [_line(each) for each in documented(_PARTS[name] if name in _PARTS else source_options(name))]
-        head = [_line(everything[name])] if name in everything else [f"source: {{{name}: …}}"]
-        return "\n".join(head + [f"  {line}" for line in lines])
-    if name not in everything:
-        raise ParameterError(
-            f"unknown parameter {name!r}{nearest(name, [*everything, *_SOURCES])}; `blobfeed params` prints all"
-        )
-    return _line(everything[name])
+    if name not in everything and name not in _SOURCES:
+        known = [*everything, *_SOURCES]
+        raise ParameterError(f"unknown parameter {name!r}{nearest(name, known)}; `blobfeed params` prints all")
+    head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
+    part = source_options(name) if name in _SOURCES else _PARTS.get(name)
+    return "\n".join([head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))])
 
 
 def _line(one: Documented) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -14,13 +17,16 @@ import yaml
 
 from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
 from ..workers.base.extras import need
+from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
-from ..workers.base.specs import RaggedRows, allocate_rows
+from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.sources import open_source
 from ..workers.sources.files.paths import natural_key
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
+"""What a file's name says of its top."""
 _IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 COLOR_ATTRIBUTE = "color"
 """Of a packed file: the order of the channels, if it is known."""
@@ -30,7 +36,6 @@ _MANY_DATASETS = 8
 _LOOKED_AT = 32
 _LARGEST_SIDE = 8192
 _USUAL_SIDE = 256
-_SOME_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,13 @@ class Found:
 
     def open(self) -> Source:
         return open_source(self.declared, tops=self.tops, base_dir=Path.cwd())
+
+
+def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
+    """One sample, by top; raises SampleError."""
+    rows = allocate_rows(source.specs, 1)
+    source.read(np.array([index]), rows)
+    return {top: np.asarray(next(iter(row))) for top, row in rows.items()}
 
 
 def in_yaml(value: object) -> str:
@@ -75,13 +87,8 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
 
 
 def _declaration(text: str) -> Found:
-    try:
-        declared = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ParameterError(
-            f"{text!r} is no mapping in YAML: {error}; expected such as {{npy: {{data: x.npy}}}}"
-        ) from None
-    if not isinstance(declared, dict) or len(declared) != 1:
+    declared = parse_param_str(text, "the declaration")
+    if len(declared) != 1:
         raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
     ((kind, options),) = declared.items()
     return Found({kind: {"path": options} if isinstance(options, str) else options})
@@ -141,12 +148,10 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
     """A top for each file: `data` and `label` where the names say so, else the file's own name."""
     if len(paths) == 1:
         return {"data": str(paths[0])}
-    names = [re.split(r"[-.]", path.name)[0] if _IDX_NAME.search(path.name) is None else path.name for path in paths]
-    tops = {}
-    for name, path in zip(names, paths, strict=True):
-        is_label = re.search(r"label|class|target|(^|_)y($|_)", name.lower()) is not None
-        is_data = re.search(r"image|data|(^|_)x($|_)", name.lower()) is not None
-        top = "label" if is_label else "data" if is_data else name
+    tops: dict[str, str] = {}
+    for path in paths:
+        name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
+        top = next((top for top, words in _WORDS_FOR.items() if re.search(words, name.lower())), name)
         tops[top if top not in tops else path.stem] = str(path)
     return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
 
@@ -158,23 +163,15 @@ def _hdf5(paths: Sequence[Path]) -> Found:
     from ..workers.sources.stored.hdf5_library import h5py
 
     path = str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
+    shapes: dict[str, tuple[int, ...]] = {}
     with h5py.File(paths[0], "r") as file:
-        shapes: dict[str, tuple[int, ...]] = {}
-        attributes: dict[str, tuple[str, ...]] = {}
-
-        def note(name: str, item: Any) -> None:
-            attributes[name] = tuple(item.attrs)
-            if isinstance(item, h5py.Dataset) and item.shape:
-                shapes[name] = item.shape
-
-        file.visititems(note)
+        file.visititems(lambda name, item: shapes.update({name: item.shape} if getattr(item, "shape", ()) else {}))
+        if not shapes:
+            raise SourceError(f"{paths[0]} has no data set with an axis that could count samples")
+        pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0]
+        if most >= _MANY_DATASETS and "#" in pattern:
+            return _hdf5_samples(file, {"path": path}, [name for name in shapes if _pattern(name) == pattern])
         is_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
-    if not shapes:
-        raise SourceError(f"{paths[0]} has no data set with an axis that could count samples")
-    alike = Counter(re.sub(r"\d+", "#", name) for name in shapes)
-    pattern, most = alike.most_common(1)[0]
-    if most >= _MANY_DATASETS and "#" in pattern:
-        return _hdf5_samples(path, [name for name in shapes if re.sub(r"\d+", "#", name) == pattern], attributes, alike)
     length = Counter(shape[0] for shape in shapes.values()).most_common(1)[0][0]
     fitting = [name for name, shape in shapes.items() if shape[0] == length]
     others = sorted(set(shapes) - set(fitting))
@@ -184,48 +181,43 @@ def _hdf5(paths: Sequence[Path]) -> Found:
     return Found({"hdf5": {"path": path}}, named, remarks, is_bgr)
 
 
-def _hdf5_samples(
-    path: str | list[str], names: list[str], attributes: Mapping[str, tuple[str, ...]], alike: Counter[str]
-) -> Found:
+def _pattern(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
     """One data set, or one group of data sets, is a sample: the names differ in their numbers alone."""
-    options: dict[str, Any] = {"path": path}
-    first = min(names, key=natural_key)
-    group, _, leaf = first.rpartition("/")
-    remarks: tuple[str, ...] = ()
-    if not re.search(r"\d", leaf):
-        own = [name.removeprefix(f"{group}/") for name in attributes if name.startswith(f"{group}/")]
-        options["datasets"] = [each for each in own if alike[re.sub(r"\d+", "#", f"{group}/{each}")] == len(names)]
-        options["labels"] = list(attributes.get(group, ()))
-    else:
-        options["labels"] = list(attributes[first])
-    if not options["labels"]:
-        del options["labels"]
-        remarks = ("the samples have no attributes, so there are no labels",)
-    return Found({"hdf5_samples": options}, None, remarks)
+    first = file[min(names, key=natural_key)]
+    if not re.search(r"\d", first.name.rpartition("/")[2]):
+        first = first.parent
+        inside: list[str] = []
+        first.visititems(lambda name, item: inside.append(name) if hasattr(item, "shape") else None)
+        other = file[max(names, key=natural_key)].parent
+        options["datasets"] = [name for name in inside if name in other]
+    if len(first.attrs):
+        return Found({"hdf5_samples": {**options, "labels": list(first.attrs)}})
+    return Found({"hdf5_samples": options}, None, ("the samples have no attributes, so there are no labels",))
 
 
 # ---- images
 
 
 def _text(path: Path) -> Found:
-    first = next((line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()), "")
-    beside = [folder / first for folder in (Path(), path.parent)]
-    if any(file.is_file() and _kind(file) == "hdf5" for file in beside):
-        listed = next(file for file in beside if file.is_file())
-        found = _hdf5([listed])
-        return Found({found.kind: {**found.declared[found.kind], "path": str(path)}}, found.tops, found.remarks)
-    name = first.rsplit(None, 1)[0]
-    here = next(
-        (folder for folder in (Path(), path.parent) for each in (name, first) if (folder / each).is_file()), None
+    from ..workers.sources.stored.hdf5_library import h5py
+
+    first = next(line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip())
+    for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
+        if not (folder / name).is_file():
+            continue
+        if h5py.is_hdf5(folder / name):
+            found = _hdf5([folder / name])
+            return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
+        need("cv2", f"{path}")
+        return _sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+    raise SourceError(
+        f"{path}: its first line, {first!r}, names no file here or beside the list: say where they are, by "
+        f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
     )
-    if here is None:
-        raise SourceError(
-            f"{path}: its first line, {first!r}, names no file here or beside the list: say where they are, by "
-            f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
-        )
-    options = {"path": str(path)} | ({"root_folder": str(here)} if here != Path() else {})
-    need("cv2", f"{path}")
-    return _sized("image_list", options)
 
 
 def _folder(path: Path, image_list: Path | None) -> Found:
@@ -249,14 +241,14 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
     classes = sorted(set(folders) - {""}, key=natural_key)
     if classes and "" in folders:
-        raise SourceError(f"{path} holds images beside the folders of classes ({', '.join(classes[:_SOME_CLASSES])})")
+        raise SourceError(
+            f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
+        )
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{image}{numbers.get(folder, '')}" for image, folder in zip(images, folders, strict=True)]
     image_list.write_text("\n".join(lines) + "\n")
-    said = f"wrote {image_list}: {len(images):,} images"
-    if classes:
-        some = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:_SOME_CLASSES]))
-        said += f", classes {some}{' …' if len(classes) > _SOME_CLASSES else ''}"
+    named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
+    said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = _sized("image_list", {"path": str(image_list)})
     return Found(found.declared, None, (said, *found.remarks))
 
@@ -264,30 +256,20 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
 def _sized(kind: str, options: dict[str, Any]) -> Found:
     """With what the source must be told of the pictures' sizes; some of them are looked at."""
     limits = {"max_height": _LARGEST_SIDE, "max_width": _LARGEST_SIDE}
-    source = open_source({kind: {**options, **limits}}, tops=None, base_dir=Path.cwd())
-    try:
-        sizes = _sizes_of(source)
-    finally:
-        source.close()
+    with closing(open_source({kind: {**options, **limits}}, tops=None, base_dir=Path.cwd())) as source:
+        sizes, samples = _sizes_of(source), len(source)
     smallest, largest = sizes.min(axis=0), sizes.max(axis=0)
+    is_list, seen = kind == "image_list", f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
     if (smallest == largest).all():
-        return Found({kind: {**options, "equal_sizes": True} if kind == "image_list" else options})
-    seen = (
-        f"{len(sizes)} of {len(source):,} pictures looked at: {smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
-    )
-    if kind == "image_list":
-        side = min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))
-        return Found(
-            {kind: {**options, "shorter_side": side}},
-            None,
-            (f"{seen}; shorter_side resizes them; crop_size in transform gives one size",),
-        )
-    height, width = (int(2 ** np.ceil(np.log2(side))) for side in largest)
-    return Found(
-        {kind: {**options, "max_height": height, "max_width": width}},
-        None,
-        (f"{seen}; crop_size in transform gives one size",),
-    )
+        return Found({kind: options | ({"equal_sizes": True} if is_list else {})})
+    how = "shorter_side resizes them; " if is_list else ""
+    remark = f"{len(sizes)} of {samples:,} pictures looked at: {seen}; {how}crop_size in transform gives one size"
+    if is_list:
+        bounds = {"shorter_side": min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))}
+    else:
+        height, width = (1 << int(side - 1).bit_length() for side in largest)
+        bounds = {"max_height": height, "max_width": width}
+    return Found({kind: {**options, **bounds}}, None, (remark,))
 
 
 def _sizes_of(source: Source) -> Any:
@@ -298,14 +280,10 @@ def _sizes_of(source: Source) -> Any:
     sizes: list[Any] = []
     error: BlobfeedError = SourceError("no samples")
     for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64)):
-        rows = allocate_rows(source.specs, 1)
         try:
-            source.read(np.array([index]), rows)
+            sizes.append(sample_of(source, index)["data"].shape[-2:])
         except SampleError as bad:
             error = bad
-            continue
-        data = rows["data"]
-        sizes.append((data.shapes[0] if isinstance(data, RaggedRows) else data.shape[1:])[-2:])
     if not sizes:
         raise error
     return np.array(sizes)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
-from ..workers.base.specs import RaggedRows, allocate_rows
-from .recognise import Found
+from ..workers.watching.trace_events import load
+from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 
 _COLORS = ("#0d9488", "#e4572e", "#5b6ee1", "#c79a00", "#9b59b6", "#5f7d8c")
@@ -46,35 +45,26 @@ td:last-child { white-space: normal; overflow-wrap: anywhere; } img { display: b
 def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> None:
     """Make the page of the trace and the logs among `paths`; `found`: the data, for pictures of slow samples.
 
-    Raises ParameterError for what is neither a trace nor a log of losses, or if nothing is there to show.
+    Raises ParameterError for what is neither a trace nor a log of losses.
     """
     need("plotly", "a report")
-    traces: dict[str, RunFacts] = {}
+    parts: list[str] = []
     losses: dict[str, tuple[Series, Series]] = {}
     for path in paths:
-        if (trace := _as_trace(path)) is not None:
-            traces[path.name] = run_facts(trace)
+        if _is_trace(path):
+            parts.append(_about_trace(path.name, run_facts(load(path)), found))
         else:
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
-    parts = [_about_trace(name, facts, found) for name, facts in traces.items()]
     if losses:
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
-    if not parts:
-        raise ParameterError("a report needs a trace (`trace: FILE`) or the log of a training")
     target.write_text(_page(parts), encoding="utf-8")
 
 
-def _as_trace(path: Path) -> Mapping[str, Any] | None:
+def _is_trace(path: Path) -> bool:
     if not path.is_file():
         raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
     with path.open("rb") as file:
-        if b'"traceEvents"' not in file.read(1 << 16):
-            return None
-    try:
-        trace: Mapping[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ParameterError(f"{path} is a trace that is cut short: {error}") from None
-    return trace
+        return b'"traceEvents"' in file.read(1 << 16)
 
 
 def _page(parts: Sequence[str]) -> str:
@@ -118,76 +108,59 @@ def _card(title: str, content: str, *, wide: bool = False) -> str:
 # ---- charts
 
 
-def _chart(data: Sequence[Mapping[str, Any]], **layout: Any) -> str:
+def _figure(**layout: Any) -> Any:
     import plotly.graph_objects as go  # type: ignore[import-untyped]
-    import plotly.io as io  # type: ignore[import-untyped]
 
     look = {
         "height": 300,
-        "margin": {"l": 50, "r": 50, "t": 10, "b": 40},
+        "margin": {"l": 70, "r": 50, "t": 10, "b": 40},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "template": "none",
         "colorway": _COLORS,
         "legend": {"orientation": "h", "y": 1.15, "traceorder": "normal"},
     }
-    figure = go.Figure(data=data, layout={**look, **layout})
+    return go.Figure(layout=look | layout)
+
+
+def _chart(figure: Any) -> str:
     settings = {"responsive": True, "displayModeBar": False}
-    return str(io.to_html(figure, include_plotlyjs=False, full_html=False, config=settings))
+    return str(figure.to_html(include_plotlyjs=False, full_html=False, config=settings))
 
 
 def _time_chart(facts: RunFacts) -> str:
-    times = np.round(facts.times_s, 3).tolist()
-    stall = {
-        "type": "scatter",
-        "name": "stall",
-        "x": times,
-        "y": np.round(100 * facts.stall, 1).tolist(),
-        "fill": "tozeroy",
-        "line": {"width": 0, "color": _COLORS[1]},
-    }
-    speed = {"type": "scatter", "name": "samples/s", "x": times, "y": np.round(facts.throughput, 1).tolist()}
-    percent = {"side": "right", "range": [0, 100], "dtick": 25, "ticksuffix": " %", "showgrid": False}
-    marks = [
-        {"type": "line", "x0": death.at_s, "x1": death.at_s, "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}
-        for death in facts.deaths
-    ]
-    return _chart(
-        [stall, {**speed, "yaxis": "y2", "line": {"color": _COLORS[0]}}],
+    figure = _figure(
         xaxis={"title": "seconds"},
-        yaxis=percent,
+        yaxis={"side": "right", "range": [0, 1], "dtick": 0.25, "tickformat": ".0%", "showgrid": False},
         yaxis2={"overlaying": "y", "side": "left", "rangemode": "tozero", "tickmode": "auto"},
-        shapes=marks,
     )
+    hidden = {"width": 0, "color": _COLORS[1]}
+    figure.add_scatter(name="stall", x=facts.times_s, y=facts.stall, fill="tozeroy", line=hidden)
+    figure.add_scatter(name="samples/s", x=facts.times_s, y=facts.throughput, yaxis="y2", line_color=_COLORS[0])
+    for death in facts.deaths:
+        figure.add_vline(death.at_s, line_dash="dot", line_color="#888")
+    return _chart(figure)
 
 
 def _batch_chart(facts: RunFacts) -> str:
-    bars = [
-        {"type": "bar", "orientation": "h", "name": name, "y": [who], "x": [round(ms, 3)]}
-        for who, times in facts.batch_ms.items()
-        for name, ms in times.items()
-        if ms
-    ]
     below = {"orientation": "h", "y": -0.3, "yanchor": "top", "traceorder": "normal"}
     room = {"l": 70, "r": 10, "t": 10, "b": 120}
-    return _chart(bars, barmode="stack", xaxis={"title": "ms of one batch"}, margin=room, legend=below)
+    figure = _figure(barmode="stack", xaxis={"title": "ms of one batch"}, margin=room, legend=below)
+    for who, times in facts.batch_ms.items():
+        for name, ms in times.items():
+            if ms:
+                figure.add_bar(orientation="h", name=name, y=[who], x=[ms])
+    return _chart(figure)
 
 
 def _loader_chart(facts: RunFacts) -> str:
     if not facts.loaders:
         return '<p class="faint">The trace has no tasks.</p>'
-    rows = [np.round(100 * shares).astype(int).tolist() for shares in facts.loaders.values()]
-    heat = {
-        "type": "heatmap",
-        "z": rows,
-        "x": np.round(facts.times_s, 3).tolist(),
-        "zmin": 0,
-        "zmax": 100,
-        "y": [f"loader {loader}" for loader in facts.loaders],
-        "colorbar": {"ticksuffix": " %"},
-        "colorscale": "Teal",
-    }
-    return _chart([heat], xaxis={"title": "seconds"}, margin={"l": 70, "r": 10, "t": 10, "b": 40})
+    figure = _figure(xaxis={"title": "seconds"})
+    rows, loaders = list(facts.loaders.values()), [f"loader {loader}" for loader in facts.loaders]
+    scale = {"zmin": 0, "zmax": 1, "colorscale": "Teal", "colorbar": {"tickformat": ".0%"}}
+    figure.add_heatmap(z=rows, x=facts.times_s, y=loaders, **scale)
+    return _chart(figure)
 
 
 def _histogram(facts: RunFacts) -> str:
@@ -196,49 +169,44 @@ def _histogram(facts: RunFacts) -> str:
     low, high = max(float(facts.sample_ms.min()), 1e-4), max(float(facts.sample_ms.max()), 2e-4)
     edges = np.geomspace(low, high * 1.001, 41)
     counts, _ = np.histogram(facts.sample_ms, edges, weights=facts.sample_counts)
-    bars = {
-        "type": "bar",
-        "x": np.sqrt(edges[1:] * edges[:-1]).tolist(),
-        "y": counts.tolist(),
-        "width": np.diff(edges).tolist(),
-    }
-    return _chart([bars], xaxis={"title": "ms", "type": "log"}, yaxis={"title": "samples"})
+    figure = _figure(xaxis={"title": "ms", "type": "log"}, yaxis={"title": "samples"})
+    figure.add_bar(x=np.sqrt(edges[1:] * edges[:-1]), y=counts, width=np.diff(edges))
+    return _chart(figure)
 
 
-def _loss_chart(losses: Mapping[str, Any]) -> str:
-    lines = [
-        {"type": "scatter", "name": name, "x": iterations.tolist(), "y": values.tolist()}
-        for name, (iterations, values) in losses.items()
-    ]
-    return _chart(lines, xaxis={"title": "iteration"}, yaxis={"title": "loss"}, showlegend=True)
+def _loss_chart(losses: Mapping[str, tuple[Series, Series]]) -> str:
+    figure = _figure(xaxis={"title": "iteration"}, yaxis={"title": "loss"}, showlegend=True)
+    for name, (iterations, values) in losses.items():
+        figure.add_scatter(name=name, x=iterations, y=values)
+    return _chart(figure)
 
 
 # ---- tables
 
 
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    lines = ("</td><td>".join(row) for row in rows)
+    return "<table>" + "".join(f"<tr><td>{line}</td></tr>" for line in lines) + "</table>"
+
+
 def _slowest(facts: RunFacts, found: Found | None) -> str:
-    shown = {sample: _look_at(found, sample) for sample, _ in facts.slowest} if found is not None else {}
     median = float(np.median(facts.sample_ms)) if facts.sample_ms.size else 0
-    rows = "".join(
-        f"<tr><td>{shown.get(sample, ('', ''))[0]}</td><td>{sample}</td><td>{ms:,.1f} ms</td>"
-        f"<td>{ms / max(median, 1e-9):.0f} × median</td><td>{html.escape(shown.get(sample, ('', ''))[1])}</td></tr>"
-        for sample, ms in facts.slowest
-    )
-    hint = "" if found is not None else '<p class="faint">--source DATA shows them, and where they lie.</p>'
-    return f"<table>{rows}</table>{hint}"
+    rows = []
+    for sample, ms in facts.slowest:
+        picture, where = _look_at(found, sample) if found is not None else ("", "")
+        times = f"{ms / max(median, 1e-9):.0f} × median"
+        rows.append((picture, str(sample), f"{ms:,.1f} ms", times, html.escape(where)))
+    return _table(rows) + ("" if found else '<p class="faint">--source DATA shows them, and where they lie.</p>')
 
 
 def _look_at(found: Found, sample: int) -> tuple[str, str]:
     """A small picture of the sample, if it is one, and where it lies."""
     with closing(found.open()) as source:
-        rows = allocate_rows(source.specs, 1)
         try:
             where = source.where(sample)
-            source.read(np.array([sample]), rows)
+            values = next(iter(sample_of(source, sample).values()))
         except (BlobfeedError, OSError, IndexError) as error:
             return "", str(error)
-        first = next(iter(rows.values()))
-        values = first.get(0) if isinstance(first, RaggedRows) else np.asarray(first[0])
     if values.ndim != 3 or values.shape[0] not in (1, 3) or not is_installed("cv2"):
         return "", where
     from .sheet import thumbnail
@@ -251,10 +219,8 @@ def _faults(facts: RunFacts) -> str:
     damaged = facts.cache.get("damaged", 0)
     if not facts.deaths and not damaged:
         return '<p class="faint">No loader died.</p>'
-    rows = f"<tr><td></td><td>{damaged:,} damaged samples in the cache</td><td></td></tr>" if damaged else ""
-    rows += "".join(
-        f"<tr><td>{death.at_s:,.2f} s</td><td>loader {death.loader} died</td>"
-        f"<td>{'' if death.sample is None else f'at sample {death.sample}'}</td></tr>"
-        for death in facts.deaths
-    )
-    return f"<table>{rows}</table>"
+    rows = [("", f"{damaged:,} damaged samples in the cache", "")] if damaged else []
+    for death in facts.deaths:
+        sample = "" if death.sample is None else f"at sample {death.sample}"
+        rows.append((f"{death.at_s:,.2f} s", f"loader {death.loader} died", sample))
+    return _table(rows)

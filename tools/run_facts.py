@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,11 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         batch_ms=_batch_ms(spans, batches),
         **_samples(spans),
         cache=trace.get("blobfeed", {}).get("cache", {}),
-        deaths=[_death(event, begin) for event in events if event["name"] == "death"],
+        deaths=[
+            Death((event["ts"] - begin) / 1e6, event["args"].get("loader", -1), event["args"].get("sample"))
+            for event in events
+            if event["name"] == "death"
+        ],
     )
 
 
@@ -132,21 +138,14 @@ def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any
             key = (args.get("task", 0), args["sample"])
             cost[key] += span["dur"] / 1000 / args.get("rows", 1)
             rows[key] = min(args.get("rows", 1), rows.get(key, args.get("rows", 1)))
-    worst: dict[int, float] = {}
-    for (_, sample), ms in sorted(cost.items(), key=lambda item: -item[1]):
-        worst.setdefault(sample, ms)
-        if len(worst) == most:
-            break
+    worst: dict[int, float] = defaultdict(float)
+    for (_, sample), ms in cost.items():
+        worst[sample] = max(ms, worst[sample])
     return {
         "sample_ms": np.array(list(cost.values())),
         "sample_counts": np.array([rows[key] for key in cost], np.float64),
-        "slowest": list(worst.items()),
+        "slowest": heapq.nlargest(most, worst.items(), key=itemgetter(1)),
     }
-
-
-def _death(event: Mapping[str, Any], begin: float) -> Death:
-    args = event.get("args", {})
-    return Death((event["ts"] - begin) / 1e6, args.get("loader", -1), args.get("sample"))
 
 
 # ---- logs

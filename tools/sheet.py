@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from rich.console import Console
 
 from ..readers.delivery.tops import Top, UnevenTop, make_tops
-from ..workers.base.checks import shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import is_installed, need
 from ..workers.base.hooks import Hooks
+from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
 from ..workers.loading.indexed_worker import DecodedSource
@@ -66,12 +65,13 @@ def draw_sheet(
 
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
-            plan, base_dir = stack.enter_context(closing(_PlanOfNet(Path(paths[0])))).plan
+            plan, base_dir = stack.enter_context(_plan_of_net(Path(paths[0])))
             is_bgr = True
         else:
             found = source_of(paths, tops, image_list)
             source = stack.enter_context(closing(found.open()))
-            given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **_parameters(parameters)}
+            more = parse_param_str(parameters, "--parameters")
+            given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **more}
             base_dir, is_bgr = Path.cwd(), found.is_bgr
             plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)
         seen = look(plan, base_dir, is_bgr)
@@ -83,38 +83,21 @@ def draw_sheet(
         _show(target, console)
 
 
-def _parameters(text: str) -> dict[str, Any]:
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ParameterError(f"--parameters is no mapping in YAML: {error}") from None
-    if not isinstance(given, dict):
-        raise ParameterError(
-            f"--parameters is {shown(given)}: expected a mapping, such as '{{transform: {{crop_size: 24}}}}'"
-        )
-    return given
+@contextmanager
+def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
+    """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
+    need("torch", f"{model}")
+    from ..layers.multi_process_input_layer import MultiProcessInputLayer
+    from ..trainer.prototxt import schema
+    from ..trainer.prototxt.phases import State
+    from ..trainer.solving.training import open_net
 
-
-class _PlanOfNet:
-    """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN."""
-
-    def __init__(self, model: Path) -> None:
-        need("torch", f"{model}")
-        from ..layers.multi_process_input_layer import MultiProcessInputLayer
-        from ..trainer.prototxt import schema
-        from ..trainer.prototxt.phases import State
-        from ..trainer.solving.training import open_net
-
-        self._net = open_net(model, State(schema.Phase["TRAIN"]), "cpu")
-        layers = [getattr(layer, "user_layer", None) for layer in self._net.layers.values()]
+    with closing(open_net(model, State(schema.Phase["TRAIN"]), "cpu")) as net:
+        layers = [getattr(layer, "user_layer", None) for layer in net.layers.values()]
         ours = [layer for layer in layers if isinstance(layer, MultiProcessInputLayer)]
         if not ours:
-            self.close()
             raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")
-        self.plan = ours[0].plan, Path(ours[0].base_dir or Path.cwd())
-
-    def close(self) -> None:
-        self._net.close()
+        yield ours[0].plan, Path(ours[0].base_dir or Path.cwd())
 
 
 def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
@@ -197,9 +180,7 @@ def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:
 def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
     import cv2
 
-    planes = picture if picture.ndim == 3 else picture[np.newaxis]
-    image = np.ascontiguousarray(np.repeat(planes, 3, axis=0)[:3] if len(planes) == 1 else planes)
-    image = image.transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
+    image = np.broadcast_to(picture, (3, *picture.shape[-2:])).transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
     side = max(image.shape[:2])
     factor = longest // side if side <= longest else longest / side
     size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))

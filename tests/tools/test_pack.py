@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools import benching, packing
-from blobfeed.tools.encoded import pack_encoded
-from blobfeed.tools.packing import Layout, Packed, pack
+from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
 from blobfeed.tools.recognise import Found, source_of
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from typer.testing import CliRunner

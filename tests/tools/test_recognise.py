@@ -178,7 +178,7 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
     assert source_of(["{npz: x.npz}"]).declared == {"npz": {"path": "x.npz"}}
     with pytest.raises(ParameterError, match="expected a mapping with one key"):
         source_of(["{npy: {}, hdf5: {}}"])
-    with pytest.raises(ParameterError, match="is no mapping in YAML"):
+    with pytest.raises(ParameterError, match="the declaration is not valid YAML"):
         source_of(["{npy: "])
 
 

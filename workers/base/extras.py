@@ -6,22 +6,26 @@ from importlib.util import find_spec
 
 from .errors import ExtraMissing
 
-_EXTRA_OF = {
-    "cv2": "images",
-    "fsspec": "cloud",
-    "hdf5plugin": "compression",
-    "keras": "keras",
-    "lmdb": "lmdb",
-    "obstore": "cloud",
-    "plotly": "report",
-    "plyvel": "leveldb",
-    "ray": "ray",
-    "tensorboard": "tensorboard",
-    "tensorflow": "tensorflow",
-    "textual_image": "report",
-    "torch": "torch",
-    "zarr": "zarr",
+EXTRAS = {
+    "cv2": ("images", "pictures in lists, folders and LMDB"),
+    "deflate": ("compression", "fast reading of gzip chunks"),
+    "fsspec": ("cloud", "sources at hdfs:// and the like"),
+    "hdf5plugin": ("compression", "HDF5 files that are compressed by blosc, lz4, zstd"),
+    "keras": ("keras", "KerasDataset"),
+    "lmdb": ("lmdb", "Caffe's LMDB"),
+    "numba": ("fast", "compiled conversion at delivery"),
+    "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),
+    "plotly": ("report", "blobfeed report"),
+    "plyvel": ("leveldb", "Caffe's LevelDB"),
+    "ray": ("ray", "loaders on other machines"),
+    "simplejpeg": ("images", "the fastest decoding of JPEG"),
+    "tensorboard": ("tensorboard", "blobfeed train --tensorboard"),
+    "tensorflow": ("tensorflow", "TensorFlowDataset"),
+    "textual_image": ("report", "contact sheets in the terminal"),
+    "torch": ("torch", "training Caffe nets, readers for torch, delivery to CUDA"),
+    "zarr": ("zarr", "zarr arrays"),
 }
+"""By library, the extra that brings it, and what it is for."""
 
 
 def is_installed(library: str) -> bool:
@@ -33,5 +37,5 @@ def need(library: str, what: str) -> None:
     """Raises ExtraMissing unless `library` is installed, which `what` cannot do without."""
     if not is_installed(library):
         raise ExtraMissing(
-            f"{what} needs {library}, which is not installed: pip install 'blobfeed[{_EXTRA_OF[library]}]'"
+            f"{what} needs {library}, which is not installed: pip install 'blobfeed[{EXTRAS[library][0]}]'"
         )

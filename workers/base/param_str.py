@@ -1,4 +1,4 @@
-"""A layer's `param_str` as a mapping; apart from parameters.py because only layers need it.
+"""A layer's `param_str` as a mapping; apart from parameters.py because only layers and commands need it.
 
 Every process imports that one, and importing PyYAML takes 10 ms, a twentieth of the time to the first batch.
 """
@@ -25,20 +25,19 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
 
 
-def parse_param_str(text: str | Mapping[str, Any]) -> dict[str, Any]:
+def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> dict[str, Any]:
     """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
 
-    The harness may give the mapping itself. Raises ParameterError if it is none of them.
+    The harness may give the mapping itself. Raises ParameterError if it is none of them; `what`: its name in the error.
     """
     if isinstance(text, Mapping):
         return dict(text)
     value = _python_dict(text)
     if value is None:
-        value = _yaml(text)
+        value = _yaml(text, what)
     if not isinstance(value, dict):
         raise ParameterError(
-            f"param_str: expected a mapping such as {{source: {{hdf5: {{path: train.h5}}}}, batch_size: 64}}, "
-            f"got {text!r}"
+            f"{what}: expected a mapping such as {{source: {{hdf5: {{path: train.h5}}}}, batch_size: 64}}, got {text!r}"
         )
     return value
 
@@ -53,8 +52,8 @@ def _python_dict(text: str) -> object:
         return None
 
 
-def _yaml(text: str) -> object:
+def _yaml(text: str, what: str) -> object:
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ParameterError(f"param_str is not valid YAML: {error}; it reads {text!r}") from None
+        raise ParameterError(f"{what} is not valid YAML: {error}; it reads {text!r}") from None

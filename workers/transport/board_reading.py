@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..base.source import CacheCounts
+from ..base.usage import Usage
 from . import status_board as at
 from .status_board import Activity, Count, LoaderState, LoaderStatus
+
+
+class Slowest(NamedTuple):
+    """The sample that took longest: its part of the read, and its decode. One of `rows` that were read together."""
+
+    ns: int
+    sample: int
+    rows: int
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +30,9 @@ class LoaderLine:
     spent_ns: tuple[int, ...]
     """By Activity, up to the moment of reading."""
     measured_ns: int
-    """For so much of its busy time the next two are known."""
-    cpu_ns: int
-    delay_ns: int
-    """It could have run, and had no core."""
-    resident: int
-    """Bytes of memory."""
-    slowest_ns: int
-    """Of one sample: its part of the read, and its decode."""
-    slowest_sample: int
-    slowest_rows: int
-    """Samples that were read together: then the slowest is any of them."""
-    slowest_at: int
+    """For so much of its busy time `usage` is known."""
+    usage: Usage
+    slowest: Slowest
     where: str
     """Where the sample is stored that the loader is at, if it has been there for long."""
     where_slowest: str
@@ -105,17 +107,12 @@ def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
     if state.activity is not Activity.ABSENT:
         spent[state.activity] += max(0, now_ns - words[at.SINCE])
     return LoaderLine(
-        number=number,
-        state=state,
-        spent_ns=tuple(spent),
+        number,
+        state,
+        tuple(spent),
         measured_ns=words[at.MEASURED],
-        cpu_ns=words[at.CPU],
-        delay_ns=words[at.DELAY],
-        resident=words[at.RESIDENT],
-        slowest_ns=words[at.SLOWEST],
-        slowest_sample=words[at.SLOWEST_SAMPLE],
-        slowest_rows=words[at.SLOWEST_ROWS],
-        slowest_at=words[at.SLOWEST_AT],
+        usage=Usage(*words[at.CPU : at.SLOWEST].tolist()),
+        slowest=Slowest(*words[at.SLOWEST : at.BEGAN_ONCE].tolist()),
         where=_place(words, at.WHERE, state.sample),
         where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
         node=_text(words[at.WHERE + 1 : at.WHERE + at.TEXT_WORDS]) if words[at.WHERE] == at.ON_NODE else "",

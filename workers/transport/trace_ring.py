@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
 from .status_board import SAMPLE, Activity, LoaderStatus
@@ -42,8 +42,6 @@ _DECODING: Final = int(Activity.DECODING)
 
 _LINES: Final = 2
 """The first ring of a line of the status board."""
-
-_NO_TASK: Final[dict[str, Any]] = {"rows": 0, "group": -1, "task": 0, "sample": -1}
 
 _NO_WAIT_NS: Final = 20_000
 """What looking at a batch that is there takes at most: a shorter wait is none."""
@@ -199,14 +197,9 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
     _, rings, epoch, trainer, batch_size, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
     text = source.rstrip(b"\0").decode(errors="replace")
-    run = Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text)
-    return run, _spans(data, rings, batches_per_slot)
-
-
-def _spans(data: bytes, rings: int, batches_per_slot: int) -> Iterator[Span]:
-    for ring in range(rings):
-        records = _records(data, ring)
-        yield from _of_trainer(list(records), batches_per_slot) if ring == 0 else _with_tasks(records)
+    trainers, *others = (_records(data, ring) for ring in range(rings))
+    spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), *map(_with_tasks, others))
+    return Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text), spans
 
 
 def _records(data: bytes, ring: int) -> Iterator[Span]:
@@ -226,7 +219,8 @@ def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
         first, last = listed[0], listed[-1]
         if task:
             if pid == its_pid and first.begun_ns > ended:
-                yield first._replace(begun_ns=ended, duration_ns=first.begun_ns - ended, kind=Kind.IDLE, **_NO_TASK)
+                idle_ns = first.begun_ns - ended
+                yield Span(ended, idle_ns, Kind.IDLE, rows=0, pid=pid, loader=first.loader, group=-1, task=0, sample=-1)
             duration_ns = last.begun_ns + last.duration_ns - first.begun_ns
             yield first._replace(duration_ns=duration_ns, kind=Kind.TASK, rows=0, sample=-1)
         yield from listed

@@ -104,8 +104,8 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
         sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
-        cpu_s=_sum(loaders, old, lambda line: line.cpu_ns),
-        delay_s=_sum(loaders, old, lambda line: line.delay_ns),
+        cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
+        delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
         median_s=median_s([line.times for line in loaders]),
         slowest=_slowest(loaders, 0 if before is None else before.now_ns),
         present=_present(now),
@@ -142,13 +142,12 @@ def median_s(times: Sequence[Sequence[int]]) -> float:
 
 
 def _slowest(lines: Sequence[LoaderLine], from_ns: int) -> SlowSample | None:
-    line = max(lines, key=lambda line: line.slowest_ns, default=None)
-    if line is None or not line.slowest_ns or line.slowest_at < from_ns:
+    line = max(lines, key=lambda line: line.slowest.ns, default=None)
+    if line is None or not line.slowest.ns or line.slowest.at_ns < from_ns:
         return None
-    activity = Activity.READING if line.slowest_rows > 1 else Activity.DECODING
-    return SlowSample(
-        line.slowest_ns / 1e9, line.slowest_sample, line.slowest_rows, line.where_slowest, line.state.loader, activity
-    )
+    ns, sample, rows, _ = line.slowest
+    activity = Activity.READING if rows > 1 else Activity.DECODING
+    return SlowSample(ns / 1e9, sample, rows, line.where_slowest, line.state.loader, activity)
 
 
 def _present(reading: Reading) -> SlowSample | None:

@@ -47,7 +47,7 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
         yield _sample("slots", {**labels, "state": state}, max(0, number))
     for name, value, what in (
         ("loaders", len(reading.running), "Loaders that there are now."),
-        ("loader_memory_bytes", sum(line.resident for line in reading.running), "Memory of all loaders."),
+        ("loader_memory_bytes", sum(line.usage.resident for line in reading.running), "Memory of all loaders."),
         ("batch_size", reading.batch_size, "Samples in a batch."),
     ):
         yield from _head(name, "gauge", what)

@@ -50,7 +50,7 @@ def load(path: Path) -> Trace:
     try:
         loaded = json.loads(path.read_bytes())
     except ValueError as error:
-        raise BlobfeedError(f"{path} is no JSON: {error}: expected a trace") from None
+        raise BlobfeedError(f"{path} is a trace that is cut short, or none: {error}") from None
     if not isinstance(loaded, dict) or not isinstance(loaded.get("traceEvents"), list):
         raise BlobfeedError(f"{path} is no trace: expected a JSON object with 'traceEvents'")
     return loaded

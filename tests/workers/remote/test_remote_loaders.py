@@ -70,7 +70,6 @@ def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path,
         pipeline.start()
         monitor = Monitor(os.getpid())
         wait_until(lambda: socket.gethostname() in _nodes_seen(monitor), "a remote loader that is seen on its node")
-        monitor.close()
         assert compare(expected, read(pipeline)).is_none
 
 
