@@ -81,7 +81,8 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
     else:
         found = _recognised([Path(path).expanduser() for path in paths], image_list)
     is_bgr = found.is_bgr or (
-        found.kind in ("image_list", "lmdb", "leveldb") and found.declared[found.kind].get("color", "bgr") == "bgr"
+        found.kind in ("image_list", "tar", "lmdb", "leveldb")
+        and found.declared[found.kind].get("color", "bgr") == "bgr"
     )
     return replace(found, tops=tuple(tops) if tops else found.tops, is_bgr=is_bgr)
 
@@ -107,8 +108,8 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     kind = kinds.pop()
     if kind in ("npy", "idx"):
         return Found({kind: _tops_by_file(paths)})
-    if kind == "hdf5":
-        return _hdf5(paths)
+    if kind in ("hdf5", "tar"):
+        return _hdf5(paths) if kind == "hdf5" else _tar(paths)
     if len(paths) > 1:
         raise SourceError(f"{len(paths)} paths of kind {kind}: name one, or declare {{concat: [{{{kind}: …}}, …]}}")
     (path,) = paths
@@ -119,8 +120,6 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
         return _sized(kind, {"path": str(path)})
     if kind == "npz":
         return Found({"npz": {"path": str(path)}})
-    if kind == "tar":
-        raise SourceError(f"{path} is a tar file: unpack it into a folder, and inspect that")
     return _text(path)
 
 
@@ -253,23 +252,39 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     return Found(found.declared, None, (said, *found.remarks))
 
 
+def _tar(paths: Sequence[Path]) -> Found:
+    """WebDataset's shards; the first picture of a sample is `data`, its class `label`."""
+    options: dict[str, Any] = {"path": str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]}
+    with closing(_opened_at_any_size("tar", options)) as source:
+        members = list(source.specs)
+    picture = next((member for member in members if f".{member}" in IMAGE_SUFFIXES), None)
+    if picture is None:
+        return Found({"tar": options})
+    tops = {picture: "data", "cls": "label"}
+    return _sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
+
+
 def _sized(kind: str, options: dict[str, Any]) -> Found:
     """With what the source must be told of the pictures' sizes; some of them are looked at."""
-    limits = {"max_height": _LARGEST_SIDE, "max_width": _LARGEST_SIDE}
-    with closing(open_source({kind: {**options, **limits}}, tops=None, base_dir=Path.cwd())) as source:
+    with closing(_opened_at_any_size(kind, options)) as source:
         sizes, samples = _sizes_of(source), len(source)
     smallest, largest = sizes.min(axis=0), sizes.max(axis=0)
-    is_list, seen = kind == "image_list", f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
+    resizes, seen = kind in ("image_list", "tar"), f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
     if (smallest == largest).all():
-        return Found({kind: options | ({"equal_sizes": True} if is_list else {})})
-    how = "shorter_side resizes them; " if is_list else ""
+        return Found({kind: options | ({"equal_sizes": True} if resizes else {})})
+    how = "shorter_side resizes them; " if resizes else ""
     remark = f"{len(sizes)} of {samples:,} pictures looked at: {seen}; {how}crop_size in transform gives one size"
-    if is_list:
+    if resizes:
         bounds = {"shorter_side": min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))}
     else:
         height, width = (1 << int(side - 1).bit_length() for side in largest)
         bounds = {"max_height": height, "max_width": width}
     return Found({kind: {**options, **bounds}}, None, (remark,))
+
+
+def _opened_at_any_size(kind: str, options: Mapping[str, Any]) -> Source:
+    limits = {"max_height": _LARGEST_SIDE, "max_width": _LARGEST_SIDE}
+    return open_source({kind: {**options, **limits}}, tops=None, base_dir=Path.cwd())
 
 
 def _sizes_of(source: Source) -> Any:

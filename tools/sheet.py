@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 import numpy as np
@@ -112,12 +113,19 @@ def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
         raise ParameterError(f"none of the tops is a picture of one or three channels: {shapes}")
     written = [top for top in made if top.largest_shape(1)[1:] in ((), (1,))]
     epochs = [_delivered(plan, [pictured, *written], indices, epoch) for epoch in range(_EPOCHS)]
+    labels = epochs[0][1:]
     captions = [
         f"#{index} "
-        + ", ".join(f"{top.name} {epochs[0][1 + number][row].item():g}" for number, top in enumerate(written))
+        + ", ".join(f"{top.name} {_said(values[row])}" for top, values in zip(written, labels, strict=True))
         for row, index in enumerate(indices.tolist())
     ]
     return Seen([list(arrays[0]) for arrays in epochs], captions, is_bgr)
+
+
+def _said(value: AnyArray) -> str:
+    """A label in a caption: a number, or the first words of a text."""
+    item = value.item()
+    return shorten(item.decode(errors="replace"), 20, placeholder=" …") if isinstance(item, bytes) else f"{item:g}"
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:

@@ -134,6 +134,7 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = RNG.integers(0, 256, (6, 3, 12, 12), np.uint8)
         file["label"] = np.arange(6)
+        file["name"] = np.array([f"cat {number}" for number in range(6)], "S8")
     given = {
         "batch_size": 6,
         "transform": {"crop_size": 8, "mirror": True, "mean_value": [1.0, 2.0, 3.0], "scale": 0.5},
@@ -146,7 +147,7 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
         for epoch, batch in zip(range(len(seen.pictures)), reader, strict=False):
             assert (np.stack(seen.pictures[epoch]) == batch["data"]).all()
     assert len(seen.pictures) == 6
-    assert seen.captions == [f"#{number} label {number}" for number in range(6)]
+    assert seen.captions == [f"#{number} label {number}, name cat {number}" for number in range(6)]
 
 
 def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched() -> None:

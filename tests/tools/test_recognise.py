@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import gzip
+import io
+import itertools
 import shutil
 import tarfile
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.tools.recognise import Found, in_yaml, source_of
+from blobfeed.tools.recognise import Found, in_yaml, sample_of, source_of
 from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SourceError
 
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
@@ -162,6 +165,38 @@ def test_a_leveldb_is_seen_by_its_files() -> None:
     gc.collect()  # the source's folder goes with it
 
 
+def write_tar(name: str, samples: int, members: Mapping[str, Callable[[int], bytes]]) -> None:
+    with tarfile.open(name, "w") as archive:
+        for number, (extension, content) in itertools.product(range(samples), members.items()):
+            member = tarfile.TarInfo(f"{number}.{extension}")
+            member.size = len(content(number))
+            archive.addfile(member, io.BytesIO(content(number)))
+
+
+def test_shards_of_pictures_have_data_and_label_and_whatever_else_there_is() -> None:
+    sizes = [(20, 30), (40, 30)]
+    members: dict[str, Callable[[int], bytes]] = {
+        "jpg": lambda number: encoded(picture(*sizes[number % 2]), ".jpg"),
+        "cls": lambda number: str(number % 3).encode(),
+        "txt": lambda number: f"word {number}".encode(),
+    }
+    write_tar("a.tar", 8, members)
+    write_tar("b.tar", 8, members)
+    found = source_of(["a.tar", "b.tar"])
+    named = {"data": "jpg", "label": "cls", "txt": "txt"}
+    assert found.declared == {"tar": {"path": ["a.tar", "b.tar"], "members": named, "shorter_side": 25}}
+    assert found.is_bgr
+    assert "20×30 to 40×30" in found.remarks[0]
+    with closing(found.open()) as source:
+        assert len(source) == 16
+        assert sample_of(source, 9)["label"] == 1
+
+
+def test_shards_without_pictures_are_read_as_they_are() -> None:
+    write_tar("a.tar", 5, {"json": lambda number: b"{}", "cls": lambda number: b"1"})
+    assert source_of(["a.tar"]).declared == {"tar": {"path": "a.tar"}}
+
+
 def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
     Path("parts").mkdir()
     for number in range(2):
@@ -188,7 +223,6 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
         (["none.h5"], "there is no 'none.h5'"),
         (["x.npy", "a.bin"], "'a.bin' is none of HDF5, npy"),
         (["x.npy", "x.npz"], "are of different kinds"),
-        (["a.tar"], "a.tar is a tar file: unpack it into a folder"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
         (["words.txt"], "its first line, 'no such.jpg 3', names no file"),
@@ -202,8 +236,6 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("empty").mkdir()
     Path("empty.txt").touch()
     Path("words.txt").write_text("no such.jpg 3\n")
-    with tarfile.open("a.tar", "w") as archive:
-        archive.add("x.npy")
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
     with pytest.raises(BlobfeedError, match=message):

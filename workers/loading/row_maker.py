@@ -50,7 +50,7 @@ class RowMaker:
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.index))
             self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
             specs = {
-                name: ArraySpec(value.shape, value.dtype)
+                name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
                 for name, value in by_name(made, self._names, "decode returned").items()
             }
         specs.update(self._varying(specs, max_shapes))
@@ -92,7 +92,7 @@ class RowMaker:
 
     def _store(self, name: str, value: AnyArray, rows: Rows, row: int) -> None:
         spec = self.specs[name]
-        if value.dtype != spec.dtype or (not spec.varies and value.shape != spec.shape):
+        if not _holds(spec.dtype, value.dtype) or (not spec.varies and value.shape != spec.shape):
             raise ValueError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected {spec} "
                 "as learnt from the first sample; every sample must have the same shape and type, or declare max_shapes"
@@ -123,6 +123,16 @@ class RowMaker:
         if unknown := [name for name in max_shapes if name not in specs]:
             raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
         return {name: ArraySpec(tuple(shape), specs[name].dtype, varies=True) for name, shape in max_shapes.items()}
+
+
+def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
+    """Whether values of type `given` are kept whole: a word is as long as what is in it, unlike NumPy's array of them."""
+    return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
+
+
+def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.generic]:
+    """The type of a top whose first value has `dtype`: words that are passed on may be as long as they are stored."""
+    return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
 
 
 def _of_rows(specs: Mapping[str, ArraySpec], names: Sequence[str], most: int) -> dict[str, ArraySpec]:

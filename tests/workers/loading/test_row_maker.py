@@ -202,6 +202,29 @@ def test_a_later_sample_of_another_shape_or_type_is_refused(wrong: Any, describe
     assert row_of(made, sample(0))["label"] == 0
 
 
+WORDS = np.array([b"cat", b"leopard"], "S8")
+"""Items of it have the types S3 and S7."""
+
+
+@pytest.mark.parametrize("decode", [None, lambda sample, rng: {"name": sample["name"]}])
+def test_words_of_any_length_fit_where_they_come_from(decode: DecodeHook | None) -> None:
+    raw_specs = {"name": ArraySpec((), WORDS.dtype)}
+    made = RowMaker(
+        Hooks(decode=decode),
+        raw_specs,
+        lambda: Sample({"name": WORDS[0]}, 0, 0),
+        tops=None,
+        seed=0,
+        transform=None,
+        max_shapes={},
+    )
+    assert made.specs == raw_specs
+    for index, word in enumerate(WORDS):
+        assert row_of(made, Sample({"name": word}, index, 0))["name"] == word
+    with pytest.raises(ValueError, match=r"type \|S9, expected \(\) bytes64"):
+        row_of(made, Sample({"name": np.bytes_("crocodile")}, 2, 0))
+
+
 def test_a_hook_that_forgets_a_top_later_is_refused() -> None:
     made = maker(lambda s, _: (s["data"], s["label"]) if s.index == 0 else s["data"])
     with pytest.raises(ValueError, match="decode returned a ndarray, expected one array for each of data, label"):
