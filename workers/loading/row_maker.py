@@ -126,7 +126,7 @@ class RowMaker:
 
 
 def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
-    """Whether values of type `given` are kept whole: a word is as long as what is in it, unlike NumPy's array of them."""
+    """Whether values of type `given` are kept whole: a word's type is as long as it, its array's as the longest."""
     return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
 
 
