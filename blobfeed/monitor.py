@@ -148,13 +148,13 @@ def as_mapping(watched: Watched) -> dict[str, Any]:
     cores = usable_cores()
     counts = {count.name.lower(): now.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))}
     return {
-        "trainer": now.trainer,
+        "trainer": now.about.trainer,
         "assembler": now.assembler,
-        "source": now.source,
-        "batch_size": now.batch_size,
+        "source": now.about.source,
+        "batch_size": now.about.batch_size,
         "seconds": (now.now_ns - now.begun_ns) / 1e9,
         **counts,
-        "slots": now.slots,
+        "slots": now.about.slots,
         "batches_per_s": _rate(recent.batches, recent),
         "samples_per_s": _rate(recent.samples, recent),
         "stall_share": recent.stall_share,
@@ -196,7 +196,7 @@ def _panel(watched: Watched) -> Panel:
         sentences.append(Text(f"since the start: {whole.sentence}", "dim"))
     counts = now.counts
     filling = counts[Count.SLOTS_FILLING]
-    empty = max(0, now.slots - recent.slots_full - filling)
+    empty = max(0, now.about.slots - recent.slots_full - filling)
     facts = Table.grid(padding=(0, 2))
     facts.add_row("batches", f"{counts[Count.BATCHES]:,}", f"{_rate(recent.batches, recent):,.1f}/s")
     facts.add_row("samples", f"{counts[Count.SAMPLES]:,}", f"{_rate(recent.samples, recent):,.0f}/s")
@@ -212,7 +212,7 @@ def _panel(watched: Watched) -> Panel:
         facts.add_row("cache", f"{hits:,} samples found, {misses:,} not, {damaged:,} damaged", "")
     if nodes := Counter(line.node for line in now.running if line.node):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = f"{now.source}, batches of {now.batch_size}, trainer {now.trainer}"
+    title = f"{now.about.source}, batches of {now.about.batch_size}, trainer {now.about.trainer}"
     loaders = () if now.in_process else ("", _loaders(watched))
     return Panel(Group(*sentences, "", facts, *loaders), title=title)
 
@@ -257,4 +257,4 @@ def _age_s(line: LoaderLine, now: Reading) -> float:
 
 
 def _pids(reading: Reading) -> tuple[int, ...]:
-    return reading.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)
+    return reading.about.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)

@@ -27,7 +27,7 @@ class SlotWatch:
 
     def __init__(self, config: Config, board: StatusBoard) -> None:
         self._board = board
-        self._batch_size = config.plan.parameters.batch_size
+        self._parameters = config.plan.parameters
         self._groups: dict[int, _Slot] = {}
         traced = config.descriptors.trace
         self._trace: TraceWriter | None = None if traced < 0 else TraceRing(traced).assembler()
@@ -49,7 +49,7 @@ class SlotWatch:
             return
         self._span(Kind.FULL, number, group)
         self._board.add(Count.SAMPLES, group.rows)
-        self._board.add(Count.BATCHES, -(-group.rows // self._batch_size))
+        self._board.add(Count.BATCHES, -(-group.rows // self._parameters.batch_size))
 
     def died(self, death: Death) -> None:
         if self._trace is not None:

@@ -31,7 +31,7 @@ class RunningPipeline:
 
 def is_running(reading: Reading) -> bool:
     """Whether its trainer and its assembler live; one without loaders has none."""
-    return _lives(reading.trainer) and (reading.in_process or _lives(reading.assembler))
+    return _lives(reading.about.trainer) and (reading.in_process or _lives(reading.assembler))
 
 
 def _lives(pid: int) -> bool:
