@@ -81,6 +81,7 @@ class Assembler:
     def __init__(self, config: Config, nursery: Nursery, sampler: socket.socket) -> None:
         self._config = config
         self._nursery = nursery
+        self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board, plan.status_lines)
         numbers, given = itertools.count(1), plan.parameters
@@ -127,7 +128,7 @@ class Assembler:
         for watched in (
             self._release_link,
             self._result_link,
-            self._nursery.fileno(),
+            self._nursery_events,
             *(() if self._sampling is None else (self._sampling.link.fileno(),)),
             self._config.descriptors.trainer,
         ):
@@ -166,7 +167,7 @@ class Assembler:
             self._wait()
         except LoaderDied as death:
             if isinstance(death, NurseryDied):
-                self._poller.unregister(self._nursery.fileno())
+                self._poller.unregister(self._nursery_events)
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
         if self._assembly.last is not None:
             for pool in self._pools:
@@ -190,7 +191,7 @@ class Assembler:
             self._drain_results()
         if self._sampling is not None and self._sampling.link.fileno() in ready:
             self._sampling.receive()
-        if self._nursery.fileno() in ready:
+        if self._nursery_events in ready:
             self._take_event()
         if self._port is not None:
             self._port.handle(ready)

@@ -25,7 +25,7 @@ from ..transport.messages import (
 )
 from ..transport.status_board import LoaderState
 from .ledger import Ledger, Task, Weight
-from .task_size import REMOTE_TASK_S, TASK_S, TaskSize
+from .workload import REMOTE_TASK_S, TASK_S, TaskSize
 
 _ALL_ROWS = 1 << 40
 
