@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ..readers.delivery.delivery import Blob, Delivery
-from ..readers.delivery.host_delivery import make_delivery
+from ..readers.delivery.make_delivery import make_delivery
 from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.closing import close_all

@@ -14,8 +14,7 @@ from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import State
 from .array_pool import ArrayPool
-from .delivery import Delivery
-from .host_delivery import HostDelivery
+from .delivery import Delivery, HostDelivery
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:

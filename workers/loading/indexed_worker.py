@@ -28,7 +28,7 @@ from ..transport.messages import BadRow, Fill, Postprocess
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
-from .worker import WorkDone, Worker, cut_rows, location_of
+from .worker import WorkDone, Worker, location_of
 
 _log = logging.getLogger("blobfeed")
 
@@ -108,6 +108,11 @@ def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:
     return (dict(zip(raw, arrays, strict=True)) for arrays in zip(*raw.values(), strict=True))
 
 
+def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
+    """Rows first … first+count-1 of every top."""
+    return {name: top[first : first + count] for name, top in rows.items()}
+
+
 class WantedRows(NamedTuple):
     """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
 
@@ -150,7 +155,7 @@ class IndexedWorker(Worker):
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
         for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
-            out = cut_rows(self.slots[task.slot], row, len(indices))
+            out = _cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
                 bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
             else:
@@ -174,7 +179,7 @@ class IndexedWorker(Worker):
             _log.debug("a task's rows are tried one by one: %s", summary_of(error))
         for offset in range(len(indices)):
             here = slice(offset, offset + 1)
-            alone = cut_rows(out, offset, 1)
+            alone = _cut_rows(out, offset, 1)
             try:
                 self._attempt(indices[here], epochs[here], alone)
             except Exception as error:
