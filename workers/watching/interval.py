@@ -63,10 +63,6 @@ class Interval:
     def stall_share(self) -> float:
         return min(1.0, self.stall_s / self.seconds) if self.seconds > 0 else 0.0
 
-    @property
-    def busy_s(self) -> float:
-        return sum(self.spent_s[activity] for activity in BUSY)
-
     def share(self, activity: Activity) -> float:
         """Of all the loaders' time."""
         whole = sum(self.spent_s)
