@@ -185,7 +185,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SharedParameters(TypedDict, total=False):
-    """What `AsyncReader` passes on."""
+    """What `AsyncReader` takes, too."""
 
     seed: int
     last_batch: LastBatch

@@ -25,6 +25,7 @@ from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
 from ..transport.error_channel import SendError, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
@@ -246,3 +247,30 @@ class OrderedWorker(IndexedWorker):
         where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
         indices = self._order.indices(where.start, where.rows)
         return BatchSamples(indices, where.start // self._order.samples, (where.start,))
+
+
+class SampledWorker(IndexedWorker):
+    """A sampler draws the epochs: the tasks say where the indices of their rows lie in a file that loaders share."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        drawn: SharedFile,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        send_error: SendError,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, send_error)
+        self._drawn = drawn
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for run in task.drawn:
+            indices = self._drawn.read(run.offset, run.count, np.int64)
+            yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        first = number * self.parameters.batch_size
+        runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
+        indices = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        return BatchSamples(indices, runs[0].epoch, (runs[0].epoch, runs[0].position))
