@@ -86,8 +86,9 @@ class Batches:
 
     def batch(self, k: int) -> BatchRange:
         """The k-th batch of this rank; raises IndexError if there is no such batch."""
-        if k < 0 or (self.total is not None and k >= self.total):
-            raise IndexError(f"batch {k} of {self.total} batches")
+        total = self.total
+        if k < 0 or (total is not None and k >= total):
+            raise IndexError(f"batch {k} of {total} batches")
         start, batch_size = self.round_start(k), self.parameters.batch_size
         rest = self.samples - start % self.samples
         if self.parameters.last_batch != "partial" or rest >= self.round_rows:
