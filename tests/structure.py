@@ -31,7 +31,7 @@ sys.setprofile(_trace)
 """
 
 _RUN = """
-import sys
+import sys, time
 from pathlib import Path
 import h5py, numpy as np
 from blobfeed import LayerHarness
@@ -43,6 +43,8 @@ text = f"{{source: {{hdf5: {{path: {folder}/train.h5}}}}, batch_size: 64, shuffl
 from blobfeed import MultiProcessInputLayer
 with LayerHarness(MultiProcessInputLayer, text) as harness:
     for step in range(400):
+        if step == 280:
+            time.sleep(2)  # until the nursery has made huge pages
         if step == 300:
             (folder / "begun").touch()
         harness.forward()
