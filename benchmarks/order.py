@@ -10,6 +10,7 @@ import timeit
 from collections.abc import Callable
 
 import numpy as np
+from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
@@ -85,7 +86,8 @@ def _costs() -> None:
 
 
 def _calls() -> None:
-    rng, plan = SampleRng(1), Batches(10**9, _BATCH, "partial", 10, 1, 4)
+    given = Parameters(batch_size=_BATCH, last_batch="partial", epochs=10, rank=1, world_size=4)
+    rng, plan = SampleRng(1), Batches(10**9, given)
     print("\n| call | µs |\n|---|---|")
     print(f"| SampleRng.generator | {_us(lambda: rng.generator(3, 12345)):.2f} |")
     print(f"| numpy.random.default_rng([seed, epoch, index]) | {_us(lambda: np.random.default_rng([1, 2, 3])):.2f} |")

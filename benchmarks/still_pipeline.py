@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 from blobfeed.readers.delivery.delivery import Delivery
-from blobfeed.readers.delivery.host_delivery import make_delivery
+from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import ArraySpec

@@ -13,7 +13,7 @@ from typing import Any
 
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.variants import TracedPipeline
-from blobfeed.workers.processes.slot_watch import SlotWatch
+from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.sources.stored.npy import NpySource
 from blobfeed.workers.transport.status_board import LoaderStatus
 from blobfeed.workers.transport.trace_ring import TracedStatus
@@ -67,8 +67,8 @@ def switch_children(flag: Flag) -> None:
 
     begin_traced = TracedStatus.begin_task
     TracedStatus.begin_task = switched  # type: ignore[method-assign]
-    writers: dict[int, Any] = {}
-    SlotWatch._trace = property(  # type: ignore[assignment]
-        lambda self: writers[id(self)] if flag else None,
-        lambda self, writer: writers.__setitem__(id(self), writer),
+    traces: dict[int, Any] = {}
+    Assembler._trace = property(  # type: ignore[assignment]
+        lambda self: traces[id(self)] if flag else None,
+        lambda self, trace: traces.__setitem__(id(self), trace),
     )

@@ -120,7 +120,7 @@ def read_pipelines() -> Iterator[tuple[Key, Reading]]:
 
 def _is_running(reading: Reading) -> bool:
     """Whether its trainer and its assembler live; one without loaders has none."""
-    return _lives(reading.trainer) and (reading.in_process or _lives(reading.assembler))
+    return _lives(reading.about.trainer) and (reading.in_process or _lives(reading.assembler))
 
 
 def _lives(pid: int) -> bool:
@@ -140,13 +140,13 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
     recent, whole = interval(now, before), interval(now)
     counts = {count.name.lower(): now.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))}
     return {
-        "trainer": now.trainer,
+        "trainer": now.about.trainer,
         "assembler": now.assembler,
-        "source": now.source,
-        "batch_size": now.batch_size,
+        "source": now.about.source,
+        "batch_size": now.about.batch_size,
         "seconds": (now.now_ns - now.begun_ns) / 1e9,
         **counts,
-        "slots": now.slots,
+        "slots": now.about.slots,
         "batches_per_s": recent.batches / max(recent.seconds, 1e-9),
         "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
@@ -240,4 +240,4 @@ def sparkline(shares: list[float]) -> str:
 
 
 def _pids(reading: Reading) -> tuple[int, ...]:
-    return reading.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)
+    return reading.about.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..readers.delivery.delivery import Blob, Delivery
-from ..readers.delivery.host_delivery import make_delivery
+from ..readers.delivery.delivery import Delivery
+from ..readers.delivery.make_delivery import make_delivery
 from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.closing import close_all
@@ -32,10 +32,6 @@ from .state_file import StateFile, path_of, snapshot_of_command
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
-
-
-class TopBlob(Blob, Protocol):
-    def reshape(self, *shape: int) -> None: ...
 
 
 class Blobs(Protocol):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
 
-from ..workers.base.checks import check_options
+from ..workers.base.checks import check_names, check_options, known_names
 from ..workers.base.closing import Closing
 from ..workers.base.errors import FetchOrderError, ParameterError
 from ..workers.base.hooks import Hooks
+from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
@@ -20,23 +21,23 @@ from .looped import LoopedPipeline, check_hook, close_when_forgotten
 if TYPE_CHECKING:
     import torch
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Place = Annotated[int, msgspec.Meta(ge=1, le=4)]
 Postprocess = Callable[[AnyArray], AnyArray | None]
 
 _PAIRS = 2
 """Pairs of tensors that are valid at a time: one to read and write, while the next is filled."""
 
+_PASSED_ON = ("batch_size", *SharedParameters.__annotations__)
+"""Parameters of every reader, under the same names."""
+
 
 class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The parameters of AsyncReader; those in the second paragraph are new."""
+    """The parameters that AsyncReader alone has."""
 
     hdf5_path: str
     nthread: NotNegative = 1
     njob: Positive = 1
     cuda: bool = False
-    batch_size: Positive = 1
     postprocess: Any = None
     data_field: str = "data"
     labels_field: str = "labels"
@@ -46,20 +47,14 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     cha_dim: Place = 4
     shuffle: bool = False
 
-    seed: NotNegative = 0
-    last_batch: Literal["wrap", "drop", "partial"] = "partial"
-    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
 
-
-class AsyncReaderParameters(TypedDict, total=False):
+class AsyncReaderParameters(SharedParameters, total=False):
     """The same as keyword arguments, for type checkers and editors."""
 
     hdf5_path: str
     nthread: int
     njob: int
     cuda: bool
-    batch_size: int
-    batchSize: int
     postprocess: Postprocess | None
     data_field: str
     labels_field: str
@@ -68,10 +63,6 @@ class AsyncReaderParameters(TypedDict, total=False):
     w_dim: int
     cha_dim: int
     shuffle: bool
-
-    seed: int
-    last_batch: Literal["wrap", "drop", "partial"]
-    timeout_s: float
 
 
 class AsyncReader(Closing):
@@ -98,21 +89,36 @@ class AsyncReader(Closing):
     Raises ParameterError and SourceError; processes are started by the first fetch.
     """
 
-    def __init__(self, params: Mapping[str, object] | None = None, **named: Unpack[AsyncReaderParameters]) -> None:
-        self.options = check_options(_with_aliases({**(params or {}), **named}), AsyncReaderOptions, "AsyncReader")
+    def __init__(
+        self,
+        params: Mapping[str, object] | None = None,
+        *,
+        batch_size: int | None = None,
+        batchSize: int | None = None,  # noqa: N803 - as the original spells it
+        **named: Unpack[AsyncReaderParameters],
+    ) -> None:
+        sizes = {"batch_size": batch_size, "batchSize": batchSize}
+        sizes_given = {name: size for name, size in sizes.items() if size is not None}
+        given = _with_aliases({**(params or {}), **named, **sizes_given})
+        check_names(given, (*known_names(AsyncReaderOptions), *_PASSED_ON), "AsyncReader")
+        passed_on = {name: given.pop(name) for name in _PASSED_ON if name in given}
+        self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
         hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
         self._feed = LoopedPipeline(
-            "AsyncReader", _source(self.options), hooks, _parameters(self.options), copy=False, loans=_PAIRS
+            "AsyncReader",
+            _source(self.options),
+            hooks,
+            {**_parameters(self.options), **passed_on},
+            copy=False,
+            loans=_PAIRS,
         )
         self._fetches = 0
         self._finalizer = close_when_forgotten(self, self._feed)
 
     def __repr__(self) -> str:
-        given = self.options
-        return (
-            f"AsyncReader({given.hdf5_path!r}, batch_size={given.batch_size}, {self._feed.pipeline.samples:,} samples)"
-        )
+        path, batch_size = self.options.hdf5_path, self._feed.parameters.batch_size
+        return f"AsyncReader({path!r}, batch_size={batch_size}, {self._feed.pipeline.samples:,} samples)"
 
     def fetch_data(self) -> bool:
         """Ask for the next batch, without waiting for it; True where an epoch ends with it.
@@ -177,9 +183,8 @@ class AsyncReader(Closing):
         return self._fetches - self._feed.batches.count
 
     def _plan(self) -> Batches:
-        """The batches that have not been got; those of rank 0, but every rank's epochs end with the same ones."""
-        given, start = self._feed.parameters, int(self._feed.batches.state_dict()["position"])
-        return Batches(self.samples, given.batch_size, given.last_batch, None, 0, given.world_size or 1, start)
+        """The batches that have not been got."""
+        return Batches(self.samples, self._feed.parameters, int(self._feed.batches.state_dict()["position"]))
 
 
 class _OnData:
@@ -214,13 +219,11 @@ def _source(options: AsyncReaderOptions) -> dict[str, object]:
 def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
     return {
         "tops": [options.data_field, options.labels_field],
-        "batch_size": options.batch_size,
+        "batch_size": 1,
         "num_loaders": options.nthread,
         # The pairs on loan are slots that cannot be filled meanwhile; one slot for what is lent is there anyway.
         "prefetch_batches": options.njob + _PAIRS - 1,
         "shuffle": options.shuffle,
-        "seed": options.seed,
-        "last_batch": options.last_batch,
-        "timeout_s": options.timeout_s,
+        "last_batch": "partial",
         "device": "cuda" if options.cuda else "cpu",
     }

@@ -17,10 +17,13 @@ def names_parameters(function: _Function) -> _Function:
     """Replaces the `**parameters` in the signature that `function` shows by each of them, with its default."""
     signature = inspect.signature(function)
     own = [given for given in signature.parameters.values() if given.kind is not given.VAR_KEYWORD]
-    defaults = {field.name: _default(field) for field in msgspec.structs.fields(Parameters)}
+    kinds = get_type_hints(ReaderParameters)
     named = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults[name])
-        for name, kind in get_type_hints(ReaderParameters).items()
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, annotation=kinds[each.name], default=_default(each)
+        )
+        for each in msgspec.structs.fields(Parameters)
+        if each.name in kinds
     ]
     function.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
     return function

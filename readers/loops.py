@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..workers.order.batches import Batches, LastBatch
+from ..workers.base.parameters import LastBatch
+from ..workers.order.batches import Batches
 from ..workers.plan.plan import State
 
 
@@ -73,7 +74,7 @@ class IndexedLoops(Loops):
         position = int(state["position"])
         if self.epochs is None:
             return None
-        if self.endless.last_batch == "wrap":
+        if self.endless.parameters.last_batch == "wrap":
             return self._wrap_batches - position // self.endless.round_rows % self._wrap_batches
         return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
@@ -81,7 +82,7 @@ class IndexedLoops(Loops):
         position = int(state["position"])
         if self.epochs is None:
             return dict(state)
-        if self.endless.last_batch == "wrap":
+        if self.endless.parameters.last_batch == "wrap":
             rounds = position // self.endless.round_rows % self._wrap_batches
             position += (self._wrap_batches - rounds) * self.endless.round_rows
         else:

@@ -50,8 +50,10 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_loader_speed.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
-    "workers/scheduling/task_size.py": ("workers/scheduling/test_task_size.py",),
+    "workers/scheduling/workload.py": (
+        "workers/scheduling/test_loader_speed.py",
+        "workers/scheduling/test_task_size.py",
+    ),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
         "workers/scheduling/test_interleavings.py",
@@ -93,10 +95,6 @@ EQUIVALENT: dict[str, str] = {
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
     "workers/plan/stream_plan.py: rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)  →  "
     "rows = -1 if self._is_to_be_joined(group) else self._rows.get(group, 0)": "no rows are no batch, however few",
-    (
-        "workers/order/epoch_order.py: def __init__(self, samples: int, seed: int=0) -> None:"
-        "  →  def __init__(self, samples: int, seed: int=1) -> None:"
-    ): "orders that are not given a seed do not use one",
 }
 """By what `Mutant.told` says, why the mutant is as good as the original."""
 

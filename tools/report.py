@@ -81,7 +81,7 @@ def _about_trace(name: str, facts: RunFacts, found: Found | None) -> str:
     waited = facts.batch_ms["trainer"]["wait"] * facts.batches / 1000
     numbers = {
         "batches": f"{facts.batches:,}",
-        "samples/s": f"{facts.batches * facts.batch_size / max(facts.seconds, 1e-9):,.0f}",
+        "samples/s": f"{facts.samples / max(facts.seconds, 1e-9):,.0f}",
         "of the time the trainer waited": f"{waited / max(facts.seconds, 1e-9):.1%}",
         "loaders": str(len(facts.loaders)),
         "deaths of loaders": str(len(facts.deaths)),

@@ -47,7 +47,7 @@ class RunFacts:
     """
 
     batches: int
-    batch_size: int
+    samples: int
     seconds: float
     times_s: Series
     throughput: Series
@@ -82,7 +82,7 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
             working[span["args"]["loader"]].append(span)
     return RunFacts(
         batches=sum(batches),
-        batch_size=batch_size,
+        samples=sum(batches) * batch_size,
         seconds=(end - begin) / 1e6,
         times_s=((edges[1:] + edges[:-1]) / 2 - begin) / 1e6,
         throughput=delivered * batch_size / width_s,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.delivery.host_delivery import HostDelivery
+from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.tops import Top, make_tops
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray

@@ -19,9 +19,9 @@ _WORTH_COMPILING = 1 << 30
 """Loading Numba and compiling takes about a second, once. NumPy converts so many items in about half of one: who has
 had so many converted will have many more."""
 
-_FEWEST_ITEMS = 1 << 20
+FEWEST_ITEMS = 1 << 20
 """In a batch. Below, a compiled loop saves microseconds: with batches of 28×28 it takes 80,000 of them to make up for
-the second in which the trainer stands still."""
+the second in which the trainer stands still. So whoever converts looks here first."""
 
 _items = 0
 """Converted so far in this process."""
@@ -32,7 +32,7 @@ _Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None], Ca
 def convert_compiled(
     rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], scale: float | NDArray[np.float32]
 ) -> bool:
-    """`(rows - mean) * scale` into `out`; False where it was not done: no Numba, few items, or no plain memory.
+    """`(rows - mean) * scale` into `out`; False where it was not done: no Numba, or no plain memory.
 
     `rows`, `out`: shape (rows, *sample shape). `mean`: shape (), or that of a sample, its axes of length 1 broadcast.
     `scale`: one number, or shape (channels, 1, …).
@@ -80,7 +80,7 @@ def convert_cropped(
 def _fits(rows: AnyArray, out: AnyArray) -> bool:
     """Whether compiled loops can do it, and are worth it by now."""
     global _items  # noqa: PLW0603 - of this process
-    if rows.size < _FEWEST_ITEMS or out.dtype != np.float32 or not _is_plain(rows) or not _is_plain(out):
+    if out.dtype != np.float32 or not _is_plain(rows) or not _is_plain(out):
         return False
     _items += rows.size
     return _items > _WORTH_COMPILING

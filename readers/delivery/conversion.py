@@ -19,7 +19,7 @@ import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
 from ...workers.base.specs import AnyArray, IndexArray
-from .compiled import cast_compiled, convert_compiled, convert_cropped
+from . import compiled
 from .mean_image import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
@@ -63,14 +63,13 @@ class Conversion:
         Raises FloatingPointError where a value is beyond the range of the type that is computed in, or the result is
         beyond that of a narrower `out`. What the arithmetic itself takes beyond float32 is infinite, as in Caffe.
         """
+        if rows.size >= compiled.FEWEST_ITEMS and self._put_compiled(rows, out, corners):
+            return
         if not self.changes_values:
-            if not cast_compiled(rows, out):
-                _cast(rows, out)
+            _cast(rows, out)
             return
         if self.image is not None and corners is not None:
             self._put_cropped(rows, out, self.image, corners)
-            return
-        if convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale):
             return
         mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
         scale = self._scale_for(rows.shape[1:], out.dtype)
@@ -83,9 +82,14 @@ class Conversion:
                 scale if scale is None or not scale.ndim else scale[inner],
             )
 
+    def _put_compiled(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None) -> bool:
+        if not self.changes_values:
+            return compiled.cast_compiled(rows, out)
+        if self.image is not None and corners is not None:
+            return compiled.convert_cropped(rows, out, self.image.both, corners, self.scale)
+        return compiled.convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale)
+
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
-        if convert_cropped(rows, out, image.both, corners, self.scale):
-            return
         scale = self._scale_for(rows.shape[1:], out.dtype)
         for row, corner in enumerate(corners.tolist()):
             self._put_block(rows[row], out[row], image.part(corner), scale)

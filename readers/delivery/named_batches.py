@@ -14,9 +14,8 @@ from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import State
 from .array_pool import ArrayPool
-from .delivery import Delivery
-from .host_delivery import HostDelivery
-from .tops import EvenTop, Shape, Top
+from .delivery import Delivery, HostDelivery, is_as_stored
+from .tops import Shape, Top
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +80,7 @@ class NamedBatches:
             need("torch", f"parameter 'device' ({device!r})")
         types = [check_torch_has(top) for top in tops] if device else []
         if device in ("", "cpu"):
-            shows = [not copy and isinstance(top, EvenTop) and not top.conversion.changes_values for top in tops]
+            shows = [not copy and is_as_stored(top) for top in tops]
             self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
             self._memory = [_host_memory(top, shown) for top, shown in zip(tops, shows, strict=True)]
             if device:

@@ -75,8 +75,8 @@ class Variant:
         if self.stream:
             return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
         samples = self.batches * self.rows
-        groups = Groups(Batches(samples, self.rows, "wrap", 1), 1)
-        return SmallIndexedPlan(order=SequentialOrder(samples, 0), groups=groups, **common)
+        groups = Groups(Batches(samples, parameters), 1)
+        return SmallIndexedPlan(order=SequentialOrder(samples), groups=groups, **common)
 
 
 _KNOWN: dict[int, Plan] = {}

@@ -14,14 +14,17 @@ import pytest
 from blobfeed.readers.async_reader import AsyncReaderOptions, AsyncReaderParameters
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.torch_dataset import TorchDataset
-from blobfeed.workers.base.parameters import Parameters, ReaderParameters
+from blobfeed.workers.base.parameters import Parameters, ReaderParameters, SharedParameters
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
     ("struct", "keywords", "different"),
-    [(Parameters, ReaderParameters, {"source"}), (AsyncReaderOptions, AsyncReaderParameters, {"batchSize"})],
+    [
+        (Parameters, ReaderParameters, {"source"}),
+        (AsyncReaderOptions, AsyncReaderParameters, set(SharedParameters.__annotations__)),
+    ],
 )
 def test_the_keywords_are_the_parameters(struct: type, keywords: type, different: set[str]) -> None:
     checked, known = get_type_hints(struct, include_extras=True), get_type_hints(keywords)

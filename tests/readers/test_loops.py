@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 from blobfeed.readers.loops import IndexedLoops, SampledLoops, StreamLoops
-from blobfeed.workers.order.batches import Batches, LastBatch
+from blobfeed.workers.base.parameters import LastBatch
 from blobfeed.workers.plan.plan import State
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from ..support.batches import batches
 
 
 @st.composite
@@ -18,7 +20,7 @@ def loops(draw: st.DrawFn) -> IndexedLoops:
     round_rows = size * world
     assume(last != "drop" or samples >= round_rows)
     assume(last != "partial" or not 0 < samples % round_rows < world)
-    return IndexedLoops(Batches(samples, size, last, None, 0, world), draw(st.integers(1, 3)))
+    return IndexedLoops(batches(samples, size, last, None, 0, world), draw(st.integers(1, 3)))
 
 
 def at(position: int) -> State:
@@ -54,7 +56,7 @@ def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> 
 
 
 def test_an_endless_loop_has_no_length_and_no_successor() -> None:
-    loop = IndexedLoops(Batches(10, 4), None)
+    loop = IndexedLoops(batches(10, 4), None)
     assert loop.batches is None
     assert loop.left(at(8)) is None
     assert loop.next_loop(at(8)) == at(8)

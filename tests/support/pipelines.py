@@ -304,7 +304,7 @@ class Promise:
         return chosen
 
     def batches(self) -> list[Delivered]:
-        plan = Batches(self.samples, self.given.batch_size, self.given.last_batch, self.given.epochs)
+        plan = Batches(self.samples, self.given)
         return [self._batch(k, plan.batch(k)) for k in range(plan.total or 0)]
 
     def _batch(self, number: int, where: BatchRange) -> Delivered:

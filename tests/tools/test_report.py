@@ -77,7 +77,7 @@ def facts() -> RunFacts:
 
 
 def test_what_the_trainer_did(facts: RunFacts) -> None:
-    assert (facts.batches, facts.batch_size) == (10, 8)
+    assert (facts.batches, facts.samples) == (10, 80)
     assert facts.batch_ms["trainer"] == pytest.approx({"wait": 6, "copy": 1, "step": 3})
     assert facts.seconds == pytest.approx(0.149)
     width_s = facts.seconds / len(facts.times_s)
@@ -128,7 +128,7 @@ def test_the_trace_of_a_real_run_gives_its_batches_and_its_slow_sample(tmp_path:
     ) as reader:
         assert len(list(reader)) == 8
     facts = run_facts(json.loads((tmp_path / "run.json").read_bytes()))
-    assert (facts.batches, facts.batch_size) == (8, 8)
+    assert (facts.batches, facts.samples) == (8, 64)
     assert facts.slowest[0][0] == 17
     assert facts.slowest[0][1] > 190
     assert facts.batch_ms["loaders"]["decode"] * 8 > 300

@@ -17,6 +17,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
@@ -156,7 +157,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     seed_globals: bool = True
     rand_skip: NotNegative = 0
     epochs: Positive | None = None
-    last_batch: Literal["wrap", "drop", "partial"] = "wrap"
+    last_batch: LastBatch = "wrap"
     in_order: bool = True
     rank: NotNegative | None = None
     world_size: Positive | None = None
@@ -183,7 +184,15 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 # The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
 
 
-class ReaderParameters(TypedDict, total=False):
+class SharedParameters(TypedDict, total=False):
+    """What `AsyncReader` takes, too."""
+
+    seed: int
+    last_batch: LastBatch
+    timeout_s: float
+
+
+class ReaderParameters(SharedParameters, total=False):
     """What a reader takes beside its source; docs/parameters.md says what each does."""
 
     mix: Sequence[Mapping[str, Any] | Source]
@@ -197,11 +206,9 @@ class ReaderParameters(TypedDict, total=False):
     shuffle_window: int
     sampler: Any
     batch_sampler: Any
-    seed: int
     seed_globals: bool
     rand_skip: int
     epochs: int | None
-    last_batch: Literal["wrap", "drop", "partial"]
     in_order: bool
     rank: int | None
     world_size: int | None
@@ -214,7 +221,6 @@ class ReaderParameters(TypedDict, total=False):
     on_error: Literal["raise", "replace"]
     max_bad_samples: int
     task_timeout_s: float
-    timeout_s: float
     state_file: str
     device: str
     device_prefetch: int

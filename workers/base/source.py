@@ -45,6 +45,9 @@ class Source(ABC):
     """Samples that `read` fetches at the same time, because it waits for them and does not compute: the least in a
     task."""
 
+    cache_counts: CacheCounts = CacheCounts()
+    """Of this process."""
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""
@@ -87,10 +90,6 @@ class Source(ABC):
     def chunk_samples(self) -> int | None:
         """Samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
-
-    @property
-    def cache_counts(self) -> CacheCounts:
-        return CacheCounts()
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Told ahead that these samples will be read soon: start the disk, do not wait for it."""

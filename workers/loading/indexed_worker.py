@@ -25,10 +25,11 @@ from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_index
 from ..transport.error_channel import SendError, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
-from .worker import WorkDone, Worker, cut_rows, location_of
+from .worker import WorkDone, Worker, location_of
 
 _log = logging.getLogger("blobfeed")
 
@@ -118,6 +119,11 @@ def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:
     return (dict(zip(raw, arrays, strict=True)) for arrays in zip(*raw.values(), strict=True))
 
 
+def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
+    """Rows first … first+count-1 of every top."""
+    return {name: top[first : first + count] for name, top in rows.items()}
+
+
 class WantedRows(NamedTuple):
     """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
 
@@ -160,7 +166,7 @@ class IndexedWorker(Worker):
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
         for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
-            out = cut_rows(self.slots[task.slot], row, len(indices))
+            out = _cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
                 bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
             else:
@@ -184,7 +190,7 @@ class IndexedWorker(Worker):
             _log.debug("a task's rows are tried one by one: %s", summary_of(error))
         for offset in range(len(indices)):
             here = slice(offset, offset + 1)
-            alone = cut_rows(out, offset, 1)
+            alone = _cut_rows(out, offset, 1)
             try:
                 self._attempt(indices[here], epochs[here], alone)
             except Exception as error:
@@ -251,3 +257,30 @@ class OrderedWorker(IndexedWorker):
         where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
         indices = self._order.indices(where.start, where.rows)
         return BatchSamples(indices, where.start // self._order.samples, (where.start,))
+
+
+class SampledWorker(IndexedWorker):
+    """A sampler draws the epochs: the tasks say where the indices of their rows lie in a file that loaders share."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        drawn: SharedFile,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        send_error: SendError,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, send_error)
+        self._drawn = drawn
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for run in task.drawn:
+            indices = self._drawn.read(run.offset, run.count, np.int64)
+            yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        first = number * self.parameters.batch_size
+        runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
+        indices = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        return BatchSamples(indices, runs[0].epoch, (runs[0].epoch, runs[0].position))

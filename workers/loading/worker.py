@@ -10,7 +10,7 @@ import msgspec
 
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import NamedRows, Rows
+from ..base.specs import NamedRows
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
@@ -90,8 +90,3 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return sendable(source.where(index), _MOST_CHARACTERS)
     except Exception as error:
         return f"at a location that its source cannot name: {summary_of(error)}"
-
-
-def cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
-    """Rows first … first+count-1 of every top."""
-    return {name: top[first : first + count] for name, top in rows.items()}

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
-
-LastBatch = Literal["wrap", "drop", "partial"]
+from ..base.parameters import Parameters
 
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.004
@@ -44,29 +45,20 @@ class Batches:
 
     `start`: the global position of the first round, to resume or to skip. Batches with `start=other.round_start(k)` and
     otherwise the same arguments are exactly those of `other` from k on; batch_size, world_size and last_batch may
-    differ too, and still no sample of the epoch comes twice.
-    `epochs`: None for endless; counted from epoch 0, whatever `start` is.
+    differ too, and still no sample of the epoch comes twice. `epochs` are counted from epoch 0, whatever `start` is.
+
+    Raises ParameterError if a rank would get nothing.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        batch_size: int,
-        last_batch: LastBatch = "wrap",
-        epochs: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        start: int = 0,
-    ) -> None:
-        _check(samples, batch_size, last_batch, epochs, rank, world_size, start)
+    def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
+        for name, value, least in (("samples", samples, 1), ("start", start, 0)):
+            if value < least:
+                raise ParameterError(f"{name} is {value}: expected at least {least}")
         self.samples = samples
-        self.batch_size = batch_size
-        self.last_batch = last_batch
-        self.epochs = epochs
-        self.rank = rank
-        self.world_size = world_size
+        self.parameters = parameters
+        self.rank, self.world_size = parameters.rank or 0, parameters.world_size or 1
         self.start = start
-        self.round_rows = batch_size * world_size
+        self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)
         self._rounds = self._rounds_in(samples)
         self._first_rounds = self._rounds_in(samples - skipped)
@@ -74,19 +66,19 @@ class Batches:
 
     def begun_at(self, start: int, epochs: int | None) -> Batches:
         """The same from the global position `start` to the end of so many epochs."""
-        size, rank, world_size = self.batch_size, self.rank, self.world_size
-        return Batches(self.samples, size, self.last_batch, epochs, rank, world_size, start)
+        return Batches(self.samples, msgspec.structs.replace(self.parameters, epochs=epochs), start)
 
     @property
     def total(self) -> int | None:
         """Batches of this rank from `start` to the end of the last epoch; None if there is no end."""
-        if self.epochs is None:
+        epochs = self.parameters.epochs
+        if epochs is None:
             return None
-        if self.last_batch == "wrap":
-            return max(0, _ceil_div(self.epochs * self.samples - self.start, self.round_rows))
-        if self._first_epoch >= self.epochs:
+        if self.parameters.last_batch == "wrap":
+            return max(0, _ceil_div(epochs * self.samples - self.start, self.round_rows))
+        if self._first_epoch >= epochs:
             return 0
-        return self._first_rounds + (self.epochs - self._first_epoch - 1) * self._rounds
+        return self._first_rounds + (epochs - self._first_epoch - 1) * self._rounds
 
     @property
     def batches_per_epoch(self) -> int:
@@ -95,18 +87,19 @@ class Batches:
 
     def batch(self, k: int) -> BatchRange:
         """The k-th batch of this rank; raises IndexError if there is no such batch."""
-        if k < 0 or (self.total is not None and k >= self.total):
-            raise IndexError(f"batch {k} of {self.total} batches")
-        start = self.round_start(k)
+        total = self.total
+        if k < 0 or (total is not None and k >= total):
+            raise IndexError(f"batch {k} of {total} batches")
+        start, batch_size = self.round_start(k), self.parameters.batch_size
         rest = self.samples - start % self.samples
-        if self.last_batch != "partial" or rest >= self.round_rows:
-            return BatchRange(start + self.rank * self.batch_size, self.batch_size)
+        if self.parameters.last_batch != "partial" or rest >= self.round_rows:
+            return BatchRange(start + self.rank * batch_size, batch_size)
         rows, longer = divmod(rest, self.world_size)
         return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
 
     def round_start(self, k: int) -> int:
         """The global position where round k begins: what a state holds when k batches have been taken."""
-        if self.last_batch == "wrap" or k < self._first_rounds:
+        if self.parameters.last_batch == "wrap" or k < self._first_rounds:
             return self.start + k * self.round_rows
         epochs, number = divmod(k - self._first_rounds, self._rounds)
         return (self._first_epoch + 1 + epochs) * self.samples + number * self.round_rows
@@ -116,18 +109,20 @@ class Batches:
         return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def _rounds_in(self, rows: int) -> int:
-        return rows // self.round_rows if self.last_batch == "drop" else _ceil_div(rows, self.round_rows)
+        drops = self.parameters.last_batch == "drop"
+        return rows // self.round_rows if drops else _ceil_div(rows, self.round_rows)
 
     def _check_every_rank_gets_some(self, first_rows: int) -> None:
-        sizes = f"samples={self.samples}, batch_size={self.batch_size}, world_size={self.world_size}"
-        if self.last_batch == "drop" and not self._rounds:
+        last_batch = self.parameters.last_batch
+        sizes = f"samples={self.samples}, batch_size={self.parameters.batch_size}, world_size={self.world_size}"
+        if last_batch == "drop" and not self._rounds:
             raise ParameterError(
                 f"last_batch is 'drop', and an epoch has no full batch for every rank: {sizes}, but "
                 f"{self.round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
             )
         for rows, what in ((self.samples, "an epoch"), (first_rows, f"the epoch from position {self.start} on")):
             rest = rows % self.round_rows
-            if self.last_batch == "partial" and 0 < rest < self.world_size:
+            if last_batch == "partial" and 0 < rest < self.world_size:
                 raise ParameterError(
                     f"last_batch is 'partial', and the last round of {what} has {rest} samples for "
                     f"{self.world_size} ranks, so some would get none: {sizes}; use last_batch 'wrap' or 'drop'"
@@ -141,20 +136,6 @@ def rand_skip_of(seed: int, rand_skip: int) -> int:
 
 def _ceil_div(number: int, by: int) -> int:
     return -(-number // by)
-
-
-def _check(
-    samples: int, batch_size: int, last_batch: str, epochs: int | None, rank: int, world_size: int, start: int
-) -> None:
-    least = {"samples": (samples, 1), "batch_size": (batch_size, 1), "epochs": (epochs, 1), "start": (start, 0)}
-    least |= {"world_size": (world_size, 1), "rank": (rank, 0)}
-    for name, (value, minimum) in least.items():
-        if value is not None and value < minimum:
-            raise ParameterError(f"{name} is {value}: expected at least {minimum}")
-    if rank >= world_size:
-        raise ParameterError(f"rank is {rank}: expected a number below world_size={world_size}")
-    if last_batch not in ("wrap", "drop", "partial"):
-        raise ParameterError(f"last_batch is {last_batch!r}: expected 'wrap', 'drop' or 'partial'")
 
 
 # ---- groups
@@ -199,11 +180,11 @@ class Groups:
         return range(first, end if total is None else min(end, total))
 
     def rows_of(self, group: int) -> int:
-        return len(self.numbers(group)) * self.batches.batch_size
+        return len(self.numbers(group)) * self.batches.parameters.batch_size
 
     def position_of(self, group: int, row: int) -> int:
         """The global position that stands in `row` of `group`, or would if its batch were full."""
-        number, within = divmod(row, self.batches.batch_size)
+        number, within = divmod(row, self.batches.parameters.batch_size)
         return self.batches.batch(group * self.batches_per_slot + number).start + within
 
     def segments(self, group: int, first_row: int, rows: int) -> Iterator[Segment]:
@@ -211,7 +192,7 @@ class Groups:
         if (whole := self._in_one_piece(group, first_row, rows)) is not None:
             yield whole
             return
-        size = self.batches.batch_size
+        size = self.batches.parameters.batch_size
         pending: Segment | None = None
         for number in range(first_row // size, -(-(first_row + rows) // size)):
             batch = self.batches.batch(group * self.batches_per_slot + number)
@@ -232,7 +213,7 @@ class Groups:
 
     def _in_one_piece(self, group: int, first_row: int, rows: int) -> Segment | None:
         """These rows, if they follow each other: nearly always, and known from the first batch and the last."""
-        size, number = self.batches.batch_size, group * self.batches_per_slot
+        size, number = self.batches.parameters.batch_size, group * self.batches_per_slot
         first, last = first_row // size, (first_row + rows - 1) // size
         if self.batches.world_size > 1 or first >= last:
             return None

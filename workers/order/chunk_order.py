@@ -13,6 +13,7 @@ behind its last sample. In positions, everything behind its window comes `gap` e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class ChunkOrder(EpochOrder):
         self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
     ) -> None:
         """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
-        super().__init__(samples, seed)
+        super().__init__(samples)
+        self._key = partial(derive_key, seed)
         self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
             if value < 1:
@@ -74,13 +76,13 @@ class ChunkOrder(EpochOrder):
         if self._epoch is None or self._epoch.number != number:
             # The short chunk's rank is drawn by itself, and the others are permuted around it: it is known without
             # inverting a permutation, and all orders of the chunks are still equally likely.
-            short_rank = derive_key(self.seed, "short chunk", number) * self._chunks >> 64
+            short_rank = self._key("short chunk", number) * self._chunks >> 64
             self._epoch = _Epoch(
                 number,
                 short_rank,
                 self._window_of(short_rank),
-                keyed_permutation(max(1, self._chunks - 1), derive_key(self.seed, "chunks", number)),
-                derive_key(self.seed, "windows", number),
+                keyed_permutation(max(1, self._chunks - 1), self._key("chunks", number)),
+                self._key("windows", number),
             )
         return self._epoch
 

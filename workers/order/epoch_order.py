@@ -7,6 +7,7 @@ keeps a list: memory does not grow with the number of samples, and position 10**
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 import numpy as np
 
@@ -27,11 +28,10 @@ class EpochOrder(ABC):
     samples: int
     """Positions in one epoch."""
 
-    def __init__(self, samples: int, seed: int = 0) -> None:
+    def __init__(self, samples: int) -> None:
         if samples < 1:
             raise ParameterError(f"the number of samples is {samples}: an order needs at least one")
         self.samples = samples
-        self.seed = seed
         self._block_start, self._block = 0, _NOTHING
 
     def indices(self, start: int, count: int) -> IndexArray:
@@ -82,7 +82,8 @@ class ShuffledOrder(EpochOrder):
     """A new uniform permutation of all samples in each epoch."""
 
     def __init__(self, samples: int, seed: int) -> None:
-        super().__init__(samples, seed)
+        super().__init__(samples)
+        self._key_of = partial(derive_key, seed, "shuffle")
         self._permutation: tuple[int, Permutation] | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -94,7 +95,7 @@ class ShuffledOrder(EpochOrder):
 
     def _of_epoch(self, epoch: int) -> Permutation:
         if self._permutation is None or self._permutation[0] != epoch:
-            self._permutation = epoch, keyed_permutation(self.samples, derive_key(self.seed, "shuffle", epoch))
+            self._permutation = epoch, keyed_permutation(self.samples, self._key_of(epoch))
         return self._permutation[1]
 
 

@@ -80,7 +80,7 @@ class Feed:
             source=plan.source.descriptors,
             trace=open_trace(plan),
         )
-        self.shared.board.describe(plan.source.kind, plan.parameters.batch_size, plan.slots, plan.batches_per_slot)
+        self.shared.board.describe(plan.description)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = ErrorInbox(self.shared.errors)
         self._sealer = Sealer(self.shared.key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import msgspec
@@ -51,16 +50,7 @@ def open_trace(plan: Plan) -> TraceRing | None:
     given = plan.parameters
     if not given.trace:
         return None
-    run = Run(
-        epoch_ns(),
-        os.getpid(),
-        given.batch_size,
-        plan.slots,
-        plan.batches_per_slot,
-        plan.first_number,
-        plan.source.kind,
-    )
-    return TraceRing.create(Path(given.trace), run, plan.status_lines)
+    return TraceRing.create(Path(given.trace), Run(epoch_ns(), plan.first_number, plan.description), plan.status_lines)
 
 
 def finish_trace(plan: Plan, counts: CacheCounts) -> None:

@@ -100,7 +100,7 @@ class LocalFeed:
             schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
         self._board: StatusBoard | None = StatusBoard.create(0)
-        self._board.describe(plan.source.kind, plan.parameters.batch_size, 0, plan.batches_per_slot)
+        self._board.describe(plan.description._replace(slots=0))
         self._next_note = 0
         self._worker = plan.worker(self.views, Unwatched(), self._errors.keep, descriptor)
         self._globals = None if reads_only(plan) else OwnGlobals()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..base.parameters import Parameters
 from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import OrderedWorker
 from ..order.batches import Batches, Groups
@@ -64,7 +63,7 @@ class IndexedPlan(Plan):
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
         checked = check_state(state, self.begin().state(), ("samples", "seed", "shuffle"))
-        batches = make_batches(self.parameters, self.samples, int(checked["position"]))
+        batches = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 
     def from_batch(self, taken: int) -> IndexedPlan:
@@ -148,16 +147,3 @@ class IndexedProgress:
             "shuffle": str(self.plan.parameters.shuffle),
             "world_size": self.plan.parameters.world_size or 1,
         }
-
-
-def make_batches(parameters: Parameters, samples: int, start: int) -> Batches:
-    """The batches that `parameters` ask for, from the global position `start`; raises ParameterError."""
-    return Batches(
-        samples,
-        parameters.batch_size,
-        parameters.last_batch,
-        parameters.epochs,
-        parameters.rank or 0,
-        parameters.world_size or 1,
-        start,
-    )

@@ -26,7 +26,7 @@ from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.transform import CropMirror
-from ..order.batches import Groups, batches_per_slot, rand_skip_of
+from ..order.batches import Batches, Groups, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
@@ -36,7 +36,7 @@ from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
-from .indexed_plan import IndexedPlan, make_batches
+from .indexed_plan import IndexedPlan
 from .make_sampler import make_sampler
 from .packed import Packed
 from .plan import Plan, max_loaders, usable_cores
@@ -175,7 +175,7 @@ def _indexed_plan(
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
-    batches = make_batches(parameters, order.samples, rand_skip_of(parameters.seed, parameters.rand_skip))
+    batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
     trial_index = int(order.indices(batches.start, 1)[0])
     with closing(source):
         trial = partial(read_one, source, trial_index)

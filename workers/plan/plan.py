@@ -31,7 +31,7 @@ from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.ring import SlotLayout
-from ..transport.status_board import LoaderStatus
+from ..transport.status_board import About, LoaderStatus
 from .batch import Batch
 from .packed import Packed
 
@@ -211,6 +211,11 @@ class Plan(ABC):
     @property
     def layout(self) -> SlotLayout:
         return SlotLayout(self.slot_specs, self.batches_per_slot * self.parameters.batch_size)
+
+    @property
+    def description(self) -> About:
+        """Made in the trainer."""
+        return About(os.getpid(), self.parameters.batch_size, self.slots, self.batches_per_slot, self.source.kind)
 
     @property
     def slots(self) -> int:

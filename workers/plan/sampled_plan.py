@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
+import msgspec
+
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import NamedRows, Rows
-from ..loading.sampled_worker import SampledWorker
+from ..loading.indexed_worker import SampledWorker
 from ..order.batches import Batches
 from ..order.samplers import Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
@@ -84,7 +86,7 @@ class SampledPlan(Plan):
             return None
         each = 1 if self.about.gives_batches else given.batch_size
         start = self.epoch * items + self.position
-        return Batches(items, each, given.last_batch, given.epochs, given.rank or 0, given.world_size or 1, start)
+        return Batches(items, msgspec.structs.replace(given, batch_size=each), start)
 
     # ---- for the trainer
 

@@ -65,7 +65,7 @@ from .nursery import Nursery, NurseryDied
 from .process import leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
 from .sampling import Sampling
-from .slot_watch import SlotWatch
+from .slot_trace import SlotTrace
 from .upkeep import Upkeep
 
 _LONGEST_WAIT_S = 1.0
@@ -81,6 +81,7 @@ class Assembler:
     def __init__(self, config: Config, nursery: Nursery, sampler: socket.socket) -> None:
         self._config = config
         self._nursery = nursery
+        self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board, plan.status_lines)
         numbers, given = itertools.count(1), plan.parameters
@@ -109,7 +110,7 @@ class Assembler:
         self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
         self._stopping = False
         self._upkeep = Upkeep(self._board, plan.parameters)
-        self._slots = SlotWatch(config, self._board)
+        self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
 
     def _open_links(self) -> None:
@@ -127,7 +128,7 @@ class Assembler:
         for watched in (
             self._release_link,
             self._result_link,
-            self._nursery.fileno(),
+            self._nursery_events,
             *(() if self._sampling is None else (self._sampling.link.fileno(),)),
             self._config.descriptors.trainer,
         ):
@@ -158,7 +159,8 @@ class Assembler:
                 pool.start_missing(time.monotonic())
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
-                self._slots.assigned(order.task)
+                if self._trace is not None:
+                    self._trace.assigned(order.task)
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(time.monotonic())
             self._assembly.announce()
@@ -166,7 +168,7 @@ class Assembler:
             self._wait()
         except LoaderDied as death:
             if isinstance(death, NurseryDied):
-                self._poller.unregister(self._nursery.fileno())
+                self._poller.unregister(self._nursery_events)
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
         if self._assembly.last is not None:
             for pool in self._pools:
@@ -175,8 +177,8 @@ class Assembler:
     def _tell_trainer(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
-            if isinstance(message, Announce):
-                self._slots.announced(message, self._assembly.schedule)
+            if self._trace is not None and isinstance(message, Announce):
+                self._trace.announced(message, self._assembly.rows_of(message))
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -190,7 +192,7 @@ class Assembler:
             self._drain_results()
         if self._sampling is not None and self._sampling.link.fileno() in ready:
             self._sampling.receive()
-        if self._nursery.fileno() in ready:
+        if self._nursery_events in ready:
             self._take_event()
         if self._port is not None:
             self._port.handle(ready)
@@ -299,7 +301,8 @@ class Assembler:
             link.close()
         was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
-            self._slots.died(death)
+            if self._trace is not None:
+                self._trace.died(death)
             pool.count(death, was_idle, time.monotonic())
 
     # ---- from the trainer
@@ -308,8 +311,8 @@ class Assembler:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(group, waited_ns):
-                    if self._assembly.release(group):
-                        self._slots.released(group)
+                    if (announce := self._assembly.release(group)) is not None:
+                        self._note_released(announce)
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
@@ -320,6 +323,13 @@ class Assembler:
                         self._sampling.schedule.note_weights(WeightsChange(version, from_batch, from_epoch))
                 case Stop():
                     self._stopping = True
+
+    def _note_released(self, announce: Announce) -> None:
+        rows = self._assembly.rows_of(announce)
+        self._board.add(Count.SAMPLES, rows)
+        self._board.add(Count.BATCHES, -(-rows // self._plan.parameters.batch_size))
+        if self._trace is not None:
+            self._trace.released(announce.group)
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:

@@ -25,7 +25,7 @@ from ..transport.messages import (
 )
 from ..transport.status_board import LoaderState
 from .ledger import Ledger, Task, Weight
-from .task_size import REMOTE_TASK_S, TASK_S, TaskSize
+from .workload import REMOTE_TASK_S, TASK_S, TaskSize
 
 _ALL_ROWS = 1 << 40
 
@@ -206,10 +206,19 @@ class Assembly:
             self.last = last
             self.outbox.append(last)
 
-    def release(self, group: int) -> bool:
-        """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""
-        self._unreleased.pop(group, None)
-        return self.ledger.release(group)
+    def release(self, group: int) -> Announce | None:
+        """The trainer is done with `group`: what was announced; None if it does not hold it (a repeated or foreign
+        message)."""
+        announce = self._unreleased.pop(group, None)
+        return announce if self.ledger.release(group) else None
+
+    def rows_of(self, announce: Announce) -> int:
+        """Samples in an announced group."""
+        if announce.drawn:
+            return sum(batch.rows for batch in announce.drawn)
+        if announce.streams:
+            return sum(stream.rows for stream in announce.streams)
+        return announce.rows if announce.rows >= 0 else self._schedule.rows_of(announce.group)
 
     def resend(self, number: int) -> None:
         """The trainer cannot be sure that it has received everything: all that it may still need, in order."""

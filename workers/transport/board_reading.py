@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..base.source import CacheCounts
 from ..base.usage import Usage
 from . import status_board as at
-from .status_board import Activity, Count, LoaderState, LoaderStatus
+from .status_board import About, Activity, Count, LoaderState, LoaderStatus
 
 
 class Slowest(NamedTuple):
@@ -49,12 +49,8 @@ class Reading:
 
     now_ns: int
     begun_ns: int
-    trainer: int
+    about: About
     assembler: int
-    batch_size: int
-    slots: int
-    batches_per_slot: int
-    source: str
     counts: tuple[int, ...]
     last_death: str
     lines: tuple[LoaderLine, ...]
@@ -80,12 +76,14 @@ class Reading:
         return cls(
             now_ns=now_ns,
             begun_ns=words[at.BEGUN],
-            trainer=words[at.TRAINER],
+            about=About(
+                words[at.TRAINER],
+                words[at.BATCH_SIZE],
+                words[at.SLOTS],
+                words[at.BATCHES_PER_SLOT],
+                _text(words[at.SOURCE : at.LAST_DEATH]),
+            ),
             assembler=words[at.ASSEMBLER],
-            batch_size=words[at.BATCH_SIZE],
-            slots=words[at.SLOTS],
-            batches_per_slot=words[at.BATCHES_PER_SLOT],
-            source=_text(words[at.SOURCE : at.LAST_DEATH]),
             counts=tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
             last_death=_text(words[at.LAST_DEATH : at.HEADER]),
             lines=tuple(_line(number, line, now_ns) for number, line in lines if line[at.BEGAN_ONCE]),

@@ -34,17 +34,13 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-class SharedMap:
-    """`size` bytes of the memory file `descriptor`, shared, readable and writable; raises OSError.
+class _Map:
+    """`size` mapped bytes; unmapped when the last array on them is gone: one that somebody still holds stays valid."""
 
-    It is unmapped when the last array on it is gone: an array that somebody still holds stays valid.
-    """
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._size = size
-        self._address = _map_aligned(descriptor, size)
+    def __init__(self, address: int, size: int, *, read_only: bool) -> None:
+        self._address, self._size = address, size
         # NumPy keeps a reference to the object whose memory this describes, and so do all views.
-        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, read_only), "version": 3}
 
     def __del__(self) -> None:
         # A constructor that raised has left nothing to unmap.
@@ -54,6 +50,13 @@ class SharedMap:
     def array(self) -> NDArray[np.uint8]:
         """All of it, shape (size,)."""
         return np.asarray(self)
+
+
+class SharedMap(_Map):
+    """`size` bytes of the memory file `descriptor`, shared, readable and writable; raises OSError."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        super().__init__(_map_aligned(descriptor, size), size, read_only=False)
 
     def populate(self) -> None:
         """Map all pages at once, if the kernel can (Linux 5.14); else they are mapped as they are touched."""
@@ -70,26 +73,15 @@ class SharedMap:
             yield made
 
 
-class AddressRange:
+class AddressRange(_Map):
     """`size` bytes of address space into which parts of files are mapped, for reading; raises OSError.
 
-    They lie as one array, and any of them can be reached by one number. It takes no memory, and no descriptor: a map
-    outlives the descriptor that it was made by. It goes when the last array on it is gone.
+    They lie as one array, and any of them can be reached by one number; what no file was mapped to must not be touched.
+    It takes no memory, and no descriptor: a map outlives the descriptor that it was made by.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._address = _checked(_libc.mmap(None, size, _PROT_NONE, flags, -1, 0))
-        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (self._address, True), "version": 3}
-
-    def __del__(self) -> None:
-        if address := getattr(self, "_address", None):
-            _libc.munmap(address, self._size)
-
-    def array(self) -> NDArray[np.uint8]:
-        """All of it, shape (size,); what no file was mapped to must not be touched."""
-        return np.asarray(self)
+        super().__init__(_reserved(size), size, read_only=True)
 
     def map_file(self, at: int, descriptor: int, offset: int, size: int) -> None:
         """Show `size` bytes of the file from `offset` on from byte `at` of the range on; both are whole pages."""
@@ -100,9 +92,7 @@ class AddressRange:
 
 def _map_aligned(descriptor: int, size: int) -> int:
     """Reserve more address space than needed, map at the first multiple in it, give the rest back."""
-    reserved = _checked(
-        _libc.mmap(None, size + HUGE_PAGE, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
-    )
+    reserved = _reserved(size + HUGE_PAGE)
     address = -(-reserved // HUGE_PAGE) * HUGE_PAGE
     try:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -115,6 +105,10 @@ def _map_aligned(descriptor: int, size: int) -> int:
         _libc.munmap(reserved, address - reserved)
     _libc.munmap(end, reserved + size + HUGE_PAGE - end)
     return address
+
+
+def _reserved(size: int) -> int:
+    return _checked(_libc.mmap(None, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0))
 
 
 def _checked(address: int | None) -> int:

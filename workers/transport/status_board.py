@@ -16,7 +16,7 @@ import mmap
 import os
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..base.source import CacheCounts
 
@@ -114,6 +114,16 @@ class LoaderState:
         return f"{who} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
+class About(NamedTuple):
+    """What a run is, for whoever looks at it from outside: on the board and in a trace."""
+
+    trainer: int
+    batch_size: int
+    slots: int
+    batches_per_slot: int
+    source: str
+
+
 def _put_text(words: memoryview, text: str) -> None:
     """The end of a path says more than its beginning."""
     data = text.encode("utf-8", "replace")
@@ -143,10 +153,9 @@ class StatusBoard:
         board._words[0] = MAGIC
         return board
 
-    def describe(self, source: str, batch_size: int, slots: int, batches_per_slot: int) -> None:
-        """Say what the pipeline is, for whoever reads the board from outside."""
+    def describe(self, about: About) -> None:
         words = self._words
-        words[BATCH_SIZE], words[SLOTS], words[BATCHES_PER_SLOT] = batch_size, slots, batches_per_slot
+        words[TRAINER], words[BATCH_SIZE], words[SLOTS], words[BATCHES_PER_SLOT], source = about
         _put_text(words[SOURCE:LAST_DEATH], source)
 
     def note_assembler(self, pid: int) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
-from .status_board import SAMPLE, Activity, LoaderStatus
+from .status_board import SAMPLE, About, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15
 SUFFIX: Final = ".ring"
@@ -75,12 +75,8 @@ class Run(NamedTuple):
     """What was traced. `epoch_ns`: what to add to time.monotonic_ns() for nanoseconds since 1970."""
 
     epoch_ns: int
-    trainer: int
-    batch_size: int
-    slots: int
-    batches_per_slot: int
     first_batch: int
-    source: str
+    about: About
 
 
 class Span(NamedTuple):
@@ -162,7 +158,10 @@ class TraceRing:
             os.close(descriptor)
             path.unlink()
             raise ParameterError(f"{what}: no space for {path}: {error.strerror}: name a file elsewhere") from None
-        _HEADER.pack_into(ring._memory, 0, _MAGIC, _LINES + lines, *run[:-1], run.source.encode()[:256])
+        *numbers, source = run.about
+        _HEADER.pack_into(
+            ring._memory, 0, _MAGIC, _LINES + lines, run.epoch_ns, *numbers, run.first_batch, source.encode()[:256]
+        )
         return ring
 
     def trainer(self) -> TraceWriter:
@@ -196,10 +195,10 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
     if len(data) < _HEADER_BYTES or _HEADER.unpack_from(data)[0] != _MAGIC:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
     _, rings, epoch, trainer, batch_size, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
-    text = source.rstrip(b"\0").decode(errors="replace")
+    about = About(trainer, batch_size, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
     trainers, *others = (_records(data, ring) for ring in range(rings))
     spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), *map(_with_tasks, others))
-    return Run(epoch, trainer, batch_size, slots, batches_per_slot, first, text), spans
+    return Run(epoch, first, about), spans
 
 
 def _records(data: bytes, ring: int) -> Iterator[Span]:

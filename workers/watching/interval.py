@@ -63,10 +63,6 @@ class Interval:
     def stall_share(self) -> float:
         return min(1.0, self.stall_s / self.seconds) if self.seconds > 0 else 0.0
 
-    @property
-    def busy_s(self) -> float:
-        return sum(self.spent_s[activity] for activity in BUSY)
-
     def share(self, activity: Activity) -> float:
         """Of all the loaders' time."""
         whole = sum(self.spent_s)
@@ -96,7 +92,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         waiting_s=(now.now_ns - waiting_since) / 1e9 if waiting_since else 0.0,
         begun=bool(first_batch or now.counts[Count.BATCHES]),
         loaders=len(now.running),
-        slots=now.slots,
+        slots=now.about.slots,
         slots_full=now.counts[Count.SLOTS_FULL],
         deaths=grown(Count.LOADER_DEATHS),
         last_death=now.last_death,

@@ -29,7 +29,7 @@ _COUNTERS = {
 
 def openmetrics(reading: Reading, cores: int, rank: int) -> str:
     """All metrics; each has the labels `source`, `rank` and `trainer`, the number of the process."""
-    labels = {"source": reading.source, "rank": str(rank), "trainer": str(reading.trainer)}
+    labels = {"source": reading.about.source, "rank": str(rank), "trainer": str(reading.about.trainer)}
     return "".join(f"{line}\n" for line in (*_lines(reading, cores, labels), "# EOF"))
 
 
@@ -43,12 +43,12 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
         yield _sample("loader_seconds_total", {**labels, "activity": activity.name.lower()}, whole.spent_s[activity])
     full, filling = counts[Count.SLOTS_FULL], counts[Count.SLOTS_FILLING]
     yield from _head("slots", "gauge", "Slots of the ring, by what is in them.")
-    for state, number in (("full", full), ("filling", filling), ("empty", reading.slots - full - filling)):
+    for state, number in (("full", full), ("filling", filling), ("empty", reading.about.slots - full - filling)):
         yield _sample("slots", {**labels, "state": state}, max(0, number))
     for name, value, what in (
         ("loaders", len(reading.running), "Loaders that there are now."),
         ("loader_memory_bytes", sum(line.usage.resident for line in reading.running), "Memory of all loaders."),
-        ("batch_size", reading.batch_size, "Samples in a batch."),
+        ("batch_size", reading.about.batch_size, "Samples in a batch."),
     ):
         yield from _head(name, "gauge", what)
         yield _sample(name, labels, value)

@@ -66,12 +66,11 @@ def trace_of(run: Run, spans: Iterable[Span]) -> Trace:
     listed = sorted(spans, key=lambda span: span.begun_ns)
     base_ns = (run.epoch_ns + listed[0].begun_ns if listed else run.epoch_ns) // 10**9 * 10**9
     events = [_event(span, run, base_ns) for span in listed]
-    about = {name: value for name, value in run._asdict().items() if name != "epoch_ns"}
     return {
         "traceEvents": [*_names(listed, run), *events],
         "displayTimeUnit": "ms",
         _BASE: base_ns,
-        "blobfeed": {"version": 1, **about},
+        "blobfeed": {"version": 1, **run.about._asdict(), "first_batch": run.first_batch},
     }
 
 
@@ -102,7 +101,7 @@ def _args(span: Span, run: Run, slot: bool) -> dict[str, int]:
         for name, value, least in (("task", span.task, 1), ("sample", span.sample, 0), ("rows", span.rows, 1))
         if value >= least
     }
-    batches = run.batches_per_slot
+    batches = run.about.batches_per_slot
     if span.kind in (Kind.COPY, Kind.STEP, Kind.WAIT):  # the trainer counts batches
         args["batch"], batches = span.group, args.pop("rows")
     elif span.group >= 0:
@@ -116,7 +115,7 @@ def _args(span: Span, run: Run, slot: bool) -> dict[str, int]:
 
 def _names(spans: list[Span], run: Run) -> Iterator[dict[str, object]]:
     """Metadata: what each process and each slot is called, in which order they are shown."""
-    named = {run.trainer: ("trainer", 0)}
+    named = {run.about.trainer: ("trainer", 0)}
     for span in spans:
         if span.kind in (Kind.START, Kind.IDLE) and span.loader >= 0:
             named[span.pid] = (f"loader {span.loader}", 3)

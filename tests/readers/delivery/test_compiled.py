@@ -18,7 +18,7 @@ _MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
 
 @pytest.fixture
 def loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
+    monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 0)
     monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", -1)
     if importlib.util.find_spec("numba") is None:
         module = delivery_compiled
@@ -48,7 +48,7 @@ def test_compiled_and_numpy_agree_to_the_bit(
     assert done or (shape == (3, 4, 5) and np.size(scale) == 3)
     if not done:
         return
-    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 1 << 30)
+    monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 1 << 30)
     Conversion(scale, mean).put(rows, plain)
     if mean is not None or np.size(scale) == 3 or scale != 1.0:
         assert compiled.tobytes() == plain.tobytes()
@@ -65,7 +65,7 @@ def test_compiled_and_numpy_agree_where_each_row_has_its_own_part_of_the_mean(
     corners = np.array([[0, 2, 1], [1, 0, 4]])
     compiled, plain = np.full((2, 2, 3, 4, 5), np.nan, np.float32)
     conversion.put(_rows(dtype), compiled, corners)
-    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 1 << 30)
+    monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 1 << 30)
     conversion.put(_rows(dtype), plain, corners)
     assert compiled.tobytes() == plain.tobytes()
 
@@ -123,13 +123,15 @@ def test_what_is_no_plain_memory_is_left_to_numpy(rows: AnyArray, out: AnyArray)
     np.testing.assert_array_equal(out, rows.astype(np.float64) * 2)
 
 
-def test_small_batches_are_left_to_numpy() -> None:
+def test_small_batches_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(delivery_compiled, "convert_compiled")
     out = np.zeros((2, 3, 4, 5), np.float32)
-    assert not convert_compiled(_rows("uint8"), out, np.zeros((), np.float32), 2.0)
+    Conversion(2.0).put(_rows("uint8"), out)
+    np.testing.assert_array_equal(out, _rows("uint8").astype(np.float32) * 2)
 
 
 def test_without_numba_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery_compiled, "_FEWEST_ITEMS", 0)
+    monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 0)
     monkeypatch.setattr(delivery_compiled, "_loops", lambda: None)
     out = np.zeros((2, 3, 4, 5), np.float32)
     Conversion(0.5).put(_rows("uint8"), out)

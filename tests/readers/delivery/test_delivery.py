@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.readers.delivery.delivery import Delivery
-from blobfeed.readers.delivery.host_delivery import HostDelivery, make_delivery
+from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
+from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
 from blobfeed.workers.base.hooks import Hooks, Sample

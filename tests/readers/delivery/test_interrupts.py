@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from blobfeed.readers.delivery.delivery import Upcoming
-from blobfeed.readers.delivery.host_delivery import HostDelivery
+from blobfeed.readers.delivery.delivery import HostDelivery, Upcoming
 
 pytest.importorskip("torch")
 from tests.faults import interrupts

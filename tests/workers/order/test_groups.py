@@ -6,9 +6,12 @@ import itertools
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import Batches, BatchRange, Groups, LastBatch, Segment, batches_per_slot
+from blobfeed.workers.base.parameters import LastBatch
+from blobfeed.workers.order.batches import Batches, BatchRange, Groups, Segment, batches_per_slot
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from ...support.batches import batches
 
 
 @st.composite
@@ -19,7 +22,7 @@ def grouped(draw: st.DrawFn) -> Groups:
     epochs, start = draw(st.none() | st.integers(1, 3)), draw(st.integers(0, 70))
     rank = draw(st.integers(0, world_size - 1))
     try:
-        groups = Batches(samples, batch_size, last_batch, epochs, rank, world_size, start)
+        groups = batches(samples, batch_size, last_batch, epochs, rank, world_size, start)
     except ParameterError:
         assume(False)  # too few samples for every rank: test_batch_plan has these
         raise
@@ -42,7 +45,7 @@ def naive_rows(groups: Groups, group: int) -> dict[int, int]:
             break
         batch = groups.batches.batch(k)
         for place in range(batch.rows):
-            found[number * groups.batches.batch_size + place] = batch.start + place
+            found[number * groups.batches.parameters.batch_size + place] = batch.start + place
     return found
 
 
@@ -105,13 +108,13 @@ def test_the_groups_together_are_all_batches_in_order(groups: Groups) -> None:
 @given(which=some_group())
 def test_a_group_has_room_in_a_slot(which: tuple[Groups, int]) -> None:
     groups, group = which
-    assert groups.rows_of(group) <= groups.batches_per_slot * groups.batches.batch_size
+    assert groups.rows_of(group) <= groups.batches_per_slot * groups.batches.parameters.batch_size
     assert max(naive_rows(groups, group)) < groups.rows_of(group)
 
 
 @pytest.mark.parametrize("group", [10**9, 10**12])
 def test_a_group_far_away_costs_what_the_first_does(group: int) -> None:
-    groups = Groups(Batches(1000, 7, "partial"), 3)  # an epoch is 143 batches, the last one of six
+    groups = Groups(batches(1000, 7, "partial"), 3)  # an epoch is 143 batches, the last one of six
     segments = list(groups.segments(group, 0, groups.rows_of(group)))
     assert sum(segment.count for segment in segments) in (20, 21)
 
@@ -120,12 +123,12 @@ def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch:
     asked: list[int] = []
     right = Batches.batch
 
-    def counted(batches: Batches, k: int) -> BatchRange:
+    def counted(its: Batches, k: int) -> BatchRange:
         asked.append(k)
-        return right(batches, k)
+        return right(its, k)
 
     monkeypatch.setattr(Batches, "batch", counted)
-    groups = Groups(Batches(1000, 4), 32)
+    groups = Groups(batches(1000, 4), 32)
     assert list(groups.segments(1, 0, 128)) == [Segment(128, 0, 128)]
     assert asked == [32, 63]
 

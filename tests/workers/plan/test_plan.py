@@ -11,11 +11,11 @@ import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
 from blobfeed.workers.base.specs import ArraySpec
-from blobfeed.workers.order.batches import Groups
+from blobfeed.workers.order.batches import Batches, Groups
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
+from blobfeed.workers.plan.indexed_plan import IndexedPlan
 from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
@@ -31,7 +31,7 @@ def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     order = make_order(SAMPLES, shuffle=True, seed=5)
-    groups = Groups(make_batches(parameters, SAMPLES, 0), batches_per_slot)
+    groups = Groups(Batches(SAMPLES, parameters), batches_per_slot)
     return IndexedPlan(
         parameters=parameters, order=order, groups=groups, decoded=Packed(None), specs=SPECS, slot_specs=SPECS,
         postprocesses=False, max_loaders=1,

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
-from blobfeed.workers.order.batches import LastBatch
 from blobfeed.workers.order.weights_log import WeightsChange
 from blobfeed.workers.plan.sampled_schedule import AboutSampler, SampledSchedule
 from blobfeed.workers.transport.messages import DrawFailed, Drawn, DrawnBatch

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.order.batches import Groups, LastBatch
+from blobfeed.workers.base.parameters import LastBatch, Parameters
+from blobfeed.workers.order.batches import Batches, Groups
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.indexed_plan import IndexedPlan, make_batches
+from blobfeed.workers.plan.indexed_plan import IndexedPlan
 from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import Schedule
 from blobfeed.workers.plan.stream_plan import StreamPlan, StreamSchedule
@@ -40,7 +40,7 @@ def indexed(
 ) -> IndexedPlan:
     order = order or make_order(100, shuffle=True, seed=3)
     parameters = Parameters(source={}, batch_size=batch_size, epochs=epochs)
-    groups = Groups(make_batches(parameters, order.samples, 0), batches_per_slot)
+    groups = Groups(Batches(order.samples, parameters), batches_per_slot)
     return IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
 
 
@@ -80,7 +80,7 @@ def test_only_whole_batches_before_a_bad_row_are_postprocessed(good_rows: int, b
 def test_a_short_last_batch_is_postprocessed_with_the_rows_it_has() -> None:
     parameters = Parameters(source={}, batch_size=4, epochs=1, last_batch="partial")
     order = make_order(10, shuffle=False, seed=0)
-    groups = Groups(make_batches(parameters, 10, 0), 3)
+    groups = Groups(Batches(10, parameters), 3)
     plan = IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
     assert plan.batch_rows(0, ALL_ROWS) == (4, 4, 2)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from blobfeed.workers.scheduling.ledger import Ledger
-from blobfeed.workers.scheduling.loader_speed import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds, moving_mean
+from blobfeed.workers.scheduling.workload import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds, moving_mean
 from hypothesis import given
 from hypothesis import strategies as st
 

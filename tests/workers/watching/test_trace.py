@@ -13,7 +13,7 @@ import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.pipeline.variants import make_pipeline
-from blobfeed.workers.transport.status_board import Activity, StatusBoard
+from blobfeed.workers.transport.status_board import About, Activity, StatusBoard
 from blobfeed.workers.transport.trace_ring import RECORDS, Kind, Run, TracedStatus, TraceRing, read_ring, ring_of
 from blobfeed.workers.watching.trace_events import merged, trace_of
 from typer.testing import CliRunner
@@ -23,7 +23,7 @@ from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, param
 from tests.test_monitor import trainer
 
 Event = dict[str, Any]
-RUN = Run(10**18, 1, 4, 3, 2, 0, "numbers")
+RUN = Run(10**18, 0, About(1, 4, 3, 2, "numbers"))
 
 
 def spans_of(trace: Path, *names: str) -> list[Event]:

@@ -49,8 +49,6 @@ class CachedSource(Source):
         self._usable = True
         self._fills = True
         self._damaged: set[int] = set()
-        self._hits = 0
-        self._misses = 0
         prepare(self._path, self._layout, size_limit)
 
     def __len__(self) -> int:
@@ -66,10 +64,6 @@ class CachedSource(Source):
         return self._source.chunk_samples
 
     @property
-    def cache_counts(self) -> CacheCounts:
-        return CacheCounts(self._hits, self._misses, len(self._damaged))
-
-    @property
     def cached_samples(self) -> int:
         """How many samples the file holds by now."""
         file = self._opened()
@@ -79,12 +73,11 @@ class CachedSource(Source):
         file = self._opened()
         if file is None:
             self._source.read(indices, out)
-            self._misses += len(indices)
+            self._count(misses=len(indices))
             return
         hits = file.states[indices] != 0
         found = int(np.count_nonzero(hits))
-        self._hits += found
-        self._misses += len(hits) - found
+        self._count(hits=found, misses=len(hits) - found)
         edges = [0, *(np.flatnonzero(np.diff(hits)) + 1).tolist(), len(hits)]
         for start, stop in itertools.pairwise(edges if len(hits) else []):
             here = {name: top[start:stop] for name, top in out.items()}
@@ -102,7 +95,7 @@ class CachedSource(Source):
         samples = file.lend(indices)
         if samples is None:  # `read` makes the damaged ones anew
             return None
-        self._hits += len(samples)
+        self._count(hits=len(samples))
         return [{name: sample[name] for name in self.specs} for sample in samples]
 
     def where(self, index: int) -> str:
@@ -158,9 +151,14 @@ class CachedSource(Source):
                 *(self._path, index[0], self.where(int(index[0]))),
             )
         self._damaged.add(int(index[0]))
+        self._count()
         here = {name: top[row : row + 1] for name, top in out.items()}
         self._source.read(index, here)
         self._keep(file, index, here)
+
+    def _count(self, hits: int = 0, misses: int = 0) -> None:
+        before = self.cache_counts
+        self.cache_counts = CacheCounts(before.hits + hits, before.misses + misses, len(self._damaged))
 
     def _keep(self, file: CacheFile, indices: IndexArray, rows: Mapping[str, Rows]) -> None:
         """Store what was just read; a cache that is full, or fails, costs speed and no sample."""

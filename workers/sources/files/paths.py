@@ -56,13 +56,6 @@ def natural_key(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts))
 
 
-def as_strings(paths: object) -> object:
-    """Path objects, alone or in a list, as strings; anything else as it is."""
-    if isinstance(paths, list | tuple):
-        return [as_strings(path) for path in paths]
-    return os.fspath(paths) if isinstance(paths, Path) else paths
-
-
 def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
     """The files and URLs that `paths` names, relative ones from `base_dir`, those of a glob in natural order.
 

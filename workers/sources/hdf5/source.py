@@ -15,7 +15,7 @@ from ...base.checks import check_options
 from ...base.parameters import NotNegative, Positive
 from ..files.file import Locking
 from ..files.kept import kept
-from ..files.paths import as_strings, list_hdf5_files
+from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
 from ..stored.open_files import OpenFiles
@@ -67,8 +67,7 @@ class HDF5Source(StoredSource):
         # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
         from .examine import examine_file
 
-        given = {name: as_strings(value) for name, value in options.items()}
-        checked = check_options(given, HDF5Options, "source hdf5")
+        checked = check_options(options, HDF5Options, "source hdf5")
         wanted = tuple(tops or _DEFAULT_TOPS)
         dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")

@@ -18,7 +18,7 @@ from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import Locking
 from ..files.kept import kept
-from ..files.paths import as_strings, list_hdf5_files
+from ..files.paths import list_hdf5_files
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.runs import require_in_range, stretches
 from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
@@ -68,8 +68,7 @@ class HDF5SamplesSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         """`options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order."""
-        given = {name: as_strings(value) for name, value in options.items()}
-        checked = check_options(given, HDF5SamplesOptions, _WHAT)
+        checked = check_options(options, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]

@@ -12,11 +12,11 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest, shown
+from ...base.checks import check_options, nearest, paths_as_text, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from ...base.paths import is_url
-from ..files.paths import as_strings, expand_paths
+from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
 from .open_files import OpenFiles
@@ -66,14 +66,14 @@ class NpySource(StoredSource):
 
 
 def _paths(top: str, value: object) -> list[str]:
-    given = as_strings(value)
+    given = paths_as_text(value)
     paths = [given] if isinstance(given, str) else given
-    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
+    if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str) for path in paths):
         raise ParameterError(
             f"source npy: parameter {top!r} is {shown(value)}: expected a path, a glob or a list of them for a top of "
             f"that name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
         )
-    return paths
+    return list(paths)
 
 
 def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[str, ...]:

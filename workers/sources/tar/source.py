@@ -20,7 +20,7 @@ from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from ..files.kept import kept
-from ..files.paths import as_strings, expand_paths
+from ..files.paths import expand_paths
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.runs import locate_part, require_in_range, split_by_part
 from ..images.options import PictureOptions, check_sizes
@@ -75,8 +75,7 @@ class TarSource(Source):
     def __init__(
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
-        given = {name: as_strings(value) for name, value in options.items()}
-        self._options = checked = check_options(given, TarOptions, _WHAT)
+        self._options = checked = check_options(options, TarOptions, _WHAT)
         self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
         if not self._stamps:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")

@@ -11,7 +11,7 @@ import msgspec
 from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.parameters import NotNegative, Positive
-from ..files.paths import as_strings, expand_paths
+from ..files.paths import expand_paths
 from ..stored.layout import Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.open_files import OpenFiles
 from ..stored.source import StoredSource
@@ -51,8 +51,7 @@ class ZarrSource(StoredSource):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
-        given = {name: as_strings(value) for name, value in options.items()}
-        checked = check_options(given, ZarrOptions, _WHAT)
+        checked = check_options(options, ZarrOptions, _WHAT)
         paths = [path.rstrip("/") for path in expand_paths(checked.path, base_dir, _WHAT)]
         if not paths:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")

@@ -1,0 +1,59 @@
+"""Which delivery blobs get: into the memory that NumPy sees, onto a CUDA device, or shown the slot itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...workers.base.errors import ParameterError
+from ...workers.pipeline.pipeline import Pipeline
+from .delivery import AdoptingBlob, Blob, Delivery, HostDelivery, as_numpy, is_as_stored
+from .tops import Top
+
+if TYPE_CHECKING:
+    from .delivery import Memory
+
+
+def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]) -> Delivery:
+    """The delivery for blobs like these, which must have been reshaped before: their `data` says where they live."""
+    devices = {_device_of(blob.data) for blob in blobs}
+    view = pipeline.parameters.delivery == "view"
+    if view and devices != {"cpu"}:
+        raise ParameterError(
+            f"parameter 'delivery' is 'view': expected tops that are torch tensors on the CPU, got {_named(devices)}; "
+            "use delivery: copy"
+        )
+    if len(devices) == 1 and (device := next(iter(devices))).startswith("cuda"):
+        from .cuda_delivery import CudaDelivery
+        from .cuda_device import CudaDevice
+
+        return CudaDelivery(pipeline, tops, CudaDevice(device))
+    if not view:
+        return HostDelivery(pipeline, tops)
+    import torch
+
+    shows = [_can_be_shown(top, blob) for top, blob in zip(tops, blobs, strict=True)]
+    return HostDelivery(pipeline, tops, loans=1, shows=shows, shown_as=torch.from_numpy)
+
+
+def _can_be_shown(top: Top, blob: Blob) -> bool:
+    """Whether a batch in its slot is already what `blob` shall get; raises ParameterError."""
+    if not is_as_stored(top) or top.dtype != as_numpy(blob.data).dtype:
+        return False
+    if not isinstance(blob, AdoptingBlob):
+        raise ParameterError(
+            f"parameter 'delivery' is 'view', and the blob of top {top.name!r} ({type(blob).__name__}) has no "
+            "adopt(tensor) to be shown other memory with: use delivery: copy"
+        )
+    return True
+
+
+def _device_of(data: Memory) -> str:
+    """`""` for a NumPy array, else torch's name for the device: "cpu", "cuda:1"."""
+    return "" if isinstance(data, np.ndarray) else str(data.device)
+
+
+def _named(devices: set[str]) -> str:
+    return " and ".join(sorted(f"tensors on {device}" if device else "NumPy arrays" for device in devices))
