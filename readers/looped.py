@@ -107,8 +107,10 @@ class LoopedPipeline:
     def jump(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what has been prefetched is thrown away.
 
-        Raises ParameterError where that is not possible; then all is as it was.
+        Raises ParameterError where that is not possible; then all is as it was. PipelineClosed in a fork, where another
+        pipeline would give the same batches once more.
         """
+        self.pipeline.check_usable()
         pipeline = self._pipeline(self.loops.pipeline_epochs(state))
         pipeline.load_state_dict(state)
         batches = self._batches_of(pipeline)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
-from ...workers.base.specs import AnyArray, IndexArray
+from ...workers.base.specs import AnyArray, IndexArray, channels_first_hint
 from . import compiled
 from .mean_image import Mean, MeanImage
 
@@ -143,7 +143,7 @@ def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str, paramet
     if len(values) not in (1, channels):
         raise ParameterError(
             f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
-            f"shape {shape}: expected one value, or one for each of the {channels} channels"
+            f"shape {shape}: expected one value, or one for each of the {channels} channels{channels_first_hint(shape)}"
         )
     return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
 

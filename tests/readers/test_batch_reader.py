@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,39 @@ def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> 
             assert batch["data"].shape == (4, *IMAGE)
             assert batch["label"].dtype == torch.int64
             assert batch["label"].tolist() == batch.indices.tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_a_reader_is_not_copied_and_goes_on(source: dict[str, Any], copied: Any, num_loaders: int) -> None:
+    with read(source, num_loaders=num_loaders, epochs=1, last_batch="partial") as reader:
+        loop = iter(reader)
+        found = [next(loop)]
+        with pytest.raises(TypeError, match="copied or pickled"):
+            copied(reader)
+        gc.collect()
+        found += loop
+    assert all_labels(found) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("looked_at", [0, 1])
+def test_a_fork_of_the_trainer_cannot_read_the_same_batches(
+    source: dict[str, Any], num_loaders: int, looked_at: int
+) -> None:
+    with read(source, num_loaders=num_loaders, epochs=1) as reader:
+        for _ in range(looked_at):
+            next(iter(reader))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+            child = os.fork()
+        if not child:
+            try:
+                next(iter(reader))
+            except PipelineClosed:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_batch_can_be_copied_and_pickled(source: dict[str, Any]) -> None:

@@ -529,6 +529,31 @@ def test_weights_before_the_first_batch_count_for_all() -> None:
         assert [set(batch["label"].tolist()) for batch in islice(reader, 12)] == [{9}] * 12
 
 
+@pytest.mark.parametrize(
+    ("saved", "other"),
+    [
+        ({"weights": WEIGHTS, "draws": 45}, {"weights": WEIGHTS[::-1].copy(), "draws": 45}),
+        ({"weights": WEIGHTS, "draws": 45}, {"draws": 45}),
+        ({"indices": SUBSET}, {"indices": SUBSET[::-1].copy()}),
+    ],
+)
+def test_a_state_goes_on_only_with_the_values_that_it_was_saved_with(saved: Any, other: Any) -> None:
+    values: dict[str, Any] = {"batch_size": BATCH, "seed": SEED, "num_loaders": 0}
+    with BatchReader(source(), sampler=saved, **values) as reader:
+        loop = iter(reader)
+        next(loop)
+        state = reader.state_dict()
+        following = next(loop).indices.tolist()
+    with BatchReader(source(), sampler=saved, **values) as reader:
+        reader.load_state_dict(state)
+        assert next(iter(reader)).indices.tolist() == following
+    with (
+        BatchReader(source(), sampler=other, **values) as reader,
+        pytest.raises(ParameterError, match="the state was saved with other values for sampler"),
+    ):
+        reader.load_state_dict(state)
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_state_has_the_weights(at_once: bool) -> None:
     with _weighted() as reader:

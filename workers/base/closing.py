@@ -19,6 +19,12 @@ class Closing:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __getstate__(self) -> object:
+        raise TypeError(
+            f"a {type(self).__name__} has processes and memory of its own, so it cannot be copied or pickled: make "
+            "another one by the same arguments, in the process that reads from it"
+        )
+
 
 def close_all(*steps: Callable[[], object]) -> None:
     """Take every step, in order, even if others raise; then raise the first error.

@@ -17,6 +17,8 @@ AnyArray = NDArray[Any]
 
 IndexArray = NDArray[np.int64]
 
+_MOST_CHANNELS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
@@ -48,6 +50,16 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{'up to ' if self.varies else ''}{self.shape} {self.dtype.name}"
+
+
+def channels_first_hint(shape: Sequence[int]) -> str:
+    """What to do about an image whose channels seem to come last; empty if they do not."""
+    if len(shape) != 3 or shape[0] <= _MOST_CHANNELS or shape[2] not in (1, 3, _MOST_CHANNELS):
+        return ""
+    return (
+        f"; the channels seem to come last: bring them to the front, to {(shape[2], *shape[:2])}, in decode by "
+        ".transpose(2, 0, 1), or by the option dims: [n, h, w, c] of the sources hdf5 and npy"
+    )
 
 
 class RaggedRows:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.errors import ParameterError, SampleError
 from ..base.parameters import Transform
-from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows, channels_first_hint
 
 CROPS = "(crops)"
 """The name under which a slot has a note of each row's crop, beside the tops: CropMirror.note, of NOTE_SPEC."""
@@ -65,6 +65,11 @@ class CropMirror:
             raise ParameterError(
                 f"transform: crop_size, mirror, force_color and force_gray need images of shape (channels, height, "
                 f"width), but the top holds {spec}"
+            )
+        if hint := channels_first_hint(spec.shape):
+            raise ParameterError(
+                f"transform: crop_size, mirror, force_color and force_gray take images of shape (channels, height, "
+                f"width), and the top holds {spec}{hint}"
             )
         channels, height, width = spec.shape
         if self._channels and channels not in (1, 3):

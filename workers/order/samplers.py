@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_hexdigest
 
 from ..base.errors import SourceError
 from ..base.hooks import SamplerHook
@@ -22,6 +23,9 @@ from ..base.specs import IndexArray
 from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]
+
+DECLARED = "declared "
+"""How the checksum of what a sampler was declared with begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Sampler(ABC):
     """`name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells."""
 
     name: str
+    drawn_from: str = ""
+    """A checksum of the weights or indices that were declared: with others, a state would go on in another order."""
     length: int | None = None
     gives_batches = False
     takes_weights = False
@@ -52,6 +58,7 @@ class WeightedSampler(Sampler):
 
     def __init__(self, weights: Weights | None, draws: int) -> None:
         self.name = "sampler {weights}"
+        self.drawn_from = "" if weights is None else _checksum(weights)
         self.length = draws
         self._draws = draws
         self._weights = weights
@@ -69,6 +76,7 @@ class SubsetSampler(Sampler):
 
     def __init__(self, indices: IndexArray, *, shuffle: bool) -> None:
         self.name = "sampler {indices}"
+        self.drawn_from = _checksum(indices)
         self.length = len(indices)
         self._indices = indices
         self._shuffle = shuffle
@@ -136,6 +144,10 @@ class IterableSampler(Sampler):
             if getattr(part, "generator", None) is not None:
                 part.generator.manual_seed(int(rng.integers(1 << 62)))
         return fresh
+
+
+def _checksum(values: NDArray[Any]) -> str:
+    return f"{DECLARED}{xxh3_64_hexdigest(np.ascontiguousarray(values).data)}"
 
 
 def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:

@@ -134,7 +134,7 @@ class Pipeline(Closing):
 
     def start(self) -> None:
         """Start the processes, unless they run already. Raises RingAllocationError and the like."""
-        self._check_usable()
+        self.check_usable()
         if self._feed is None:
             self._feed = self._started()
 
@@ -154,7 +154,7 @@ class Pipeline(Closing):
 
         Raises EndOfData after the last one, and what errors.py says of a pipeline that cannot go on.
         """
-        self._check_usable()
+        self.check_usable()
         if not self._at.ready:
             self._at = At(self._at.progress, self._next_batches())
         return self._at.ready[0]
@@ -170,7 +170,7 @@ class Pipeline(Closing):
 
     def release(self, batch: Batch) -> None:
         """The caller is done with `batch`: its memory will be filled anew."""
-        self._check_usable()
+        self.check_usable()
         if self._feed is None or not self.holds(batch):
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
         open_ = self._open[batch.group]
@@ -272,7 +272,7 @@ class Pipeline(Closing):
         The number of loaders may differ, and batch_size, rank and world_size too: what all ranks together have taken is
         behind, the rest of the epoch is dealt anew. Raises ParameterError.
         """
-        self._check_usable()
+        self.check_usable()
         if self._feed is not None:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
         self._plan = self._plan.resumed(state)
@@ -283,7 +283,7 @@ class Pipeline(Closing):
 
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
         """
-        self._check_usable()
+        self.check_usable()
         received = received or self._at.progress
         new = self._plan.reweigh(weights, received, at_once=at_once, started=self._feed is not None)
         if self._feed is not None:
@@ -302,7 +302,8 @@ class Pipeline(Closing):
         feed, self._feed = self._feed, None
         close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raises PipelineClosed, also in a fork of the process that made the pipeline."""
         if self._closed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
         if _process != self._owner:

@@ -102,7 +102,7 @@ class ReplayedPipeline(Pipeline):
     def peek(self) -> Batch:
         if self._at.ready or len(self._kept) < self.parameters.replay:
             return super().peek()
-        self._check_usable()
+        self.check_usable()
         taken, total = self._at.progress.taken, self.total_batches
         if total is not None and taken >= total:
             raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
@@ -129,7 +129,7 @@ class ReplayedPipeline(Pipeline):
             super().look_ahead()
 
     def release(self, batch: Batch) -> None:
-        self._check_usable()
+        self.check_usable()
         if not self.holds(batch):
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
         self._open[batch.group].discard(batch)

@@ -12,7 +12,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.specs import NamedRows, Rows
 from ..loading.indexed_worker import SampledWorker
 from ..order.batches import Batches
-from ..order.samplers import Sampler
+from ..order.samplers import DECLARED, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.error_channel import SendError
 from ..transport.messages import Announce
@@ -51,7 +51,9 @@ class SampledPlan(Plan):
     @classmethod
     def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
         """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
-        about = AboutSampler(sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights)
+        about = AboutSampler(
+            sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights, sampler.drawn_from
+        )
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
             **shared,
@@ -108,7 +110,16 @@ class SampledPlan(Plan):
 
     def resumed(self, state: Mapping[str, object]) -> SampledPlan:
         checked = check_state(state, self.begin().state(), ("samples", "seed", "sampler"))
-        log = WeightsLog.from_text(str(checked["weights"]), self.source_samples)
+        weights = str(checked["weights"])
+        if weights.startswith(DECLARED):
+            if weights != self.about.drawn_from:
+                raise ParameterError(
+                    f"the state was saved with other values for {self.about.name} ({weights}, and now "
+                    f"{self.about.drawn_from or 'none'}): the same batches cannot follow; give the same values, and "
+                    "new weights by set_weights after the state has been loaded, or start without the state"
+                )
+            weights = ""
+        log = WeightsLog.from_text(weights, self.source_samples)
         if log.changes and not self.about.takes_weights:
             raise ParameterError(f"the state has weights, and {self.about.name} takes none")
         epoch, position, number = (int(checked[name]) for name in ("epoch", "position", "batches"))
@@ -177,5 +188,5 @@ class SampledProgress:
             "samples": self.plan.source_samples,
             "seed": self.plan.parameters.seed,
             "sampler": self.plan.about.name,
-            "weights": self.plan.log.as_text(self.number, self.epoch),
+            "weights": self.plan.log.as_text(self.number, self.epoch) or self.plan.about.drawn_from,
         }

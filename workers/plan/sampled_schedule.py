@@ -35,6 +35,7 @@ class AboutSampler:
     length: int | None
     gives_batches: bool
     takes_weights: bool
+    drawn_from: str = ""
 
     @property
     def items(self) -> str:

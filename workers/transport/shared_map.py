@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,9 @@ class _Map:
         self._address, self._size = address, size
         # NumPy keeps a reference to the object whose memory this describes, and so do all views.
         self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, read_only), "version": 3}
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a map of memory cannot be copied or pickled: the end of its copy would unmap it")
 
     def __del__(self) -> None:
         # A constructor that raised has left nothing to unmap.

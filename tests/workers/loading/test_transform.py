@@ -202,6 +202,12 @@ def test_a_crop_makes_images_of_varying_size_equal() -> None:
         (Transform(crop_size=8), (32, 64), r"need images of shape \(channels, height, width\), .* \(32, 64\) uint8"),
         (Transform(force_gray=True), (4, 8, 8), r"force_gray needs images of 1 or 3 channels, .* \(4, 8, 8\) uint8"),
         (Transform(force_color=True), (2, 8, 8), "force_color needs images of 1 or 3 channels"),
+        (
+            Transform(mirror=True),
+            (40, 48, 3),
+            r"seem to come last: bring them to the front, to \(3, 40, 48\), in decode",
+        ),
+        (Transform(crop_size=32), (40, 48, 1), r"seem to come last"),
     ],
 )
 def test_images_that_do_not_suit_the_options_are_an_error(

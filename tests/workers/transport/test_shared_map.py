@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,16 @@ def descriptor() -> Iterator[int]:
     number = os.memfd_create("test", os.MFD_CLOEXEC)
     yield number
     os.close(number)
+
+
+def test_a_map_is_not_copied(descriptor: int) -> None:
+    os.ftruncate(descriptor, 4096)
+    whole = SharedMap(descriptor, 4096)
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copied(whole)
+    gc.collect()
+    assert not whole.array().any()
 
 
 def mapped_bytes(address: int) -> int:
