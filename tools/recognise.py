@@ -243,6 +243,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         raise SourceError(
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
         )
+    classes = _numbered(classes, image_list.with_name("classes.txt"))
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{image}{numbers.get(folder, '')}" for image, folder in zip(images, folders, strict=True)]
     image_list.write_text("\n".join(lines) + "\n")
@@ -262,6 +263,24 @@ def _tar(paths: Sequence[Path]) -> Found:
         return Found({"tar": options})
     tops = {picture: "data", "cls": "label"}
     return _sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
+
+
+def _numbered(classes: Sequence[str], file: Path) -> Sequence[str]:
+    """The classes in the order of their numbers: those of `file`, a name on each line, which the first list writes.
+
+    A folder of validation may lack a class, and must not number the others anew.
+    """
+    if not classes:
+        return classes
+    if not file.exists():
+        file.write_text("\n".join(classes) + "\n")
+    known = file.read_text().splitlines()
+    if unknown := [name for name in classes if name not in known]:
+        raise SourceError(
+            f"{file}, which an earlier list has written, has no class {unknown[0]!r}: write this list into another "
+            f"folder, or remove {file.name} to number the classes anew"
+        )
+    return known
 
 
 def _sized(kind: str, options: dict[str, Any]) -> Found:

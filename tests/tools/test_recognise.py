@@ -133,6 +133,19 @@ def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> Non
         assert [source.where(index).rpartition("/")[2] for index in range(4)] == ["0.png", "2.png", "1.png", "3.png"]
 
 
+def test_lists_in_one_folder_number_the_classes_alike() -> None:
+    write_images((20, 30), (20, 30))
+    source_of(["photos"], image_list=Path("train.txt"))
+    assert Path("classes.txt").read_text() == "cats\ndogs\n"
+    shutil.rmtree("photos/cats")
+    found = source_of(["photos"], image_list=Path("valid.txt"))
+    assert Path("valid.txt").read_text() == "photos/dogs/1.png 1\n"
+    assert "classes 0 cats, 1 dogs" in found.remarks[0]
+    Path("photos/dogs").rename("photos/birds")
+    with pytest.raises(SourceError, match=r"classes\.txt, which an earlier list has written, has no class 'birds'"):
+        source_of(["photos"], image_list=Path("other.txt"))
+
+
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
     write_images((20, 30), (40, 30), (50, 50))
     found = source_of(["photos"], image_list=Path("all.txt"))
