@@ -38,7 +38,7 @@ from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from .indexed_plan import IndexedPlan
 from .make_sampler import make_sampler
-from .packed import Packed
+from .packed import Packed, hook_name
 from .plan import Plan, max_loaders, usable_cores
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
@@ -162,6 +162,13 @@ def _row_maker(
     )
 
 
+def _parts(hooks: Hooks, source: Source | StreamSource) -> dict[str, object]:
+    """What a user may have written, by what messages call it."""
+    given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
+    named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
+    return {**named, f"source {source.kind!r} ({type(source).__name__})": source}
+
+
 # ---- by index
 
 
@@ -193,7 +200,7 @@ def _indexed_plan(
     batch_bytes = sum(spec.nbytes for spec in made.slot_specs.values()) * parameters.batch_size
     return IndexedPlan(
         parameters=parameters,
-        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules),
+        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules, _parts(hooks, plain)),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
@@ -306,7 +313,7 @@ def _stream_plan(
     made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,
-        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules),
+        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules, _parts(hooks, source)),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
