@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import inspect
 
 from .errors import ParameterError
@@ -71,13 +72,35 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
-    options = {name: paths_as_text(value) for name, value in options.items()}
     kind = inspect.type_info(into)
+    options = {name: paths_as_text(value) for name, value in _plain(options, kind).items()}
     _check_keys(options, kind, what)
     try:
         return msgspec.convert(options, into, str_keys=True)
     except msgspec.ValidationError as error:
         raise ParameterError(_explain(error, options, kind, what)) from None
+
+
+def _plain(value: Any, kind: inspect.Type | None) -> Any:
+    """NumPy's numbers and lists of them, and a torch.device, as the plain values that `kind` asks for.
+
+    Where it allows anything they stay: arrays of samples are given there, and weights.
+    """
+    if kind is None or isinstance(kind, inspect.AnyType):
+        return value
+    if isinstance(value, np.generic | np.ndarray) and value.ndim <= 1:
+        return value.tolist()
+    if (type(value).__module__, type(value).__name__) == ("torch", "device"):  # known by its name: no torch here
+        return str(value)
+    if isinstance(value, Mapping):
+        mapping = _member(kind, inspect.DictType)
+        return {
+            name: _plain(inner, mapping.value_type if mapping else _type_inside(kind, name))
+            for name, inner in value.items()
+        }
+    if type(value) in (list, tuple):
+        return type(value)(_plain(inner, _type_inside(kind, 0)) for inner in value)
+    return value
 
 
 def paths_as_text(value: object) -> object:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 from blobfeed.workers.base.checks import check_options, known_names
@@ -55,6 +56,33 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values: dict[st
     message = _message(**values)
     assert expected in message
     assert message.startswith("param_str: ")
+
+
+def test_numpys_numbers_and_lists_are_as_good_as_pythons() -> None:
+    given = check_parameters(
+        {
+            "source": {"arrays": {"data": (data := np.zeros((4, 3))), "one": (one := np.ones(1))}},
+            "batch_size": np.int64(32),
+            "shuffle": np.bool_(True),
+            "tops": np.array(["data", "one"]),
+            "transform": {"mean_value": np.array([1, 2, 3.0]), "scale": np.float32(0.5)},
+            "max_shapes": {"data": np.array([3, 4]), "one": (np.int64(1),)},
+        }
+    )
+    assert (given.batch_size, given.shuffle, given.tops) == (32, True, ("data", "one"))
+    assert type(given.batch_size) is int
+    assert (given.transform.mean_value, given.transform.scale) == ((1, 2, 3), 0.5)
+    assert given.max_shapes == {"data": (3, 4), "one": (1,)}
+    assert given.source is not None
+    assert given.source["arrays"]["data"] is data
+    assert given.source["arrays"]["one"] is one
+    assert check_parameters({**_LEAST, "transform": {"mean_value": np.float32(2)}}).transform.mean_value == (2,)
+    assert check_parameters({**_LEAST, "sampler": data}).sampler is data
+
+
+def test_a_torch_device_is_as_good_as_its_text() -> None:
+    device = type("device", (), {"__module__": "torch", "__str__": lambda self: "cuda:1"})
+    assert check_parameters({**_LEAST, "device": device()}).device == "cuda:1"
 
 
 def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> None:
