@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -48,18 +48,38 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+_CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    **{
+        name: ("transform", f"it belongs into transform: transform={{{name!r}: …}}")
+        for name in ("crop_size", "mirror", "scale", "mean_value", "mean_file", "force_color", "force_gray")
+    },
+    "drop_last": ("last_batch", "here it is last_batch='drop'"),
+    "num_workers": ("num_loaders", "here it is num_loaders"),
+    "collate_fn": ("batch_size", "here a postprocess hook gets the whole batch"),
+    "worker_init_fn": ("num_loaders", "not needed: loaders are seeded for each sample; make what a hook needs in it"),
+    "pin_memory": ("page_lock", "not needed: a CUDA device gets its batches from page-locked memory; see page_lock"),
+}
+"""What a user of Caffe or of torch's DataLoader may write: the known name that the hint goes with, and the hint."""
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """As `nearest`; names that others use for something that is known here are explained."""
+    goes_with, hint = _CALLED_ELSEWHERE.get(word, ("", ""))
+    return f" ({hint})" if goes_with in known else nearest(word, known)
+
+
 def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
     """The keys that a mapping of these options may have."""
     return tuple(field.encode_name for field in msgspec.structs.fields(options))
 
 
 def check_names(names: Iterable[object], known: Iterable[str], what: str) -> None:
-    """Raises ParameterError for the first of `names` that is none of `known`, with the nearest of them."""
+    """Raises ParameterError for the first of `names` that is none of `known`, with what was meant."""
     allowed = tuple(known)
     for name in names:
         if name not in allowed:
             raise ParameterError(
-                f"{what}: unknown parameter {name!r}{nearest(str(name), allowed)}; "
+                f"{what}: unknown parameter {name!r}{meant(str(name), allowed)}; "
                 f"the known ones are {', '.join(allowed)}"
             )
 

@@ -91,6 +91,26 @@ def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> No
     assert all(name in message for name in known_names(Parameters))
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("crop_size", "(it belongs into transform: transform={'crop_size': …})"),
+        ("mean_file", "(it belongs into transform: transform={'mean_file': …})"),
+        ("drop_last", "(here it is last_batch='drop')"),
+        ("num_workers", "(here it is num_loaders)"),
+        ("collate_fn", "(here a postprocess hook gets the whole batch)"),
+        ("worker_init_fn", "(not needed: loaders are seeded"),
+        ("pin_memory", "(not needed: a CUDA device gets"),
+    ],
+)
+def test_a_name_from_elsewhere_is_explained(name: str, hint: str) -> None:
+    assert f"unknown parameter {name!r} {hint}" in _message(**{name: 1})
+
+
+def test_a_name_from_elsewhere_is_not_explained_where_the_hint_would_be_wrong() -> None:
+    assert "(it belongs" not in _message(pad={"scale": 1})
+
+
 def test_an_unknown_key_inside_a_parameter_is_named_with_its_place() -> None:
     assert "transform: unknown parameter 'mirrored' (did you mean 'mirror'?)" in _message(transform={"mirrored": 1})
 
