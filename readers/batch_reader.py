@@ -113,6 +113,9 @@ class BatchReader(Closing):
             )
         return batches
 
+    def __bool__(self) -> bool:
+        return True  # without it Python asks for the length, which an endless one has not
+
     def __iter__(self) -> Iterator[NamedBatch]:
         self._newest = span = _Span()
         return _Loop(self, span)
@@ -187,6 +190,13 @@ class BatchReader(Closing):
         self._closed = True
         self._finalizer()
 
+    def __getstate__(self) -> dict[str, object]:
+        raise PipelineClosed(
+            "a BatchReader cannot be sent to another process, such as a worker of a DataLoader: its batches are made "
+            "in loader processes of its own; make a reader in each process that reads, or use TorchDataset with "
+            "DataLoader(dataset, batch_size=None, num_workers=0)"
+        )
+
     def _state_of_next_loop(self) -> State:
         state, begun = self._feed.batches.state_dict(), self._begun
         if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
@@ -231,6 +241,9 @@ class _Loop(Iterator[NamedBatch]):
         if span.batches is None or span.end is None:
             return len(self._reader)
         return max(0, span.end - span.batches.count)
+
+    def __bool__(self) -> bool:
+        return True  # without it Python asks for the length, which an endless one has not
 
     def __next__(self) -> NamedBatch:
         if self._is_over:

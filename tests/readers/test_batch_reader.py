@@ -257,6 +257,22 @@ def test_a_batch_can_be_copied_and_pickled(source: dict[str, Any]) -> None:
         np.testing.assert_array_equal(twin["data"], batch["data"])
 
 
+def test_a_reader_is_always_true_and_so_is_its_loop(source: dict[str, Any]) -> None:
+    with read(source) as reader:
+        assert reader
+        assert iter(reader)
+        with pytest.raises(TypeError, match="endless"):
+            len(reader)
+
+
+def test_a_reader_cannot_be_sent_to_another_process(source: dict[str, Any]) -> None:
+    with (
+        read(source) as reader,
+        pytest.raises(PipelineClosed, match=r"cannot be sent to another process.*num_workers=0"),
+    ):
+        pickle.dumps(reader)
+
+
 # ---- hooks and sources
 
 
