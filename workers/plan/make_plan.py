@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ..base.checks import shown
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
@@ -20,7 +21,7 @@ from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import Source
-from ..base.specs import NamedRows, allocate_rows
+from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.indexed_worker import DecodedSource, read_one
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
@@ -67,6 +68,7 @@ def make_plan(
     """
     source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
+    _check_specs(source)
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         return _made_plan(parameters, hooks, base_dir, train, source)
@@ -94,6 +96,16 @@ def _made_plan(
         )
         plan = _indexed_plan(plain, hooks, source, transform, base_dir)
         return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
+
+
+def _check_specs(source: Source | StreamSource) -> None:
+    """Raises ParameterError where a source of the user's own describes its arrays by something else."""
+    for name, spec in () if isinstance(source, StreamSource) else source.specs.items():
+        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype):
+            raise ParameterError(
+                f"source {source.kind!r} ({type(source).__name__}): its specs say of {name!r} {shown(spec)}: expected "
+                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8))"
+            )
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
