@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import HookBatch, Hooks, Sample
 from ..workers.base.specs import AnyArray
+from ..workers.plan.packed import pack
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 
@@ -74,7 +74,7 @@ def hooks_of(layer: Any, base: type[Any]) -> Hooks:
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:
     try:
-        cloudpickle.dumps((layer_class, attributes))
+        pack((layer_class, attributes))
     except Exception as error:
         what = _culprit(layer_class, attributes)
         raise ParameterError(
@@ -86,7 +86,7 @@ def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object])
 def _culprit(layer_class: type[Any], attributes: Mapping[str, object]) -> str:
     for name, value in attributes.items():
         try:
-            cloudpickle.dumps(value)
+            pack(value)
         except Exception:
             return f"attribute {name!r} ({type(value).__name__}) of layer {layer_class.__name__}"
     return f"layer class {layer_class.__name__}"

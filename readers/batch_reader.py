@@ -113,6 +113,9 @@ class BatchReader(Closing):
             )
         return batches
 
+    def __bool__(self) -> bool:
+        return True  # without it Python asks for the length, which an endless one has not
+
     def __iter__(self) -> Iterator[NamedBatch]:
         self._newest = span = _Span()
         return _Loop(self, span)
@@ -231,6 +234,9 @@ class _Loop(Iterator[NamedBatch]):
         if span.batches is None or span.end is None:
             return len(self._reader)
         return max(0, span.end - span.batches.count)
+
+    def __bool__(self) -> bool:
+        return True  # without it Python asks for the length, which an endless one has not
 
     def __next__(self) -> NamedBatch:
         if self._is_over:

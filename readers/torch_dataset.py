@@ -68,6 +68,9 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
     def __len__(self) -> int:
         return len(self.reader)
 
+    def __bool__(self) -> bool:
+        return True  # without it Python asks for the length, which an endless one has not
+
     def __getstate__(self) -> dict[str, object]:
         raise PipelineClosed(_NOT_IN_A_WORKER)
 

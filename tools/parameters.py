@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from ..workers.base.checks import allowed, nearest
+from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import need
 from ..workers.base.parameters import Cache, Pad, Parameters, Transform
@@ -86,7 +86,7 @@ def as_text(name: str = "") -> str:
         return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(_SOURCES)}"
     if name not in everything and name not in _SOURCES:
         known = [*everything, *_SOURCES]
-        raise ParameterError(f"unknown parameter {name!r}{nearest(name, known)}; `blobfeed params` prints all")
+        raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
     head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
     part = source_options(name) if name in _SOURCES else _PARTS.get(name)
     return "\n".join([head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))])

@@ -265,7 +265,7 @@ def _tar(paths: Sequence[Path]) -> Found:
     return _sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
 
 
-def _numbered(classes: Sequence[str], file: Path) -> Sequence[str]:
+def _numbered(classes: list[str], file: Path) -> list[str]:
     """The classes in the order of their numbers: those of `file`, a name on each line, which the first list writes.
 
     A folder of validation may lack a class, and must not number the others anew.

@@ -292,6 +292,14 @@ def test_a_batch_can_be_copied_and_pickled(source: dict[str, Any]) -> None:
         np.testing.assert_array_equal(twin["data"], batch["data"])
 
 
+def test_a_reader_is_always_true_and_so_is_its_loop(source: dict[str, Any]) -> None:
+    with read(source) as reader:
+        assert reader
+        assert iter(reader)
+        with pytest.raises(TypeError, match="endless"):
+            len(reader)
+
+
 # ---- hooks and sources
 
 

@@ -50,6 +50,18 @@ def pixels(labels: Any) -> Any:
     return (labels[:, None] + np.arange(3)).astype(np.uint8)
 
 
+def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None:
+    class Tuples(Pictures):
+        @property
+        def specs(self) -> Any:
+            return {"data": ((3,), "uint8")}
+
+    with pytest.raises(
+        ParameterError, match=r"'pictures' \(Tuples\): its specs say of 'data' \(\(3,\), 'uint8'\): .*ArraySpec\("
+    ):
+        BatchReader(Tuples(), batch_size=4)
+
+
 # ---- tops are what comes out
 
 

@@ -62,6 +62,7 @@ def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]
     assert ["num_workers=0" in told for told in loader] == [True]
     with pytest.raises(PipelineClosed, match="num_workers=0"):
         pickle.dumps(feed)
+    assert feed
     feed.close()
 
 

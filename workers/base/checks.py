@@ -6,11 +6,12 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import inspect
 
 from .errors import ParameterError
@@ -47,18 +48,38 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+_CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    **{
+        name: ("transform", f"it belongs into transform: transform={{{name!r}: …}}")
+        for name in ("crop_size", "mirror", "scale", "mean_value", "mean_file", "force_color", "force_gray")
+    },
+    "drop_last": ("last_batch", "here it is last_batch='drop'"),
+    "num_workers": ("num_loaders", "here it is num_loaders"),
+    "collate_fn": ("batch_size", "here a postprocess hook gets the whole batch"),
+    "worker_init_fn": ("num_loaders", "not needed: loaders are seeded for each sample; make what a hook needs in it"),
+    "pin_memory": ("page_lock", "not needed: a CUDA device gets its batches from page-locked memory; see page_lock"),
+}
+"""What a user of Caffe or of torch's DataLoader may write: the known name that the hint goes with, and the hint."""
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """As `nearest`; names that others use for something that is known here are explained."""
+    goes_with, hint = _CALLED_ELSEWHERE.get(word, ("", ""))
+    return f" ({hint})" if goes_with in known else nearest(word, known)
+
+
 def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
     """The keys that a mapping of these options may have."""
     return tuple(field.encode_name for field in msgspec.structs.fields(options))
 
 
 def check_names(names: Iterable[object], known: Iterable[str], what: str) -> None:
-    """Raises ParameterError for the first of `names` that is none of `known`, with the nearest of them."""
+    """Raises ParameterError for the first of `names` that is none of `known`, with what was meant."""
     allowed = tuple(known)
     for name in names:
         if name not in allowed:
             raise ParameterError(
-                f"{what}: unknown parameter {name!r}{nearest(str(name), allowed)}; "
+                f"{what}: unknown parameter {name!r}{meant(str(name), allowed)}; "
                 f"the known ones are {', '.join(allowed)}"
             )
 
@@ -71,13 +92,35 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
-    options = {name: paths_as_text(value) for name, value in options.items()}
     kind = inspect.type_info(into)
+    options = {name: paths_as_text(value) for name, value in _plain(options, kind).items()}
     _check_keys(options, kind, what)
     try:
         return msgspec.convert(options, into, str_keys=True)
     except msgspec.ValidationError as error:
         raise ParameterError(_explain(error, options, kind, what)) from None
+
+
+def _plain(value: Any, kind: inspect.Type | None) -> Any:
+    """NumPy's numbers and lists of them, and a torch.device, as the plain values that `kind` asks for.
+
+    Where it allows anything they stay: arrays of samples are given there, and weights.
+    """
+    if kind is None or isinstance(kind, inspect.AnyType):
+        return value
+    if isinstance(value, np.generic | np.ndarray) and value.ndim <= 1:
+        return value.tolist()
+    if (type(value).__module__, type(value).__name__) == ("torch", "device"):  # known by its name: no torch here
+        return str(value)
+    if isinstance(value, Mapping):
+        mapping = _member(kind, inspect.DictType)
+        return {
+            name: _plain(inner, mapping.value_type if mapping else _type_inside(kind, name))
+            for name, inner in value.items()
+        }
+    if type(value) in (list, tuple):
+        return type(value)(_plain(inner, _type_inside(kind, 0)) for inner in value)
+    return value
 
 
 def paths_as_text(value: object) -> object:

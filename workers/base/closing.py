@@ -21,8 +21,8 @@ class Closing:
 
     def __getstate__(self) -> object:
         raise TypeError(
-            f"a {type(self).__name__} has processes and memory of its own, so it cannot be copied or pickled: make "
-            "another one by the same arguments, in the process that reads from it"
+            f"a {type(self).__name__} has processes and memory of its own, so it cannot be copied or pickled, as for a "
+            "worker of a DataLoader: make another one by the same arguments, in the process that reads from it"
         )
 
 

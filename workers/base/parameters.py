@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 import msgspec
+import numpy as np
 
 from .checks import check_options, shown
 from .errors import ParameterError
@@ -275,7 +276,7 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(changed.get(name), str):
             changed[name] = [changed[name]]
     transform = changed.get("transform")
-    if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float):
+    if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float | np.number):
         changed["transform"] = {**transform, "mean_value": [transform["mean_value"]]}
     return changed
 

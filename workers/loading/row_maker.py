@@ -41,6 +41,7 @@ class RowMaker:
         self._rng = SampleRng(seed)
         self._seed_globals = partial(seed_generators, seed) if seed_globals else None
         self._transform = transform
+        self._concatenate = frozenset(concatenate)
         wanted = tops if hooks.postprocess is None else None
         if hooks.decode is None:
             self._names = wanted or tuple(raw_specs)
@@ -94,13 +95,26 @@ class RowMaker:
         spec = self.specs[name]
         if not _holds(spec.dtype, value.dtype) or (not spec.varies and value.shape != spec.shape):
             raise ValueError(
-                f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected {spec} "
-                "as learnt from the first sample; every sample must have the same shape and type, or declare max_shapes"
+                f"top {name!r} got an array of shape {value.shape} and type {_type_name(value.dtype)}, expected "
+                f"{'up to ' * spec.varies}{spec.shape} {_type_name(spec.dtype)} as learnt from the first sample; "
+                + self._advice(name, value)
             )
         if isinstance(rows, RaggedRows):
             rows.put(row, value)
         else:
             rows[row] = value
+
+    def _advice(self, name: str, value: AnyArray) -> str:
+        """What to do about a value that does not fit its top."""
+        spec = self.specs[name]
+        if value.dtype.kind == spec.dtype.kind and value.dtype.kind in "SU" and not _holds(spec.dtype, value.dtype):
+            fixed = f"{value.dtype.kind}{max(16, 2 * _characters(value.dtype))}"
+            return f'this text is longer than that: give all of them a fixed length, np.array(text, dtype="{fixed}")'
+        if not _holds(spec.dtype, value.dtype):
+            return f'return the same type for every sample, for example by .astype("{_type_name(spec.dtype)}")'
+        if name in self._concatenate and value.ndim and value.shape[1:] == spec.shape[1:]:
+            return "declare max_rows, the most rows that one sample of a concatenated top has"
+        return "return the same shape for every sample, or declare max_shapes"
 
     def _check_image(self, name: str, value: AnyArray, spec: ArraySpec, transform: CropMirror) -> None:
         """Images may differ in what the transform makes equal, and in nothing else: NumPy would broadcast or round."""
@@ -128,6 +142,16 @@ class RowMaker:
 def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
     """Whether values of type `given` are kept whole: a word's type is as long as it, its array's as the longest."""
     return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
+
+
+def _characters(dtype: np.dtype[np.generic]) -> int:
+    """The most characters of a text of that type."""
+    return dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize
+
+
+def _type_name(dtype: np.dtype[np.generic]) -> str:
+    """As a user writes it: NumPy's own name of a text's type counts its bits."""
+    return f"{dtype.kind}{_characters(dtype)}" if dtype.kind in "SU" else dtype.name
 
 
 def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.generic]:

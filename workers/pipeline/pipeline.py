@@ -309,5 +309,5 @@ class Pipeline(Closing):
         if _process != self._owner:
             raise PipelineClosed(
                 f"the pipeline belongs to process {self._owner}, and this is process {_process}, a fork of it: "
-                "make a pipeline in the process that reads from it"
+                "make a reader, or a layer, in the process that reads from it"
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ..base.checks import shown
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
@@ -20,7 +21,7 @@ from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import Source
-from ..base.specs import NamedRows, allocate_rows
+from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.indexed_worker import DecodedSource, read_one
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
@@ -38,7 +39,7 @@ from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from .indexed_plan import IndexedPlan
 from .make_sampler import make_sampler
-from .packed import Packed
+from .packed import Packed, hook_name
 from .plan import Plan, max_loaders, usable_cores
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
@@ -67,6 +68,7 @@ def make_plan(
     """
     source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
+    _check_specs(source)
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         return _made_plan(parameters, hooks, base_dir, train, source)
@@ -94,6 +96,16 @@ def _made_plan(
         )
         plan = _indexed_plan(plain, hooks, source, transform, base_dir)
         return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
+
+
+def _check_specs(source: Source | StreamSource) -> None:
+    """Raises ParameterError where a source of the user's own describes its arrays by something else."""
+    for name, spec in () if isinstance(source, StreamSource) else source.specs.items():
+        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype):
+            raise ParameterError(
+                f"source {source.kind!r} ({type(source).__name__}): its specs say of {name!r} {shown(spec)}: expected "
+                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8))"
+            )
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -162,6 +174,13 @@ def _row_maker(
     )
 
 
+def _parts(hooks: Hooks, source: Source | StreamSource) -> dict[str, object]:
+    """What a user may have written, by what messages call it."""
+    given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
+    named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
+    return {**named, f"source {source.kind!r} ({type(source).__name__})": source}
+
+
 # ---- by index
 
 
@@ -193,7 +212,7 @@ def _indexed_plan(
     batch_bytes = sum(spec.nbytes for spec in made.slot_specs.values()) * parameters.batch_size
     return IndexedPlan(
         parameters=parameters,
-        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules),
+        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules, _parts(hooks, plain)),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
@@ -306,7 +325,7 @@ def _stream_plan(
     made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,
-        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules),
+        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules, _parts(hooks, source)),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,

@@ -12,13 +12,17 @@ and none copies before it writes to it.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pickle import HIGHEST_PROTOCOL, PickleBuffer
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
+
+from ..base.errors import ParameterError
 
 _T = TypeVar("_T")
 
@@ -29,11 +33,13 @@ _BESIDE_BYTES = 1 << 16
 class Packed(Generic[_T]):
     """`value` itself in the process that made this; its bytes after pickling, until `value` is read.
 
-    `modules`: what to import before forking. Pickling adds those that `value` refers to.
+    `modules`: what to import before forking. Pickling adds those that `value` refers to. `parts`: the user's objects in
+    `value` by what messages call them; if `value` cannot be pickled, the ParameterError names the one that cannot.
     """
 
-    def __init__(self, value: _T, modules: tuple[str, ...] = ()) -> None:
+    def __init__(self, value: _T, modules: tuple[str, ...] = (), parts: Mapping[str, object] | None = None) -> None:
         self._value: _T | None = value
+        self._parts = parts or {}
         self._bytes = b""
         self._buffers: Sequence[PickleBuffer | memoryview] = ()
         self.modules = modules
@@ -47,8 +53,20 @@ class Packed(Generic[_T]):
     def __getstate__(self) -> dict[str, object]:
         if self._value is None:  # on its way through the assembler, or to another host
             return {**self.__dict__, "_buffers": [PickleBuffer(buffer) for buffer in self._buffers]}
-        data, buffers, modules = pack(self._value)
-        return {"_value": None, "_bytes": data, "_buffers": buffers, "modules": (*self.modules, *modules)}
+        try:
+            data, buffers, modules = pack(self._value)
+        except Exception as error:
+            raise ParameterError(
+                f"{_culprit(self._parts)} cannot be sent to the loaders: {type(error).__name__}: {error}; make such an "
+                "object inside the hook at its first call, or leave it out in the __getstate__ of its class"
+            ) from error
+        return {
+            "_value": None,
+            "_bytes": data,
+            "_buffers": buffers,
+            "modules": (*self.modules, *modules),
+            "_parts": {},
+        }
 
 
 def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
@@ -57,6 +75,20 @@ def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
         pickler = _Pickler(file)
         pickler.dump(value)
         return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name != "__main__")
+
+
+def _culprit(parts: Mapping[str, object]) -> str:
+    for name, part in parts.items():
+        try:
+            pack(part)
+        except Exception:
+            return name
+    return "the pipeline"
+
+
+def hook_name(hook: object) -> str:
+    """What a message calls a function, or an object that is called like one."""
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
@@ -79,6 +111,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, ModuleType):
             self.modules[thing.__name__] = None
+            # cloudpickle takes a global named `classes` beside torch for torch.classes: a module of a class of its
+            # own, which it then cannot pickle. Any module that is imported by its name can be found by it.
+            by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
+            if sys.modules.get(thing.__name__) is thing and not by_value:
+                return import_module, (thing.__name__,)
         elif isinstance(thing, type | FunctionType | BuiltinFunctionType) and isinstance(thing.__module__, str):
             self.modules[thing.__module__] = None
         return super().reducer_override(thing)

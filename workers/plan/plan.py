@@ -237,6 +237,7 @@ def max_loaders(parameters: Parameters) -> int:
 
 def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
     """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
+    _check_way(state, ours)
     if set(state) != set(ours) or state["version"] != ours["version"]:
         raise ParameterError(
             f"this is no state of such a pipeline: {dict(state)!r}; expected the names {', '.join(ours)} "
@@ -254,3 +255,18 @@ def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]
                 "the same batches cannot follow; use the same source and order, or start without the state"
             )
     return checked
+
+
+def _check_way(state: Mapping[str, object], ours: State) -> None:
+    """Raises ParameterError if the epochs of `state` were put together in another way."""
+    theirs, own = (next((name for name in _WAYS if name in of), "") for of in (state, ours))
+    if theirs and theirs != own:
+        raise ParameterError(
+            f"the state was saved with {_WAYS[theirs]} ({theirs}={state[theirs]!r}), this pipeline has {_WAYS[own]} "
+            f"({own}={ours[own]!r}): the same batches cannot follow; use the same source and order, or start without "
+            "the state"
+        )
+
+
+_WAYS = {"sampler": "a sampler", "sequences": "a stream", "shuffle": "no sampler"}
+"""By the name that only the states of such pipelines have."""

@@ -58,7 +58,7 @@ class SampledPlan(Plan):
         made = cls(
             **shared,
             # The modules of a sampler are its own process's to import: torch, often, which no loader needs.
-            sampler=Packed(sampler),
+            sampler=Packed(sampler, parts={sampler.name: sampler}),
             about=about,
             source_samples=samples,
             batches_in_slot=plan.batches_per_slot,

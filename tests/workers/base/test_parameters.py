@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 from blobfeed.workers.base.checks import check_options, known_names
@@ -57,10 +58,57 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values: dict[st
     assert message.startswith("param_str: ")
 
 
+def test_numpys_numbers_and_lists_are_as_good_as_pythons() -> None:
+    given = check_parameters(
+        {
+            "source": {"arrays": {"data": (data := np.zeros((4, 3))), "one": (one := np.ones(1))}},
+            "batch_size": np.int64(32),
+            "shuffle": np.bool_(True),
+            "tops": np.array(["data", "one"]),
+            "transform": {"mean_value": np.array([1, 2, 3.0]), "scale": np.float32(0.5)},
+            "max_shapes": {"data": np.array([3, 4]), "one": (np.int64(1),)},
+        }
+    )
+    assert (given.batch_size, given.shuffle, given.tops) == (32, True, ("data", "one"))
+    assert type(given.batch_size) is int
+    assert (given.transform.mean_value, given.transform.scale) == ((1, 2, 3), 0.5)
+    assert given.max_shapes == {"data": (3, 4), "one": (1,)}
+    assert given.source is not None
+    assert given.source["arrays"]["data"] is data
+    assert given.source["arrays"]["one"] is one
+    assert check_parameters({**_LEAST, "transform": {"mean_value": np.float32(2)}}).transform.mean_value == (2,)
+    assert check_parameters({**_LEAST, "sampler": data}).sampler is data
+
+
+def test_a_torch_device_is_as_good_as_its_text() -> None:
+    device = type("device", (), {"__module__": "torch", "__str__": lambda self: "cuda:1"})
+    assert check_parameters({**_LEAST, "device": device()}).device == "cuda:1"
+
+
 def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> None:
     message = _message(batchsize=3)
     assert "unknown parameter 'batchsize' (did you mean 'batch_size'?)" in message
     assert all(name in message for name in known_names(Parameters))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("crop_size", "(it belongs into transform: transform={'crop_size': …})"),
+        ("mean_file", "(it belongs into transform: transform={'mean_file': …})"),
+        ("drop_last", "(here it is last_batch='drop')"),
+        ("num_workers", "(here it is num_loaders)"),
+        ("collate_fn", "(here a postprocess hook gets the whole batch)"),
+        ("worker_init_fn", "(not needed: loaders are seeded"),
+        ("pin_memory", "(not needed: a CUDA device gets"),
+    ],
+)
+def test_a_name_from_elsewhere_is_explained(name: str, hint: str) -> None:
+    assert f"unknown parameter {name!r} {hint}" in _message(**{name: 1})
+
+
+def test_a_name_from_elsewhere_is_not_explained_where_the_hint_would_be_wrong() -> None:
+    assert "(it belongs" not in _message(pad={"scale": 1})
 
 
 def test_an_unknown_key_inside_a_parameter_is_named_with_its_place() -> None:

@@ -191,7 +191,7 @@ def test_a_sample_fills_its_own_row_and_no_other() -> None:
         (lambda data: data.astype(np.float32), r"shape \(3, 4, 6\) and type float32"),
         (lambda data: data.astype(np.int8), r"shape \(3, 4, 6\) and type int8"),
         (lambda _: 5, r"shape \(\) and type int64"),
-        (lambda _: "text", r"shape \(\) and type <U4"),
+        (lambda _: "text", r"shape \(\) and type U4"),
         (lambda _: None, r"shape \(\) and type object"),
     ],
 )
@@ -221,8 +221,40 @@ def test_words_of_any_length_fit_where_they_come_from(decode: DecodeHook | None)
     assert made.specs == raw_specs
     for index, word in enumerate(WORDS):
         assert row_of(made, Sample({"name": word}, index, 0))["name"] == word
-    with pytest.raises(ValueError, match=r"type \|S9, expected \(\) bytes64"):
+    with pytest.raises(ValueError, match=r"type S9, expected \(\) S8 .*dtype=\"S18\"\)"):
         row_of(made, Sample({"name": np.array(["crocodile"], "S9")[0]}, 2, 0))
+
+
+def advice(first: object, later: object, **more: Any) -> str:
+    """What is said of `later`, where the first sample has `first`."""
+
+    def decode(raw: Sample, _: object) -> object:
+        return {"top": later if raw.index else first}
+
+    given: Any = {"tops": None, "seed": 0, "transform": None, "max_shapes": {}, **more}
+    with pytest.raises(ValueError, match="top 'top' got an array") as caught:
+        row_of(RowMaker(Hooks(decode=decode), RAW, sample, **given), sample(1))
+    return str(caught.value)
+
+
+def test_a_longer_text_than_the_first_is_told_how_to_get_a_fixed_length() -> None:
+    told = advice("im9", "im10")
+    assert "type U4, expected () U3 as learnt" in told
+    assert told.endswith('this text is longer than that: give all of them a fixed length, np.array(text, dtype="U16")')
+    assert row_of(maker(lambda s, _: {"top": np.array(f"im{10**s.index}", "U16")}), sample(5))["top"] == "im100000"
+
+
+def test_another_type_is_not_told_to_declare_shapes() -> None:
+    told = advice(np.zeros(3, np.float32), np.zeros(3))
+    assert told.endswith('; return the same type for every sample, for example by .astype("float32")')
+    assert "max_shapes" not in told
+
+
+def test_other_rows_of_a_concatenated_top_are_told_of_max_rows() -> None:
+    told = advice(np.zeros((2, 4)), np.zeros((3, 4)), concatenate=("top",))
+    assert told.endswith("; declare max_rows, the most rows that one sample of a concatenated top has")
+    assert advice(np.zeros((2, 4)), np.zeros((2, 5)), concatenate=("top",)).endswith("or declare max_shapes")
+    assert advice(np.zeros((2, 4)), np.zeros((3, 4))).endswith("same shape for every sample, or declare max_shapes")
 
 
 def test_a_hook_that_forgets_a_top_later_is_refused() -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+import pickle
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import cloudpickle
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.packed import pack
+from blobfeed.workers.plan.packed import Packed, pack
 
 from tests.support.pipelines import Numbered
 
@@ -43,6 +49,66 @@ def test_classes_functions_and_modules_are_named() -> None:
     assert "__main__" not in modules
     source, bound, function = cloudpickle.loads(packed)
     assert (len(source), bound.func, function(None)) == (len(Numbered()), of_this_module, '"x"')
+
+
+class OddModule(ModuleType):
+    """As torch.classes is: no plain module, which alone cloudpickle can pickle."""
+
+
+def test_a_global_with_the_name_of_a_module_beside_one_that_is_used_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "json.classes", OddModule("json.classes"))
+
+    def number(_: object) -> str:
+        return json.dumps(len(classes))
+
+    number.__module__ = "__main__"
+    monkeypatch.setitem(globals(), "classes", ["cat", "dog"])
+    assert cloudpickle.loads(pack(number)[0])(None) == "2"
+
+
+classes: list[str] = []
+
+
+def _locked(_: object) -> Iterator[int]:
+    with _LOCK:
+        yield 1
+
+
+_LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"decode": _locked}, "decode hook '_locked'"),
+        ({"decode": None, "postprocess": threading.Lock()}, "postprocess hook 'lock'"),
+        ({"mean": 3}, "the pipeline"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_locked, "__module__", "__main__")
+    parts = {f"{name} hook {getattr(hook, '__name__', 'lock')!r}": hook for name, hook in given.items() if hook != 3}
+    with pytest.raises(ParameterError, match=rf"^{named} cannot be sent to the loaders: .*'_thread.lock'.*first call"):
+        pickle.dumps(Packed((given, _LOCK), parts=parts))
+
+
+@pytest.mark.parametrize("name", ["decode", "postprocess", "sampler"])
+def test_a_hook_that_cannot_be_sent_is_named_when_the_loaders_start(name: str) -> None:
+    def hook(*_: Any) -> Any:
+        with lock:
+            return range(100) if name == "sampler" else None if name == "postprocess" else {"data": np.ones(2)}
+
+    lock = threading.Lock()
+    hooks = {} if name == "sampler" else {name: hook}
+    sampler = {"sampler": hook} if name == "sampler" else {}
+    given = check_parameters({"source": {"of": {}}, "batch_size": 4, "num_loaders": 1, **sampler})
+    with (
+        Pipeline(given, Hooks(**hooks), source=Numbered()) as pipeline,
+        pytest.raises(ParameterError, match=rf"{name}.* .*hook.* cannot be sent to the loaders"),
+    ):
+        pipeline.take()
 
 
 def test_plain_data_name_nothing() -> None:

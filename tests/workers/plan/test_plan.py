@@ -165,6 +165,17 @@ def test_a_state_that_is_another_ones_is_refused(plan: IndexedPlan | StreamPlan)
             plan.resumed(wrong)
 
 
+def test_a_state_of_a_pipeline_of_another_kind_says_what_differs() -> None:
+    sampled = {"version": 1, "samples": SAMPLES, "sampler": "sampler {weights}", "weights": "[]"}
+    with pytest.raises(
+        ParameterError,
+        match=r"saved with a sampler \(sampler='sampler {weights}'\), this pipeline has no sampler \(shuffle=",
+    ):
+        indexed().resumed(sampled)
+    with pytest.raises(ParameterError, match=r"saved with no sampler \(shuffle=.* has a stream \(sequences="):
+        stream().resumed(indexed().begin().state())
+
+
 @pytest.mark.parametrize(("name", "value"), [("samples", 11), ("shuffle", "chunk")])
 def test_a_state_of_other_samples_or_another_order_is_refused(name: str, value: object) -> None:
     with pytest.raises(ParameterError, match=f"{name}="):

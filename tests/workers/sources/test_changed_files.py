@@ -14,6 +14,7 @@ import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.stored.rows import StoredRows
 
 from tests.support.pipelines import parameters
@@ -114,6 +115,18 @@ def test_a_file_that_is_overwritten_before_it_is_opened_is_an_error(
     _overwrite(path)
     with pytest.raises(SourceError, match=r"a\.data: it was changed since it was examined"):
         rows_of(loader, [5, 3])
+
+
+def test_a_change_that_leaves_the_size_as_it_was_is_said_to_be_one_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.data"
+    path.write_bytes(b"1234")
+    stamp = FileStamp.of(str(path))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match=r"since it was examined \(its time of change differs\); start"):
+        stamp.require_unchanged()
+    path.write_bytes(b"12345")
+    with pytest.raises(SourceError, match=r"since it was examined \(4 bytes then, 5 now\); start"):
+        stamp.require_unchanged()
 
 
 def test_a_change_while_samples_are_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,10 @@ class FileStamp:
             or now.st_ino != self.inode
             or now.st_dev != self.device
         ):
+            sizes = f"{self.size} bytes then, {now.st_size} now"
             raise SourceError(
-                f"{self.path}: it was changed since it was examined ({self.size} bytes then, {now.st_size} now); "
+                f"{self.path}: it was changed since it was examined "
+                f"({sizes if now.st_size != self.size else 'its time of change differs'}); "
                 "start the training again, on files that nobody writes to, renames or removes"
             )
 

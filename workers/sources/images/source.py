@@ -53,7 +53,6 @@ class ImageListSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
-        check_sizes(checked)
         self._channels = 3 if checked.is_color else 1
         self._is_url = is_url(checked.path)
         self._path = checked.path if self._is_url else str(in_folder(base_dir, checked.path))
@@ -61,6 +60,7 @@ class ImageListSource(Source):
         self._root = os.fsencode(root if is_url(root) else in_folder(base_dir, root))
         self._objects: WholeObjects | None = None
         self._memory, self._label_words, self._label_spec = self._parsed(checked)
+        check_sizes(checked)  # behind it: to an empty list no size can be given
         self._any_remote = is_url(root) or b"://" in self._memory["text"].tobytes()
         if self._any_remote:
             self.rows_at_once = CONNECTIONS
@@ -181,10 +181,20 @@ class ImageListSource(Source):
         looks = [_look_at(self._image_path(index)) for index in range(min(_CHECKED_AT_ONCE, len(self)))]
         if wrong := [(index, reason) for index, (_, _, reason) in enumerate(looks) if reason]:
             index, reason = wrong[0]
+            self._check_label(index)
             others = f" ({len(wrong) - 1} more of the first {_CHECKED_AT_ONCE}, too)" if len(wrong) > 1 else ""
             raise SourceError(
                 f"image list {self.where(index)} is no image: {reason}{others}; check the list and root_folder "
                 f"{self._options.root_folder!r}, or leave out this check by check_files: false"
+            )
+
+    def _check_label(self, index: int) -> None:
+        """Raises SourceError if the line of image `index` is a path and the name of a class, taken for a path."""
+        path, *word = self._listed.path(index).rsplit(None, 1)
+        if not self._label_words and word and not _look_at(self._located(path))[2]:
+            raise SourceError(
+                f"image list {self._listed.line(index)}: the label of {os.fsdecode(path)} is "
+                f"{os.fsdecode(word[0])!r}: expected a number; give each class a number, from 0"
             )
 
     @property
@@ -200,7 +210,9 @@ class ImageListSource(Source):
             self._objects.fetch(os.fsdecode(path) for path in paths if _is_url(path))
 
     def _image_path(self, index: int) -> bytes:
-        path = self._listed.path(index)
+        return self._located(self._listed.path(index))
+
+    def _located(self, path: bytes) -> bytes:
         if _is_url(path):
             return path
         return under_root(self._root, path, always=bool(self._options.root_folder))

@@ -35,6 +35,18 @@ def test_missing_images_are_named_by_line_and_path(two_photographs: Path) -> Non
     assert isinstance(raised.value.__cause__, FileNotFoundError)
 
 
+def test_the_name_of_a_class_is_no_label(two_photographs: Path) -> None:
+    two_photographs.write_text("china.jpg cat\nflower.jpg dog\n")
+    with pytest.raises(SourceError, match=r"list\.txt line 1: the label of china\.jpg is 'cat': expected a number"):
+        opened(two_photographs, **SIZE)
+
+
+def test_an_empty_list_is_not_asked_for_sizes(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("")
+    with pytest.raises(SourceError, match="lists no images"):
+        opened(tmp_path / "list.txt")
+
+
 def test_an_image_behind_the_first_hundred_is_looked_at_when_it_is_read(two_photographs: Path) -> None:
     lines = ["china.jpg 0"] * 100 + ["", "none.jpg 3"]
     two_photographs.write_text("\n".join(lines))
