@@ -72,9 +72,9 @@ types: $(VENV)/package $(VENV)/test-dependencies
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache \
 		-p blobfeed -p tests -p benchmarks -p prototxt_examples
 
-# Two at a time, file by file: half of the time is spent waiting, for a process to start or to be seen dead.
+# Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead.
 pytest: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .
