@@ -166,7 +166,7 @@ class StreamLoops(Loops):
             return dict(state)
         shards = len(json.loads(str(state["sequences"])))
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
-        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0}
+        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "joined": 0}
 
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         return None if self.last_batch == "wrap" else self._end(state.get("epoch"))

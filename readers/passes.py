@@ -23,6 +23,8 @@ class Passes:
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
         self.length = reader.batches_per_loop
+        self.begun = 0
+        """Passes so far."""
         self.restart()
 
     def restart(self) -> None:
@@ -34,6 +36,7 @@ class Passes:
         self._again: list[NamedBatch] = []
 
     def begin(self) -> None:
+        self.begun += 1
         left_early = 0 < self._count != self.length
         self._replayed = left_early and self._count <= _PEEK and not self._replayed
         self._again = self._drawn + self._again if self._replayed else []

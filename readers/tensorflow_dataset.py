@@ -9,7 +9,7 @@ from typing import Any, Unpack, overload
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
-from ..workers.base.errors import ParameterError
+from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import AnyArray, ArraySpec
@@ -88,7 +88,13 @@ def _one_pass(reader: BatchReader, passes: Passes) -> Iterator[dict[str, AnyArra
         yield from map(dict, reader)
         return
     passes.begin()
+    mine = passes.begun
     for _ in range(passes.length):
+        if passes.begun != mine:  # each would get a part of the batches, and nobody all
+            raise PipelineClosed(
+                "this pass is over: another one over the same TensorFlowDataset has begun; for two at a time, as in "
+                "tf.data.Dataset.zip, make two of them"
+            )
         yield dict(passes.next())
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleE
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support import leftovers
 from tests.support.reader_data import IMAGE, images, labels, write_hdf5
@@ -248,6 +249,23 @@ def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> 
             assert batch["data"].shape == (4, *IMAGE)
             assert batch["label"].dtype == torch.int64
             assert batch["label"].tolist() == batch.indices.tolist()
+
+
+@pytest.mark.parametrize("lengths", [(5, 6, 7), (3, 0, 9), (4,)])
+@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_each_loop_over_a_stream_has_all_of_its_samples(
+    lengths: tuple[int, ...], last_batch: str, num_loaders: int
+) -> None:
+    def numbers(shard: int, num_shards: int) -> Iterator[int]:
+        yield from range(100 * shard, 100 * shard + lengths[shard])
+
+    everything = [100 * shard + number for shard, length in enumerate(lengths) for number in range(length)]
+    stream = StreamSource(numbers, shards=len(lengths), names=("label",))
+    with read(stream, epochs=1, last_batch=last_batch, num_loaders=num_loaders) as reader:
+        next(iter(reader))  # a loop that is left: the next one begins anew
+        for _ in range(3):
+            assert sorted(all_labels(list(reader))) == everything
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -119,6 +119,12 @@ def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(sourc
     assert isinstance(reader.error.__cause__, ValueError)
 
 
+def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
+    dataset = TensorFlowDataset(source, **SETTINGS)
+    with pytest.raises(tf.errors.UnknownError, match="another one over the same TensorFlowDataset has begun"):
+        list(tf.data.Dataset.zip((dataset, dataset)))
+
+
 # ---- the queue pipeline
 
 

@@ -88,6 +88,8 @@ class ShardReader:
             for item in self._items_of(number):
                 none = False
                 yield item
+            if none and number == epoch:
+                return  # an empty shard, of fewer files than shards perhaps: the others go on
             if none:
                 raise SourceError(EMPTY_EPOCH.format(number))
 
