@@ -64,12 +64,17 @@ def _is_installed() -> bool:
     return found is not None and found.origin is not None
 
 
-if not _is_installed():
-    sys.modules |= {
-        "caffe": sys.modules[__name__],
-        "caffe.coord_map": coord_map,
-        "caffe.io": io,
-        "caffe.net_spec": net_spec,
-        "caffe.proto": proto,
-        "caffe.proto.caffe_pb2": caffe_pb2,
-    }
+__path__: list[str] = []  # a package, so that its modules can be imported by name
+__version__ = "1.0.0"
+"""Of the Caffe whose names these are."""
+
+_MODULES = {
+    "": sys.modules[__name__],
+    ".coord_map": coord_map,
+    ".io": io,
+    ".net_spec": net_spec,
+    ".proto": proto,
+    ".proto.caffe_pb2": caffe_pb2,
+}
+for _name in (__name__, *(() if _is_installed() else ("caffe",))):
+    sys.modules |= {f"{_name}{end}": module for end, module in _MODULES.items()}

@@ -77,7 +77,7 @@ def _computing(what: str) -> Callable[[Callable[..., None]], Callable[..., None]
             with one_message(shared.debug):
                 need("torch", what)
                 from . import caffe  # noqa: F401  Python layers may import it
-                from .devices import fix_threads
+                from .trainer.solving.solver_file import fix_threads
 
                 fix_threads(shared.threads)
                 command(shared, **values)

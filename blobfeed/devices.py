@@ -1,9 +1,8 @@
-"""Where the commands compute: which device, with how many threads."""
+"""Where the commands compute."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 
@@ -33,22 +32,3 @@ def cuda_devices() -> Iterator[str]:
         )
     if not count:
         yield "torch finds no CUDA device"
-
-
-def choose_threads(asked: int | None, cores: int, environment: Mapping[str, str]) -> int | None:
-    """How many threads torch computes with: the last bits of a sum depend on it. None: as OMP_NUM_THREADS says.
-
-    By default all `cores` but one, which is left to the processes that make the data: torch's threads wait for each
-    other at every operation, so one that shares its core slows down all. On two busy cores a small net was 3 times
-    faster with one thread.
-    """
-    if asked is not None:
-        return asked
-    return None if environment.get("OMP_NUM_THREADS") else max(1, cores - 1)
-
-
-def fix_threads(asked: int | None) -> None:
-    """Set torch's number of threads in this process."""
-    threads = choose_threads(asked, len(os.sched_getaffinity(0)), os.environ)
-    if threads is not None:
-        torch.set_num_threads(threads)

@@ -50,7 +50,7 @@ class BarReporter(LineReporter):
         if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
             stall_s = solver.stall_s()
             speed, _ = self._meter.read(now, self._samples, stall_s)
-            self._progress.update(self._task, loss=f"{solver.loss():.4g}", speed=speed, stall_s=stall_s)
+            self._progress.update(self._task, loss=f"{self._loss_of(solver):.4g}", speed=speed, stall_s=stall_s)
             self._progress.refresh()
 
     def say(self, text: str) -> None:

@@ -82,10 +82,17 @@ def test_a_script_and_its_layers_see_the_same_caffe(project: Path) -> None:
     said = script(
         project,
         """
+        import os
+        import torch
         import blobfeed.caffe as caffe
+        from blobfeed.caffe.proto import caffe_pb2
+        import blobfeed.caffe.io
         caffe.set_mode_cpu()
         caffe.set_random_seed(1)
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
         solver = caffe.SGDSolver("solver.prototxt")
+        assert torch.get_num_threads() == max(1, len(os.sched_getaffinity(0)) - 1) or "OMP_NUM_THREADS" in os.environ
+        assert caffe_pb2.TRAIN == caffe.TRAIN
         solver.step(25)
         import caffe as named
         print(named is caffe, isinstance(solver.net.layer_dict["loss"], caffe.Layer))

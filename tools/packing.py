@@ -110,7 +110,7 @@ def _check_sizes(reader: BatchReader) -> None:
         if spec.varies:
             raise SourceError(
                 f"the samples of {top!r} differ in size ({spec}), and an array in a file has one size: give --resize "
-                "HEIGHTxWIDTH, or keep pictures as they are encoded, by a target that ends in .lmdb"
+                "HEIGHTxWIDTH, or keep pictures as they are encoded, by a target that ends in lmdb"
             )
 
 

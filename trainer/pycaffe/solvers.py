@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from ..prototxt.schema import SnapshotFormat
 from ..solving.progress import LineReporter, StopRequest
 from ..solving.solver import Solver as Training
-from ..solving.solver_file import read_solver
+from ..solving.solver_file import fix_threads, read_solver
 from ..solving.training import run, train
 from . import mode
 from .net import Net
@@ -25,6 +28,8 @@ class Solver:
         self.param: Any = document.message
         if not self.param.HasField("snapshot_format"):
             self.param.snapshot_format = SnapshotFormat.BINARYPROTO  # else no files of Caffe's would be written
+        if torch.get_num_threads() >= len(os.sched_getaffinity(0)):  # nobody has asked for fewer
+            fix_threads(None)
         self._training = Training(document, mode.apply(self.param))
         self._reporter = LineReporter()
         self.net = Net.of(self._training.train_net)

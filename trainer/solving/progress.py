@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class LineReporter:
 
     def __init__(self) -> None:
         self._samples = 0
+        self._has_diverged = False
         self._meter = Meter(time.monotonic())
 
     def stepped(self, solver: Solver) -> None:
@@ -46,9 +48,16 @@ class LineReporter:
             stall_s = solver.stall_s()
             speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
             self.say(
-                f"iteration {solver.iteration}/{solver.param.max_iter}: loss {solver.loss():.6g}, "
+                f"iteration {solver.iteration}/{solver.param.max_iter}: loss {self._loss_of(solver):.6g}, "
                 f"rate {solver.rate:.6g}, {speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
             )
+
+    def _loss_of(self, solver: Solver) -> float:
+        loss = solver.loss()
+        if not math.isfinite(loss) and not self._has_diverged:
+            self._has_diverged = True
+            self.say(f"iteration {solver.iteration}: the loss is {loss}: lower base_lr, or set clip_gradients")
+        return loss
 
     def say(self, text: str) -> None:
         """Show a line that stays."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from blobfeed.trainer.solving.progress import LineReporter, Meter
 from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.solver_file import choose_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed.devices import choose_threads
 from blobfeed.signals import SignalRequest
 from blobfeed.training_display import BarReporter, make_reporter
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
@@ -49,6 +49,20 @@ def test_a_meter_measures_between_two_readings(steps: list[tuple[float, int, flo
         speed, stalled = meter.read(time_s, samples, stall_s)
         assert speed == pytest.approx(more / passed, rel=1e-6)
         assert stalled == pytest.approx(share, rel=1e-4, abs=1e-6)
+
+
+def test_a_loss_that_is_no_number_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")
+    with Solver.from_file(path) as solver:
+        reporter = LineReporter()
+        for _ in range(3):
+            solver.step()
+            reporter.stepped(solver)
+            for weights in solver.train_net.weights().values():
+                weights[0].data.fill_(float("nan"))
+    said = capsys.readouterr().out
+    assert said.count("lower base_lr") == 1
+    assert "the loss is nan" in said
 
 
 def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ import pytest
 from blobfeed.workers.base.errors import (
     AssemblerDied,
     InterpreterError,
+    ParameterError,
     PipelineClosed,
     RingAllocationError,
     SocketPathError,
@@ -417,5 +418,5 @@ def test_a_hook_that_cannot_be_sent_is_an_error() -> None:
             return sample["data"], sample["label"]
 
     pipeline = Pipeline(parameters(), Hooks(decode), source=Numbered(items=SMALL))
-    fails(pipeline, TypeError, "pickle")
+    fails(pipeline, ParameterError, r"decode hook .*decode' cannot be sent to the loaders")
     pipeline.close()
