@@ -58,8 +58,8 @@ def test_a_loss_that_is_no_number_is_told_once(tmp_path: Path, capsys: pytest.Ca
         for _ in range(3):
             solver.step()
             reporter.stepped(solver)
-            for weights in solver.train_net.weights().values():
-                weights[0].data.fill_(float("nan"))
+            for learnt in solver.train_net.learnt():
+                learnt.weights.data.fill_(float("nan"))
     said = capsys.readouterr().out
     assert said.count("lower base_lr") == 1
     assert "the loss is nan" in said
