@@ -12,7 +12,7 @@ import numpy as np
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import HookBatch, Hooks, Sample
 from ..workers.base.specs import AnyArray
-from ..workers.plan.packed import pack
+from ..workers.plan.packed import pack, unsendable
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 
@@ -76,17 +76,10 @@ def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object])
     try:
         pack((layer_class, attributes))
     except Exception as error:
-        what = _culprit(layer_class, attributes)
+        layer = layer_class.__name__
+        named = {f"attribute {name!r} ({type(it).__name__}) of layer {layer}": it for name, it in attributes.items()}
+        what = unsendable(named) or f"layer class {layer}"
         raise ParameterError(
             f"{what} cannot be sent to the loaders, where decode and postprocess run: {type(error).__name__}: {error}; "
             "set such an attribute after super().setup(), or make it in decode at the first sample"
         ) from error
-
-
-def _culprit(layer_class: type[Any], attributes: Mapping[str, object]) -> str:
-    for name, value in attributes.items():
-        try:
-            pack(value)
-        except Exception:
-            return f"attribute {name!r} ({type(value).__name__}) of layer {layer_class.__name__}"
-    return f"layer class {layer_class.__name__}"

@@ -19,7 +19,8 @@ from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, So
 from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray, allocate_rows
+from ..workers.base.specs import AnyArray
+from ..workers.loading.indexed_worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.paths import natural_key
 
@@ -60,9 +61,7 @@ class Found:
 
 def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     """One sample, by top; raises SampleError."""
-    rows = allocate_rows(source.specs, 1)
-    source.read(np.array([index]), rows)
-    return {top: np.asarray(next(iter(row))) for top, row in rows.items()}
+    return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
 def in_yaml(value: object) -> str:
@@ -108,8 +107,10 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     kind = kinds.pop()
     if kind in ("npy", "idx"):
         return Found({kind: _tops_by_file(paths)})
-    if kind in ("hdf5", "tar"):
-        return _hdf5(paths) if kind == "hdf5" else _tar(paths)
+    if kind == "hdf5":
+        return _hdf5(paths)
+    if kind == "tar":
+        return _tar(paths)
     if len(paths) > 1:
         raise SourceError(f"{len(paths)} paths of kind {kind}: name one, or declare {{concat: [{{{kind}: …}}, …]}}")
     (path,) = paths
@@ -155,13 +156,18 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
     return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
 
 
+def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
+    """What the option `path` is given."""
+    return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
+
+
 # ---- HDF5
 
 
 def _hdf5(paths: Sequence[Path]) -> Found:
     from ..workers.sources.stored.hdf5_library import h5py
 
-    path = str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
+    path = _one_or_all(paths)
     shapes: dict[str, tuple[int, ...]] = {}
     with h5py.File(paths[0], "r") as file:
         file.visititems(lambda name, item: shapes.update({name: item.shape} if getattr(item, "shape", ()) else {}))
@@ -255,7 +261,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
 
 def _tar(paths: Sequence[Path]) -> Found:
     """WebDataset's shards; the first picture of a sample is `data`, its class `label`."""
-    options: dict[str, Any] = {"path": str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]}
+    options: dict[str, Any] = {"path": _one_or_all(paths)}
     with closing(_opened_at_any_size("tar", options)) as source:
         members = list(source.specs)
     picture = next((member for member in members if f".{member}" in IMAGE_SUFFIXES), None)

@@ -8,5 +8,5 @@ from blobfeed.workers.base.errors import ParameterError
 
 
 def test_a_name_from_elsewhere_is_explained() -> None:
-    with pytest.raises(ParameterError, match=r"'crop_size' \(it belongs into transform: transform={'crop_size': …}\)"):
+    with pytest.raises(ParameterError, match=r"'crop_size' \(it belongs in transform: transform={'crop_size': …}\)"):
         as_text("crop_size")

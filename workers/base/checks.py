@@ -50,7 +50,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 _CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     **{
-        name: ("transform", f"it belongs into transform: transform={{{name!r}: …}}")
+        name: ("transform", f"it belongs in transform: transform={{{name!r}: …}}")
         for name in ("crop_size", "mirror", "scale", "mean_value", "mean_file", "force_color", "force_gray")
     },
     "drop_last": ("last_batch", "here it is last_batch='drop'"),

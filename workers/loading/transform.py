@@ -61,15 +61,11 @@ class CropMirror:
 
     def output_spec(self, spec: ArraySpec) -> ArraySpec:
         """What images of `spec` become; raises ParameterError if they cannot be cropped or recoloured so."""
-        if len(spec.shape) != 3:
+        hint = channels_first_hint(spec.shape)
+        if hint or len(spec.shape) != 3:
             raise ParameterError(
                 f"transform: crop_size, mirror, force_color and force_gray need images of shape (channels, height, "
-                f"width), but the top holds {spec}"
-            )
-        if hint := channels_first_hint(spec.shape):
-            raise ParameterError(
-                f"transform: crop_size, mirror, force_color and force_gray take images of shape (channels, height, "
-                f"width), and the top holds {spec}{hint}"
+                f"width), but the top holds {spec}{hint}"
             )
         channels, height, width = spec.shape
         if self._channels and channels not in (1, 3):

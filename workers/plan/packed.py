@@ -56,8 +56,9 @@ class Packed(Generic[_T]):
         try:
             data, buffers, modules = pack(self._value)
         except Exception as error:
+            what = unsendable(self._parts) or "the pipeline"
             raise ParameterError(
-                f"{_culprit(self._parts)} cannot be sent to the loaders: {type(error).__name__}: {error}; make such an "
+                f"{what} cannot be sent to the loaders: {type(error).__name__}: {error}; make such an "
                 "object inside the hook at its first call, or leave it out in the __getstate__ of its class"
             ) from error
         return {
@@ -77,13 +78,14 @@ def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
         return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name != "__main__")
 
 
-def _culprit(parts: Mapping[str, object]) -> str:
+def unsendable(parts: Mapping[str, object]) -> str | None:
+    """The name of the first of `parts` that cannot be pickled by itself."""
     for name, part in parts.items():
         try:
             pack(part)
         except Exception:
             return name
-    return "the pipeline"
+    return None
 
 
 def hook_name(hook: object) -> str:

@@ -94,8 +94,8 @@ def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> No
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("crop_size", "(it belongs into transform: transform={'crop_size': …})"),
-        ("mean_file", "(it belongs into transform: transform={'mean_file': …})"),
+        ("crop_size", "(it belongs in transform: transform={'crop_size': …})"),
+        ("mean_file", "(it belongs in transform: transform={'mean_file': …})"),
         ("drop_last", "(here it is last_batch='drop')"),
         ("num_workers", "(here it is num_loaders)"),
         ("collate_fn", "(here a postprocess hook gets the whole batch)"),
