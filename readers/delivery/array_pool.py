@@ -29,9 +29,7 @@ class ArrayPool:
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> AnyArray:
         """An array of `shape`, C-contiguous, holding anything."""
         dtype = np.dtype(dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
-        view: AnyArray = self._block(nbytes)[:nbytes].view(dtype).reshape(shape)
-        return view
+        return np.ndarray(shape, dtype, self._block(math.prod(shape) * dtype.itemsize))
 
     def _block(self, nbytes: int) -> NDArray[np.uint8]:
         for position in range(len(self._blocks)):

@@ -120,6 +120,9 @@ class Delivery(ABC):
     def end_loans(self) -> None:  # noqa: B027 - most lend nothing
         """Take back what earlier batches show of the slots' own memory."""
 
+    def _end_old_loans(self) -> None:  # noqa: B027
+        """Take back what ends when one more batch is asked for."""
+
     def close(self) -> None:
         """Give back what is held of the pipeline; before the pipeline itself is closed."""
         self._looked_at = None  # its arrays would keep the ring's memory
@@ -133,6 +136,7 @@ class Delivery(ABC):
         looked_at = self._looked_at
         if looked_at is not None and self.pipeline.is_next(looked_at.batch):
             return looked_at
+        self._end_old_loans()  # before the wait: the slot may be just what the loaders are waiting for
         batch = self.pipeline.peek()
         try:
             shapes = [top.shape(batch) for top in self.tops]
@@ -213,11 +217,9 @@ class HostDelivery(Delivery):
     def end_loans(self) -> None:
         self._release_all_but(0)
 
-    def _upcoming(self) -> Upcoming:
-        # Before the wait for the next batch: the slot may be just what the loaders are waiting for.
+    def _end_old_loans(self) -> None:
         if self._loans:
             self._release_all_but(self._loans - 1)
-        return super()._upcoming()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
         copies: list[Any] = [None] * len(blobs)

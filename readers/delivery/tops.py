@@ -203,7 +203,7 @@ def _put(
     top: EvenTop | UnevenTop | JoinedTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None
 ) -> None:
     if rows.dtype == out.dtype and not top.conversion.changes_values:
-        np.copyto(out, rows)  # what is not converted needs no check: of a batch of 28×28 they took as long as the copy
+        out[...] = rows  # what is not converted needs no check: of a batch of 28×28 they took as long as the copy
         return
     check_types(rows.dtype, out.dtype, top.conversion, top.name)
     check_whole_numbers(rows, top.conversion.computed_in(out.dtype), top.name)

@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,7 @@ class SampleRng:
     """
 
     def __init__(self, seed: int) -> None:
-        key = derive_key(seed, "sample", bits=128)
-        self._bits = np.random.Philox(key=key)
-        self._generator = np.random.Generator(self._bits)
+        self._key = key = derive_key(seed, "sample", bits=128)
         self._counter = [0, 0, 0, 0]
         self._state: Any = {  # NumPy's stubs ask for arrays, which are set three times more slowly than lists
             "bit_generator": "Philox",
@@ -47,8 +46,14 @@ class SampleRng:
         """The generator of sample `index` in `epoch`, at its start; valid until the next call, which takes it over."""
         self._counter[2] = index
         self._counter[3] = epoch
-        self._bits.state = self._state
-        return self._generator
+        generator = self._generator
+        generator.bit_generator.state = self._state
+        return generator
+
+    @cached_property
+    def _generator(self) -> np.random.Generator:
+        """Made when it is first needed: to import numpy.random takes 3.6 MB, and what only reads does without."""
+        return np.random.Generator(np.random.Philox(key=self._key))
 
 
 def seed_generators(seed: int, *numbers: int) -> None:
@@ -90,15 +95,23 @@ def globals_kept() -> AbstractContextManager[None]:
 def _global_states() -> tuple[Any, ...]:
     torch = sys.modules.get("torch")
     of_torch = torch.get_rng_state() if torch else None
-    return random.getstate(), np.random.get_state(), of_torch  # noqa: NPY002
+    of_numpy = np.random.get_state() if _numpys_are_loaded() else None  # noqa: NPY002
+    return random.getstate(), of_numpy, of_torch
 
 
 def _set_global_states(states: tuple[Any, ...]) -> None:
-    python, numpy, of_torch = states
+    python, of_numpy, of_torch = states
     random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
+    if of_numpy is not None:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+    elif _numpys_are_loaded():
+        np.random.seed()  # noqa: NPY002 - user code has loaded it: it begins by chance, as it does for whoever loads it
     if of_torch is not None:
         sys.modules["torch"].set_rng_state(of_torch)
+
+
+def _numpys_are_loaded() -> bool:
+    return "numpy.random" in sys.modules
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:
