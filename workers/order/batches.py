@@ -22,7 +22,7 @@ from ..base.parameters import Parameters
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.004
 """Half of it would do, but the trial of a row takes twice as long beside other work."""
-_MOST_BATCHES = 32
+_MOST_BATCHES = 64
 
 
 class BatchRange(NamedTuple):

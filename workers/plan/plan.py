@@ -37,11 +37,9 @@ from .packed import Packed
 
 State = dict[str, int | str]
 
-_FEWEST_SLOTS = 3
-"""One that the trainer reads, one that lies ready, one that is being filled."""
-
 _AHEAD = 4
-"""Batches made ahead of the trainer by `prefetch_batches: auto`; more of them if they are tiny and share slots."""
+"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. Two of tiny batches would
+do if no process ever waited for its turn, but then the trainer waited for every fourth slot."""
 
 
 class Progress(Protocol):
@@ -222,7 +220,7 @@ class Plan(ABC):
         """Slots in the ring: for the batches made ahead, at most a number given, and one that is lent by view."""
         ahead, kept = self.parameters.prefetch_batches, -(-self.parameters.replay // self.batches_per_slot)
         if ahead == "auto":
-            return max(_FEWEST_SLOTS, -(-_AHEAD // self.batches_per_slot) + 1, kept)
+            return max(_AHEAD + 1, kept)
         return max(ahead // self.batches_per_slot + (self.parameters.delivery == "view"), kept)
 
 

@@ -26,8 +26,8 @@ from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
 
-_PARTS_OF_EPOCH = 8
-"""A slot holds at most such a part of an epoch if weights may be set. There are four slots, or a few more."""
+_PARTS_OF_EPOCH = 16
+"""A slot holds at most such a part of an epoch if weights may be set. There are five slots, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)

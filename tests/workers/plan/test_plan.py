@@ -220,8 +220,7 @@ def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:
         (5, 2, "copy", 2),
         (4, 1, "view", 5),
         ("auto", 1, "copy", 5),
-        ("auto", 2, "copy", 3),
-        ("auto", 16, "copy", 3),
+        ("auto", 16, "copy", 5),
     ],
 )
 def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
