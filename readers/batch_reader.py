@@ -67,6 +67,8 @@ class BatchReader(Closing):
         """Of the loop that was asked for last: no other one goes on."""
         self._begun: _Span | None = None
         """Of the loop that began last."""
+        self._is_asked = False
+        """A thread is in `next`."""
         self._closed = False
         self._finalizer = close_when_forgotten(self, self._feed)
 
@@ -239,6 +241,20 @@ class _Loop(Iterator[NamedBatch]):
         return True  # without it Python asks for the length, which an endless one has not
 
     def __next__(self) -> NamedBatch:
+        reader = self._reader
+        if reader._is_asked:
+            raise PipelineClosed(
+                "two threads ask one reader for a batch at the same time: give each a reader of its own, or put a lock "
+                "around next()"
+            )
+        # A plain flag: Ctrl-C comes with a call or a jump back, so never between `try` or `finally` and its assignment.
+        try:
+            reader._is_asked = True
+            return self._given()
+        finally:
+            reader._is_asked = False
+
+    def _given(self) -> NamedBatch:
         if self._is_over:
             raise StopIteration
         try:

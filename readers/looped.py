@@ -111,7 +111,7 @@ class LoopedPipeline:
         pipeline would give the same batches once more.
         """
         self.pipeline.check_usable()
-        pipeline = self._pipeline(self.loops.pipeline_epochs(state))
+        pipeline = self._pipeline(self.loops.pipeline_epochs(state if isinstance(state, Mapping) else {}))
         pipeline.load_state_dict(state)
         batches = self._batches_of(pipeline)
         with interrupts_deferred():

@@ -249,14 +249,23 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         raise SourceError(
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
         )
+    names = [_listed(image) for image in images]
     classes = _numbered(classes, image_list.with_name("classes.txt"))
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
-    lines = [f"{image}{numbers.get(folder, '')}" for image, folder in zip(images, folders, strict=True)]
+    lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
     image_list.write_text("\n".join(lines) + "\n")
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = _sized("image_list", {"path": str(image_list)})
     return Found(found.declared, None, (said, *found.remarks))
+
+
+def _listed(image: Path) -> str:
+    """As a line of a list has it, where `#` begins a comment, and white space in front does not count."""
+    name = str(image)
+    if len(name.splitlines()) > 1:
+        raise SourceError(f"{name!r} has a line break in its name, and a list has a line for each image: rename it")
+    return f"./{name}" if name[0] == "#" or name[0].isspace() else name
 
 
 def _tar(paths: Sequence[Path]) -> Found:

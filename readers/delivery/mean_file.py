@@ -47,7 +47,10 @@ def load_mean_file(path: Path) -> NDArray[np.float32]:
             f"mean_file {path} holds shape {array.shape}: expected one image, (channels, height, width); "
             "one number for each channel goes into mean_value"
         )
-    return np.ascontiguousarray(array, np.float32)
+    mean = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(mean).all():
+        raise ParameterError(f"mean_file {path} holds {mean[~np.isfinite(mean)][0]}: expected finite numbers")
+    return mean
 
 
 def _from_npy(content: bytes, path: Path) -> NDArray[Any]:

@@ -9,8 +9,10 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.delivery.named_batches import NamedBatch
+from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
@@ -159,6 +161,47 @@ def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
         with pytest.raises(PipelineClosed, match="another loop over the same reader has begun"):
             next(older)
         assert len(list(newer)) == len(reader) - 1
+
+
+@pytest.mark.parametrize("state", [None, "x", {}])
+@pytest.mark.parametrize("last_batch", ["wrap", "drop"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_is_no_state_is_said(source: dict[str, Any], state: Any, last_batch: str, streams: bool) -> None:
+    given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
+    with read(given, epochs=1, last_batch=last_batch) as reader:
+        with pytest.raises(ParameterError, match=f"this is no state of such a pipeline: {state!r}; expected the names"):
+            reader.load_state_dict(state)
+        assert len(list(reader)) > 1
+
+
+def test_threads_may_take_turns_but_not_ask_at_the_same_time(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following, begun, goes_on = NamedBatches.next, threading.Event(), threading.Event()
+
+    def slow_at_first(batches: NamedBatches) -> NamedBatch:
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(DEADLINE_S)
+        return following(batches)
+
+    def interrupted(_: NamedBatches) -> NamedBatch:
+        raise KeyboardInterrupt
+
+    with read(source, epochs=1, last_batch="partial", num_loaders=0) as reader, ThreadPoolExecutor(1) as other:
+        batches = iter(reader)
+        monkeypatch.setattr(NamedBatches, "next", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        monkeypatch.setattr(NamedBatches, "next", slow_at_first)
+        first = other.submit(next, batches)
+        assert begun.wait(DEADLINE_S)
+        try:
+            with pytest.raises(PipelineClosed, match="two threads ask one reader for a batch at the same time"):
+                next(batches)
+        finally:
+            goes_on.set()
+        assert all_labels([first.result(), *batches]) == list(range(SAMPLES))
 
 
 # ---- memory

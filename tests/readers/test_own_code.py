@@ -198,6 +198,7 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
         (lambda batch: {"new": batch["data"]}, r"postprocess gave shape \(8, 3\) for top 'new', expected \(8,\)"),
         (lambda batch: {}, "postprocess gave no new, expected data, label, new"),
         (lambda batch: 7, "postprocess returned a int: expected a mapping"),
+        (lambda batch: {"new": [None] * 8}, "postprocess gave .None, .* for 'new', a list that NumPy can only hold as"),
     ],
 )
 def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:

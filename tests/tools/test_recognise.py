@@ -146,6 +146,18 @@ def test_lists_in_one_folder_number_the_classes_alike() -> None:
         source_of(["photos"], image_list=Path("other.txt"))
 
 
+def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> None:
+    for number, name in enumerate(("#weird", " lead", "plain")):
+        Path(name).mkdir()
+        Path(name, f"{number}.png").write_bytes(encoded(picture(20, 30), ".png"))
+    with closing(source_of(["."], image_list=Path("all.txt")).open()) as source:
+        found = [source.where(index).rpartition("/")[2] for index in range(len(source))]
+    assert sorted(found) == ["0.png", "1.png", "2.png"]
+    Path("plain").rename("two\nlines")
+    with pytest.raises(SourceError, match=r"'two\\nlines/2\.png' has a line break in its name"):
+        source_of(["."], image_list=Path("all.txt"))
+
+
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
     write_images((20, 30), (40, 30), (50, 50))
     found = source_of(["photos"], image_list=Path("all.txt"))

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from .specs import AnyArray, IndexArray
 
+FLOAT32_WHOLE = 2**24
+"""Up to here float32 holds every whole number."""
+
 
 class Sample(Mapping[str, AnyArray]):
     """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
@@ -91,13 +94,31 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
         size = f" of {len(result)}" if isinstance(result, tuple | list) else ""
         keys = f" with {', '.join(map(str, result))}" if isinstance(result, Mapping) else size
         raise ValueError(f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}")
-    return {name: _as_array(values[name]) for name in names}
+    return {name: as_array(values[name], name, what) for name in names}
 
 
-def _as_array(value: object) -> AnyArray:
-    """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64."""
-    if type(value) is np.ndarray:
-        return value
+def as_array(value: object, name: str, what: str) -> AnyArray:
+    """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64.
+
+    Raises ValueError, beginning with `what`, for objects, and for a float beyond 2**24 that float32 does not hold:
+    from there on it has no fractions, and rounds whole numbers.
+    """
     if isinstance(value, float) and not isinstance(value, np.generic):
+        if abs(value) > FLOAT32_WHOLE and not _is_float32(value):
+            raise ValueError(
+                f"{what} {value!r} for {name!r}: a Python float becomes float32, which cannot hold it; "
+                "return np.float64(value) for every sample"
+            )
         return np.asarray(value, np.float32)
-    return np.asarray(value)
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype.hasobject:
+        raise ValueError(
+            f"{what} {value!r:.80} for {name!r}, a {type(value).__name__} that NumPy can only hold as an object: "
+            "expected an array, numbers of up to 64 bits, or text"
+        )
+    return array
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) == value

@@ -22,7 +22,7 @@ class Statistics:
     loaders: int
     loader_deaths: int
     replaced: int
-    """bad samples for which another one was put in"""
+    """rows into which another sample was put, also by loaders that work ahead; each time a bad sample comes counts"""
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int

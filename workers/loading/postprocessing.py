@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.hooks import HookBatch, PostprocessHook
+from ..base.hooks import HookBatch, PostprocessHook, as_array
 from ..base.keys import derive_key
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import seed_generators
@@ -127,7 +127,7 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
 
 
 def _store(name: str, value: Any, out: Rows, spec: ArraySpec) -> None:
-    array, rows = np.asarray(value), _array(name, out)
+    array, rows = as_array(value, name, "postprocess gave"), _array(name, out)
     if array.shape != rows.shape:
         raise ValueError(f"postprocess gave shape {array.shape} for top {name!r}, expected {rows.shape}")
     if array.dtype != spec.dtype:

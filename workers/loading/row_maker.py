@@ -49,10 +49,11 @@ class RowMaker:
         else:
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.index))
+            self._are_chosen = bool(wanted)
             self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
             specs = {
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
-                for name, value in by_name(made, self._names, "decode returned").items()
+                for name, value in self._by_name(made).items()
             }
         specs.update(self._varying(specs, max_shapes))
         if max_rows is not None:
@@ -76,12 +77,24 @@ class RowMaker:
     def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if self.hooks.decode is None:
             return {name: sample[name] for name in self._names}
-        return by_name(self._run(self.hooks.decode, sample, rng), self._names, "decode returned")
+        return self._by_name(self._run(self.hooks.decode, sample, rng))
+
+    def _by_name(self, made: object) -> dict[str, AnyArray]:
+        """Of a mapping that which `tops` names, else all that there is."""
+        if self._are_chosen and isinstance(made, Mapping):
+            made = {name: made[name] for name in self._names if name in made}
+        return by_name(made, self._names, "decode returned")
 
     def _run(self, decode: DecodeHook, sample: Sample, rng: np.random.Generator) -> object:
         if self._seed_globals is not None:
             self._seed_globals(sample.epoch, sample.index)
-        return decode(sample, rng)
+        made = decode(sample, rng)
+        if made is None:
+            raise ValueError(
+                "decode returned None: expected a mapping of names to arrays, a tuple of arrays, or one array; "
+                "did you forget 'return'?"
+            )
+        return made
 
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
@@ -168,7 +181,12 @@ def _of_rows(specs: Mapping[str, ArraySpec], names: Sequence[str], most: int) ->
 def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:
     """The names of what decode made if nobody has said what it makes."""
     if isinstance(made, Mapping):
-        return tuple(map(str, made))
+        if not made or not all(isinstance(name, str) for name in made):
+            raise ParameterError(
+                f"decode returned a {type(made).__name__} with the keys {list(made)}: expected the name of a top, a "
+                "string, for each array, and at least one"
+            )
+        return tuple(made)
     count = len(made) if isinstance(made, tuple | list) else 1
     for names in (tops, fields):
         if len(names) == count:

@@ -38,9 +38,10 @@ def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
+    is_raised = plan.parameters.on_error == "raise"
     return SampleError(
         f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
-        "sample, or set on_error: replace to have another take its place",
+        f"sample{', or set on_error: replace to have another take its place' * is_raised}",
         source=plan.source.kind,
         index=failure.index,
         path=path,

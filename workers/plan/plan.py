@@ -235,10 +235,11 @@ def max_loaders(parameters: Parameters) -> int:
 
 def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
     """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
-    _check_way(state, ours)
-    if set(state) != set(ours) or state["version"] != ours["version"]:
+    if isinstance(state, Mapping):
+        _check_way(state, ours)
+    if not isinstance(state, Mapping) or set(state) != set(ours) or state["version"] != ours["version"]:
         raise ParameterError(
-            f"this is no state of such a pipeline: {dict(state)!r}; expected the names {', '.join(ours)} "
+            f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
             f"and version {ours['version']}"
         )
     checked: State = {}

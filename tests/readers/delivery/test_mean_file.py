@@ -109,6 +109,7 @@ def npy(array: NDArray[np.generic]) -> bytes:
         (npy(MEAN[0]), r"holds shape \(3, 4\): .* one number for each channel goes into mean_value"),
         (npy(np.zeros((0, 3, 4))), r"holds shape \(0, 3, 4\)"),
         (npy(np.zeros((1, 2, 3), "c16")), "holds complex128: expected real numbers"),
+        (npy(np.full((1, 2, 3), np.nan)), "holds nan: expected finite numbers"),
         (b"\x93NUMPY\x01\x00" + bytes(10), "is no readable .npy file"),
     ],
 )

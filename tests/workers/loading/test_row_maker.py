@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -93,7 +94,10 @@ def test_arrays_go_through_as_they_are(names: list[str], data: st.DataObject) ->
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (0.5, np.float32),
+        (0.1, np.float32),
+        (1e10, np.float32),
+        (float("nan"), np.float32),
+        (float("-inf"), np.float32),
         (7, np.int64),
         (True, np.bool_),
         (np.float64(0.5), np.float64),
@@ -103,6 +107,36 @@ def test_arrays_go_through_as_they_are(names: list[str], data: st.DataObject) ->
 )
 def test_a_python_float_becomes_the_type_of_blobs_and_others_keep_theirs(value: object, dtype: type) -> None:
     assert by_name(value, ("top",), "decode returned")["top"].dtype == dtype
+
+
+@pytest.mark.parametrize("value", [1763793000.25, -16777217.0, 1e300, None, {1}, 2**70, np.array([None])])
+def test_a_value_that_would_change_or_be_an_object_is_an_error_that_names_its_top(value: object) -> None:
+    what_to_do = r"return np\.float64\(value\)" if isinstance(value, float) else "expected an array, numbers"
+    with pytest.raises(ValueError, match=rf"^it was {re.escape(repr(value))} for 'top'.*{what_to_do}"):
+        by_name({"top": value}, ("top",), "it was")
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        (None, r"decode returned None: expected a mapping .*; did you forget 'return'\?"),
+        ({}, r"decode returned a dict with the keys \[\]: expected the name of a top"),
+        ({1: 1}, r"decode returned a dict with the keys \[1\]: expected the name of a top"),
+    ],
+)
+def test_what_has_no_names_is_told_what_is_expected(result: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        maker(lambda *_: result)
+
+
+def test_tops_may_be_some_of_what_decode_returns() -> None:
+    def decode(raw: Sample, _: object) -> dict[str, Any]:
+        return {"left": raw["data"][0], "right": raw["data"][1], "note": None} | ({"late": 7} if raw.index else {})
+
+    made = maker(decode, tops=("right",))
+    np.testing.assert_array_equal(row_of(made, sample(1))["right"], sample(1)["data"][1])
+    with pytest.raises(ValueError, match="decode returned a dict with left, expected one array for each of left, top"):
+        maker(decode, tops=("left", "top"))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +226,6 @@ def test_a_sample_fills_its_own_row_and_no_other() -> None:
         (lambda data: data.astype(np.int8), r"shape \(3, 4, 6\) and type int8"),
         (lambda _: 5, r"shape \(\) and type int64"),
         (lambda _: "text", r"shape \(\) and type U4"),
-        (lambda _: None, r"shape \(\) and type object"),
     ],
 )
 def test_a_later_sample_of_another_shape_or_type_is_refused(wrong: Any, described: str) -> None:

@@ -73,7 +73,7 @@ class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, 
     path: str
     root_folder: str = ""
     labels: NotNegative | None = None
-    label_dtype: Literal["auto", "int64", "float32"] = "auto"
+    label_dtype: Literal["auto", "int64", "float32", "float64"] = "auto"
     check_files: bool = True
 
 

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.hooks import FLOAT32_WHOLE
 from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
@@ -34,6 +35,7 @@ from .options import ImageListOptions, check_sizes
 _DATA = "data"
 _LABEL = "label"
 _CHECKED_AT_ONCE = 100
+_FLOAT64_WHOLE = 2**53
 
 
 class ImageListSource(Source):
@@ -192,9 +194,10 @@ class ImageListSource(Source):
         """Raises SourceError if the line of image `index` is a path and the name of a class, taken for a path."""
         path, *word = self._listed.path(index).rsplit(None, 1)
         if not self._label_words and word and not _look_at(self._located(path))[2]:
+            given = "none, by labels: 0" if self._options.labels == 0 else "a number; give each class a number, from 0"
             raise SourceError(
                 f"image list {self._listed.line(index)}: the label of {os.fsdecode(path)} is "
-                f"{os.fsdecode(word[0])!r}: expected a number; give each class a number, from 0"
+                f"{os.fsdecode(word[0])!r}: expected {given}"
             )
 
     @property
@@ -277,19 +280,22 @@ def _look_at(path: bytes) -> tuple[int, int, str]:
     return status.st_size, status.st_mtime_ns, reason
 
 
-def _labels(written: Labels, listed: ListedImages, dtype: str) -> NDArray[np.int64] | NDArray[np.float32]:
+def _labels(written: Labels, listed: ListedImages, dtype: str) -> AnyArray:
     """The labels in the type that `dtype` asks for, shape (images,) if each has one, else (images, labels)."""
     whole = np.issubdtype(written.dtype, np.integer)
     target: np.dtype[Any] = np.dtype(("int64" if whole else "float32") if dtype == "auto" else dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         cast = written.astype(target)
-    # A fraction that is rounded is still the label; a whole number that changes, or a number turned infinite, is not.
-    kept = np.isfinite(cast) if target.kind == "f" and not whole else cast.astype(written.dtype) == written
+    kept = cast.astype(written.dtype) == written
+    if not whole:
+        # A fraction that is rounded is still the label; a whole number is not, and beyond 2**53 it was rounded before.
+        size = np.abs(written)
+        kept = (kept | ((target.kind == "f") & (size <= FLOAT32_WHOLE))) & (size < _FLOAT64_WHOLE)
     if not kept.all():
         index, label = np.argwhere(~kept)[0]
         raise SourceError(
             f"image list {listed.line(index)}: label {written[index, label].item()} cannot be held by {target.name}; "
-            "choose another label_dtype"
+            "choose another label_dtype: float64 holds whole numbers below 2**53, int64 those below 2**63"
         )
     return cast[:, 0] if cast.shape[1:] == (1,) else cast
 

@@ -46,6 +46,8 @@ def spec_of(extension: str, key: str, first: AnyArray, longest: int) -> ArraySpe
         return ArraySpec((), np.dtype(f"S{max(1, longest)}"))
     if not key and last not in (*_NUMBERS, "npy"):
         return ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True)
+    if key and first.dtype.kind == "S":  # no value is longer than the JSON around it
+        return ArraySpec(first.shape, np.dtype(f"S{longest}"))
     if first.dtype.kind not in "biufcS":
         raise SourceError(f"it holds {first.dtype}, which is no array of numbers")
     return ArraySpec(first.shape, first.dtype.newbyteorder("="))
@@ -57,7 +59,8 @@ def put_array(value: AnyArray, row: int, rows: Rows) -> None:
         rows.put(row, value)
         return
     whole = rows[row]
-    if value.shape != whole.shape or (rows.dtype.kind != "S" and not np.can_cast(value.dtype, rows.dtype, "safe")):
+    fits = (value.dtype.kind == "S") == (rows.dtype.kind == "S") and np.can_cast(value.dtype, rows.dtype, "safe")
+    if value.shape != whole.shape or not fits:
         raise ValueError(
             f"it holds {value.shape} {value.dtype}, and the first sample {whole.shape} {rows.dtype}: all need one "
             "shape and type; members of other extensions, such as .bin, may differ in length"

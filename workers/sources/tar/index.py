@@ -64,8 +64,8 @@ def make_index(stamp: Stamp) -> TarIndex:
             _require_end(tar, stamp)
     except (tarfile.TarError, OSError) as error:
         raise SourceError(
-            f"source tar: {stamp.path!r} cannot be read as a tar file: {error}; a compressed one must be unpacked "
-            "first, since its members cannot be read one by one"
+            f"source tar: {stamp.path!r} cannot be read as a tar file: {error}; write an empty, damaged or cut one "
+            "again, and unpack a compressed one, since its members cannot be read one by one"
         ) from error
     return _packed(keys, samples)
 

@@ -39,6 +39,9 @@ def test_the_name_of_a_class_is_no_label(two_photographs: Path) -> None:
     two_photographs.write_text("china.jpg cat\nflower.jpg dog\n")
     with pytest.raises(SourceError, match=r"list\.txt line 1: the label of china\.jpg is 'cat': expected a number"):
         opened(two_photographs, **SIZE)
+    two_photographs.write_text("china.jpg 0\n")
+    with pytest.raises(SourceError, match=r"the label of china\.jpg is '0': expected none, by labels: 0"):
+        opened(two_photographs, labels=0, **SIZE)
 
 
 def test_an_empty_list_is_not_asked_for_sizes(tmp_path: Path) -> None:

@@ -121,12 +121,27 @@ def test_labels_have_the_type_and_shape_that_they_are_written_in(
 
 
 @pytest.mark.parametrize(
-    ("label", "dtype"), [("16777217", "float32"), ("0.5", "int64"), ("1e39", "float32"), ("1e30", "int64")]
+    ("label", "dtype"),
+    [
+        ("16777217", "float32"),
+        ("0.5", "int64"),
+        ("1e39", "float32"),
+        ("1e30", "int64"),
+        ("1763793000.25", "float32"),
+        ("16777217 0.5", "float32"),
+        ("99999999999999999999", "float64"),
+        ("9007199254740993 2.0", "int64"),
+    ],
 )
 def test_a_label_that_its_type_cannot_hold_is_an_error(tmp_path: Path, label: str, dtype: str) -> None:
     path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, label)
     with pytest.raises(SourceError, match=rf"line 1: label .* cannot be held by {dtype}"):
         opened(path, label_dtype=dtype, **SIZE)
+
+
+def test_a_label_in_float64_keeps_its_fraction(tmp_path: Path) -> None:
+    path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, "1763793000.25")
+    assert samples(opened(path, label_dtype="float64", **SIZE))["label"] == [1763793000.25]
 
 
 def test_a_list_without_labels_has_no_label_top(tmp_path: Path) -> None:

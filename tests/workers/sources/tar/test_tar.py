@@ -190,12 +190,31 @@ def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
     whole = path.read_bytes()
     for damaged in (whole[:3000], b"", b"x" * 600):
         path.write_bytes(damaged)
-        with pytest.raises(SourceError, match=r"cut short|unexpected end|damaged|cannot be read as a tar file"):
+        with pytest.raises(SourceError, match=r"cut short|damaged at|tar file: .*; write an empty, damaged or"):
             opened("tar", shards, path="train-2.tar", members={"label": "cls"})
     second = whole.index(b"some.dir/000001")
     path.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
     with pytest.raises(SourceError, match=f"damaged at byte {second}"):
         opened("tar", shards, path="train-2.tar", members={"label": "cls"})
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_string_under_a_key_is_never_cut(tmp_path: Path, first: int) -> None:
+    names = [*["cat", "dog", "elephant", "nähmaschine"][first:], "ox"]
+    write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"name": name}).encode()) for n, name in enumerate(names)])
+    source = opened("tar", tmp_path, path="a.tar", members={"name": "json:name"})
+    assert [text.decode() for text in rows_of(source, range(len(names)))["name"].tolist()] == names
+
+
+@pytest.mark.parametrize(("given", "holds"), [(np.bytes_("cat"), "S3"), (np.int64(5), "int64"), (5.5, "float64")])
+def test_a_text_takes_neither_a_longer_one_nor_a_number(tmp_path: Path, given: Any, holds: str) -> None:
+    arrays = [io.BytesIO() for _ in range(2)]
+    for array, value in zip(arrays, (np.bytes_("ox"), given), strict=True):
+        np.save(array, value)
+    write_tar(tmp_path / "a.tar", [(f"{number}.npy", array.getvalue()) for number, array in enumerate(arrays)])
+    source = opened("tar", tmp_path, path="a.tar")
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.npy cannot be decoded: it holds \(\) .*{holds}, and the first"):
+        rows_of(source, [0, 1])
 
 
 def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
