@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,8 @@ import typer
 from . import __version__, data_commands
 from .one_message import Debug, file_option, one_message
 from .workers.base.extras import need
+from .workers.base.whole_files import writing
+from .workers.processes.process import fill_standard_streams
 
 app = typer.Typer(
     help="Train Caffe-style nets on data that other processes make ready.",
@@ -229,7 +234,9 @@ def draw_net(
 
         document = read_prototxt(model, schema.NetParameter)
         state = State(schema.Phase[phase]).merged(document.message.state)
-        target.write_text(draw(document, state), encoding="utf-8")
+        picture = draw(document, state)
+        with writing(target):
+            target.write_text(picture, encoding="utf-8")
         typer.echo(f"{target}: {len(document.message.layer)} layers")
 
 
@@ -309,4 +316,10 @@ def options(
 
 
 def main() -> None:
+    fill_standard_streams()
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:  # as in `blobfeed … 2>&-`
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does it: a terminal may know ASCII alone
     app(prog_name="blobfeed")

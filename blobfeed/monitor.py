@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .workers.base.errors import BlobfeedError
+from .workers.base.whole_files import writing
 from .workers.plan.plan import usable_cores
 from .workers.transport.board_reading import LoaderLine, Reading
 from .workers.transport.status_board import NAME, Count
@@ -87,7 +88,8 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
     if svg is not None:
         # Without the fonts that rich would have a viewer fetch from the network.
         picture = console.export_svg(title="blobfeed monitor")
-        svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
+        with writing(svg):
+            svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
 
 
 def _show(monitor: Monitor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from .workers.base.errors import BlobfeedError
 
 _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+_NOBODY_READS = 141  # 128 + SIGPIPE
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
@@ -33,6 +35,9 @@ def one_message(debug: bool) -> Iterator[None]:
         # An exception with a note was raised by somebody's layer, and the note says by which.
         if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
             raise
+        if isinstance(error, BrokenPipeError) and not hasattr(error, "__notes__"):  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains at its end of what it could not print
+            raise typer.Exit(_NOBODY_READS) from None
         typer.echo(f"blobfeed: error: {_message(error)}", err=True)
         raise typer.Exit(_FAILED) from None
 

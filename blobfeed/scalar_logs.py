@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from .trainer.solving.solver import Solver
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
+from .workers.base.whole_files import writing
 
 _FIRST = ("iteration", "seconds", "net")
 _TRAINED = ("loss", "rate", "samples_per_s", "stall_share")
@@ -29,30 +30,26 @@ class ScalarLogs:
     """One for each file, whose ending says which, and one for TensorBoard's folder; raises ParameterError."""
 
     def __init__(self, files: Sequence[Path], tensorboard: Path | None, solver: Solver) -> None:
-        self._writers: list[Callable[[Row], object]] = []
+        self._writers: dict[str, Callable[[Row], object]] = {}
         with ExitStack() as stack:
             for path in files:
                 if path.suffix not in (".csv", ".jsonl"):
                     raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
-                file = stack.enter_context(_opened(path))
-                self._writers.append(_csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file))
+                stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
+                file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
+                self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
             if tensorboard is not None:
-                self._writers.append(_tensorboard(tensorboard, stack))
+                stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
+                self._writers[what] = _tensorboard(tensorboard, stack)
             self.close = stack.pop_all().close
 
     def __bool__(self) -> bool:
         return bool(self._writers)
 
     def write(self, iteration: int, seconds: float, net: str, scalars: Mapping[str, float]) -> None:
-        for write in self._writers:
-            write({"iteration": iteration, "seconds": round(seconds, 3), "net": net, **scalars})
-
-
-def _opened(path: Path) -> TextIO:
-    try:
-        return path.open("a+", buffering=1, newline="", encoding="utf-8")
-    except OSError as error:
-        raise ParameterError(f"--log {path} cannot be written: {error.strerror}: name another file") from None
+        for what, write in self._writers.items():
+            with writing(what):
+                write({"iteration": iteration, "seconds": round(seconds, 3), "net": net, **scalars})
 
 
 def _csv(file: TextIO, path: Path, solver: Solver) -> Callable[[Row], object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import blobfeed
-from blobfeed.cli import app
+from blobfeed.cli import app, main
 
 from .support.trainer_nets import (
     BATCHES,
@@ -276,3 +278,45 @@ def test_a_net_is_drawn(tmp_path: Path) -> None:
     assert text.startswith("<svg")
     assert ">ip1</text>" in text
     assert "no such file" in message_of(run("draw", tmp_path / "none.prototxt", tmp_path / "net.svg"))
+    for file, reason in ((tmp_path / "none" / "net.svg", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert f"{file} cannot be written: {reason}: name another" in message_of(
+            run("draw", tmp_path / "net.prototxt", file)
+        )
+
+
+def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
+    for name in ("a.svg", "a.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
+    message = "a.svg cannot be written: No space left on device: name another"
+    assert message in message_of(run("draw", tmp_path / "net.prototxt", tmp_path / "a.svg"))
+    message = f"--log {tmp_path / 'a.jsonl'} cannot be written: No space left on device: name another"
+    assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
+
+
+def test_training_needs_no_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(sys, "argv", ["blobfeed", "train", "--solver", str(write_project(tmp_path))])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert (tmp_path / "solver_iter_30.pt").exists()
+
+
+def test_a_reader_of_the_output_that_goes_ends_the_command_in_silence(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as nobody_reads:
+        command = (sys.executable, "-P", "-m", "blobfeed", "upgrade", path)
+        result = subprocess.run(command, stdout=nobody_reads, stderr=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+def test_what_a_terminal_of_ascii_cannot_show_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 8, 8), np.uint8))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown := io.BytesIO(), "ascii"))
+    monkeypatch.setattr(sys, "argv", ["blobfeed", "inspect", str(tmp_path / "x.npy"), "--seconds", "0"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert rb"8\xd78" in shown.getvalue()

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
+from ..workers.base.whole_files import writing
 from ..workers.watching.trace_events import load
 from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
@@ -57,7 +58,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
     if losses:
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
-    target.write_text(_page(parts), encoding="utf-8")
+    with writing(target):
+        target.write_text(_page(parts), encoding="utf-8")
 
 
 def _is_trace(path: Path) -> bool:

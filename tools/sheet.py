@@ -22,6 +22,7 @@ from ..workers.base.hooks import Hooks
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
+from ..workers.base.whole_files import writing
 from ..workers.loading.indexed_worker import DecodedSource
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
@@ -64,6 +65,8 @@ def draw_sheet(
     need("cv2", "a contact sheet")
     import cv2
 
+    if not cv2.haveImageWriter(str(target)):
+        raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
             plan, base_dir = stack.enter_context(_plan_of_net(Path(paths[0])))
@@ -77,8 +80,8 @@ def draw_sheet(
             plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)
         seen = look(plan, base_dir, is_bgr)
     sheet = drawn(seen)
-    if not cv2.imwrite(str(target), sheet):
-        raise ParameterError(f"{target} cannot be written: expected the name of a .png file in a folder that exists")
+    with writing(target):
+        target.write_bytes(cv2.imencode(target.suffix, sheet)[1].tobytes())
     console.print(f"{target}: {len(seen.captions)} samples (rows) in {len(seen.pictures)} epochs (columns)")
     if sys.stdin.isatty() and sys.stdout.isatty():
         _show(target, console)

@@ -18,7 +18,7 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import PipelineStalled, SampleError, TooManyBadSamples
+from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, TooManyBadSamples
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
@@ -406,3 +406,10 @@ def test_a_layer_fills_its_blobs_in_process(sources: dict[str, Any], layer: type
             if not number:
                 assert psutil.Process().children() == children
     assert filled[0] == filled[1]
+
+
+@pytest.mark.parametrize("prefetch_batches", [10**12, 10**18])
+def test_slots_for_which_there_are_no_addresses_are_refused(sources: dict[str, Any], prefetch_batches: int) -> None:
+    given = {**SETTINGS, "prefetch_batches": prefetch_batches}
+    with pytest.raises(RingAllocationError, match=r"batch slots needs .* bytes are available: .*prefetch_batches"):
+        read(sources["hdf5"], **given, num_loaders=0)

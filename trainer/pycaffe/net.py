@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -80,6 +80,8 @@ class Net:
             top for name, layer in net.layers.items() if layer.param.type == "Input" for top in self.top_names[name]
         ]
         self.outputs = list(net.output_names)
+        self._layer_names = list(net.layers)  # pycaffe has no other name for them
+        self.blob_loss_weights = {name: weight for step in net.steps for name, _, weight in step.tops}
         self._positions = {name: nth for nth, name in enumerate(net.layers)}
         self._read_weights()
 
@@ -136,20 +138,42 @@ class Net:
 
     def forward_all(self, blobs: Iterable[str] | None = None, **inputs: ArrayLike) -> dict[str, Array]:
         """Run `forward` over as many rows as are given, batch by batch; returns the outputs for all rows."""
-        arrays = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
-        self._check_names(arrays, self.inputs)
+        self._check_names(inputs, self.inputs)
+        return self._in_batches(inputs, lambda batch: self.forward(blobs, **batch))[0]
+
+    def forward_backward_all(
+        self, blobs: Iterable[str] | None = None, diffs: Iterable[str] | None = None, **arrays: ArrayLike
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """`forward_all`, with `backward` after each batch; an array for an output is its diff.
+
+        Returns what `forward` and what `backward` give, for all rows.
+        """
+        self._check_names(arrays, [*self.inputs, *(self.outputs if set(arrays) - set(self.inputs) else ())])
+        outputs, gradients = self._in_batches(
+            arrays,
+            lambda batch: self.forward(blobs, **{name: batch[name] for name in self.inputs}),
+            lambda batch: self.backward(diffs, **{name: batch[name] for name in self.outputs if name in batch}),
+        )
+        return outputs, gradients
+
+    def _in_batches(
+        self, given: dict[str, ArrayLike], *runs: Callable[[dict[str, Any]], dict[str, Array]]
+    ) -> list[dict[str, Array]]:
+        """What each of `runs` returns for batches of the arrays, put together."""
+        arrays = {name: np.asarray(array, np.float32) for name, array in given.items()}
         counts = {len(array) for array in arrays.values()}
         if len(counts) != 1:
             raise NetError(f"the inputs must have the same number of rows, got {sorted(counts)}")
         (rows,), size = counts, self.blobs[self.inputs[0]].shape[0]
-        found: dict[str, list[Array]] = {}
+        found: list[dict[str, list[Array]]] = [{} for _ in runs]
         for first in range(0, rows, size):
             batch: dict[str, Any] = {name: array[first : first + size] for name, array in arrays.items()}
             missing = size - min(size, rows - first)  # the last batch is filled up with zeros
             batch = {name: np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]) for name, part in batch.items()}
-            for name, array in self.forward(blobs, **batch).items():
-                found.setdefault(name, []).append(np.atleast_1d(array).copy())
-        return {name: np.concatenate(parts)[:rows] for name, parts in found.items()}
+            for run, parts in zip(runs, found, strict=True):
+                for name, array in run(batch).items():
+                    parts.setdefault(name, []).append(np.atleast_1d(array).copy())
+        return [{name: np.concatenate(each)[:rows] for name, each in parts.items()} for parts in found]
 
     def set_input_arrays(self, data: Array, labels: Array) -> None:
         """Let the first layer, a MemoryData, begin with `data` (samples, channels, height, width) and `labels`."""
@@ -222,5 +246,9 @@ class Net:
             target[...] = given
 
     def _check_names(self, arrays: dict[str, Any], names: Sequence[str]) -> None:
+        if not names:
+            raise NetError(
+                f"the net has no input blobs, its data come from its layers: call forward; got {list(arrays)}"
+            )
         if set(arrays) != set(names):
-            raise NetError(f"expected an array for each of {', '.join(names) or 'no blob'}; got {', '.join(arrays)}")
+            raise NetError(f"expected an array for each of {', '.join(names)}; got {', '.join(arrays)}")

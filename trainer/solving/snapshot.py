@@ -63,13 +63,22 @@ def check_writable(prefix: str) -> None:
 def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` whole or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
-    write_whole(path, lambda temporary: torch.save(content, temporary))
+    write_whole(path, lambda temporary: _save(content, temporary))
+
+
+def _save(content: object, path: Path) -> None:
+    with path.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's own complaint about what an OSError of the file has left
+            raise error.__context__ or error from None
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` write a temporary file, then rename it to `path`; raises SnapshotError."""
+    """Let `write` write a temporary file, then rename it to `path`, or to what a link there names; raises
+    SnapshotError."""
     try:
-        with replacing(path) as temporary:
+        with replacing(path.resolve()) as temporary:
             write(temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -16,7 +16,13 @@ from .errors import ParameterError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that also reads what JSON and Python write: PyYAML takes 1e-3 for text, and None for a word."""
+    """Safe YAML that also reads what JSON and Python write: PyYAML takes 1e-3 for text, and None for a word; and it
+    takes the last of two values with the same key."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        _check_once([str(key.value) for key, _ in node.value])
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -47,9 +53,19 @@ def _python_dict(text: str) -> object:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        return ast.literal_eval(text.strip())
+        tree = ast.parse(text.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Dict):
+                _check_once([ast.dump(key) for key in node.keys if key is not None])
+        return ast.literal_eval(tree)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
+
+
+def _check_once(keys: Sequence[str]) -> None:
+    """Raises ValueError."""
+    if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise ValueError(f"the key {twice[0]!r} is given twice: leave out all but one")
 
 
 def _yaml(text: str, what: str) -> object:

@@ -1,4 +1,5 @@
-"""Small files, read and written at once: nothing waits for a named pipe, and nothing is written through a link."""
+"""Files that are read or written at once: nothing waits for a named pipe, and no file takes the place of anything
+else, such as a link or a device."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import ParameterError
 
 
 def read_whole(path: bytes | Path) -> bytes:
@@ -24,12 +27,19 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises OSError if something other than a regular file lies at `path`, be it a link to one."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise OSError(errno.EINVAL, "it is a link, a device, a pipe or a folder, and no regular file", str(path))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A new file beside `path`, which takes its place when the block has ended, and goes if that raises.
 
-    Raises OSError, also what the block raises.
+    Raises OSError, also what the block raises, and if something other than a regular file lies at `path`.
     """
+    check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
     temporary.touch(exist_ok=False)  # a file that is new: else a link that lies there would be written through
     try:
@@ -44,3 +54,12 @@ def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, whole or not at all; raises OSError."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Have an OSError of the block, such as that of a full disk, name `what` was written; raises ParameterError."""
+    try:
+        yield
+    except OSError as error:
+        raise ParameterError(f"{what} cannot be written: {error.strerror}: name another file, or mend that") from None

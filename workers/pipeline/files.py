@@ -11,6 +11,7 @@ from ..base.errors import BlobfeedError, ParameterError
 from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import CacheCounts
+from ..base.whole_files import check_replaceable
 from ..plan.plan import Plan
 from ..transport.trace_ring import Run, TraceRing, epoch_ns, ring_of
 from ..watching.trace_events import finish
@@ -35,7 +36,15 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
         found = in_folder(base_dir, path)
         if not found.parent.is_dir():
             raise ParameterError(f"parameter {name!r} is {path!r}: there is no folder {found.parent}: make it first")
-        return str(found.with_name(f"{found.stem}.rank{parameters.rank}{found.suffix}") if parameters.rank else found)
+        if parameters.rank:
+            found = found.with_name(f"{found.stem}.rank{parameters.rank}{found.suffix}")
+        try:
+            check_replaceable(found)
+        except OSError as error:
+            raise ParameterError(
+                f"parameter {name!r} is {path!r}: {found} cannot be written: {error.strerror}: name a file"
+            ) from None
+        return str(found)
 
     changed = {
         name: whole(name, value)

@@ -321,13 +321,16 @@ class LocalFeed:
 
 def _slots(plan: Plan) -> list[dict[str, Rows]]:
     """As many as a ring would have, of memory that is taken when it is first written to."""
-    layout = plan.layout
-    if layout.slot_bytes > (have := available_memory()):
+    layout, have = plan.layout, available_memory()
+    try:
+        if layout.slot_bytes > have:
+            raise MemoryError
+        memory = np.zeros(plan.slots * layout.slot_bytes, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more than there are addresses
         raise RingAllocationError(
-            f"a batch slot needs {layout.slot_bytes:,} bytes, and {have:,} bytes are available: lower batch_size or "
-            "prefetch_batches, or give the process more memory"
-        )
-    memory = np.zeros(plan.slots * layout.slot_bytes, np.uint8)
+            f"each of {plan.slots:,} batch slots needs {layout.slot_bytes:,} bytes, and {have:,} bytes are available: "
+            "lower batch_size or prefetch_batches, or give the process more memory"
+        ) from None
     return [layout.view(memory, slot) for slot in range(plan.slots)]
 
 

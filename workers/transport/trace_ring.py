@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
+from ..base.whole_files import check_replaceable
 from .status_board import SAMPLE, About, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15
@@ -143,6 +144,7 @@ class TraceRing:
         path = ring_of(trace)
         what = f"parameter 'trace' is {str(trace)!r}"
         try:
+            check_replaceable(path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ParameterError(f"{what}: {path} cannot be written: {error.strerror}: name a file that can") from None

@@ -25,15 +25,25 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._failed = False
+        self._shared = False
+        self._written: tuple[int, int] | None = None
 
     def write(self, text: str) -> None:
         try:
+            if not self._shared and self._written and self._path.exists() and self._stamp() != self._written:
+                self._shared = True
+                _log.warning("another pipeline writes its metrics into %s, too: name a file for each", self._path)
             write_whole(self._path, text.encode())
+            self._written = self._stamp()
             self._failed = False
         except OSError as error:
             if not self._failed:  # once, not every second
                 _log.warning("metrics cannot be written to %s: %s", self._path, error)
             self._failed = True
+
+    def _stamp(self) -> tuple[int, int]:
+        found = self._path.stat()
+        return found.st_ino, found.st_mtime_ns
 
 
 class MetricsPort:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.errors import BlobfeedError
 from ..base.source import CacheCounts
-from ..base.whole_files import write_whole
+from ..base.whole_files import write_whole, writing
 from ..transport.trace_ring import SUFFIX, Kind, Run, Span, read_ring, ring_of
 
 _CATEGORY = {Kind.WAIT: "trainer", Kind.COPY: "trainer", Kind.STEP: "trainer", Kind.FILL: "slot", Kind.FULL: "slot",
@@ -31,7 +31,7 @@ def finish(trace: Path, counts: CacheCounts) -> None:
 def convert(given: Path, target: Path | None, merge: Path | None) -> Path:
     """The trace of a ring file, or of a finished trace, into a file; `merge`: a trace whose events are added.
 
-    Returns the path that was written. Raises BlobfeedError, OSError.
+    Returns the path that was written. Raises BlobfeedError, and OSError if a file cannot be read.
     """
     is_ring = given.name.endswith(SUFFIX)
     if target is None:
@@ -41,7 +41,8 @@ def convert(given: Path, target: Path | None, merge: Path | None) -> Path:
     made = trace_of(*read_ring(given)) if is_ring else load(given)
     if merge is not None:
         made = merged(made, load(merge))
-    write_trace(made, target)
+    with writing(target):
+        write_trace(made, target)
     return target
 
 

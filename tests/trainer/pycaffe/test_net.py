@@ -88,6 +88,7 @@ def test_a_net_lists_its_layers_and_blobs(tmp_path: Path) -> None:
         "left": [(3, 64), (3,)],
         "right": [(3, 64), (3,)],
     }
+    assert net._layer_names == ["data", "conv", "relu", "left", "right", "sum", "prob"]
     assert net.top_names["relu"] == net.bottom_names["relu"] == ["conv"]
     assert [layer.type for layer in net.layers][1:3] == ["Convolution", "ReLU"]
     assert net.layer_dict["conv"].blobs is net.params["conv"]
@@ -157,6 +158,30 @@ def test_all_rows_are_run_in_batches_of_the_net(tmp_path: Path) -> None:
     net.reshape()
     assert net.blobs["prob"].shape == (5, 3)
     close(net.forward(data=rows)["prob"], found["prob"])
+
+
+def test_all_rows_go_forward_and_back_in_batches_of_the_net(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    rows, diffs = drawn(5, 1, 6, 6), drawn(5, 3, seed=1)
+    outputs, gradients = net.forward_backward_all(blobs=["sum"], diffs=["conv"], data=rows, prob=diffs)
+    assert {name: array.shape for name, array in outputs.items()} == {"prob": (5, 3), "sum": (5, 3)}
+    assert {name: array.shape for name, array in gradients.items()} == {"data": rows.shape, "conv": (5, 4, 4, 4)}
+    close(outputs["prob"], net.forward_all(data=rows)["prob"])
+    net.forward(data=rows[2:4])
+    close(gradients["data"][2:4], net.backward(prob=diffs[2:4])["data"])
+    with pytest.raises(NetError, match="expected an array for each of data, prob; got data, sum"):
+        net.forward_backward_all(data=rows, sum=diffs)
+
+
+def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    net = Net(tmp_path / "net.prototxt", TRAIN)
+    weights = {name: weight for name, weight in net.blob_loss_weights.items() if weight}
+    assert (list(net.blob_loss_weights), weights) == (list(net.blobs), {"loss": 1.0})
+    with pytest.raises(NetError, match=r"the net has no input blobs, .*; got \['foo'\]"):
+        net.forward(foo=1)
+    with pytest.raises(NetError, match="the net has no input blobs"):
+        net.forward_all()
 
 
 def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
+import signal
 import traceback
 from pathlib import Path
 
@@ -75,6 +77,32 @@ def test_a_failing_write_leaves_the_old_snapshot_and_nothing_else(
             solver.save()
     assert saved.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_full_disk_is_named_whatever_torch_makes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(SnapshotError, match=r"solver_iter_0\.pt cannot be written: File too large"):
+                solver.save()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+    assert not list(tmp_path.glob("*solver_iter*"))
+
+
+def test_a_snapshot_goes_where_a_link_at_its_name_points(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "solver_iter_0.pt").symlink_to("kept/a.pt")
+        solver.save()
+        assert snapshots.load(tmp_path / "kept/a.pt").iteration == 0
+        (tmp_path / "kept/a.pt").unlink()
+        os.mkfifo(tmp_path / "kept/a.pt")
+        with pytest.raises(SnapshotError, match=r"solver_iter_0\.pt cannot be written: .* no regular file"):
+            solver.save()
 
 
 def test_a_snapshot_is_never_written_through_a_link_that_lies_at_its_temporary_name(

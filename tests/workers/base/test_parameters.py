@@ -206,3 +206,18 @@ def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> 
 
 def test_a_bare_path_is_an_hdf5_source_as_caffes_own_layer_takes_it() -> None:
     assert check_parameters({"source": "train.txt", "batch_size": 1}).source == {"hdf5": {"path": "train.txt"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{batch_size: 8, batch_size: 4}", '{"batch_size": 8, "a": true, "batch_size": 4}', "batch_size: 8\nbatch_size: 4",
+     "{'batch_size': 8, 'mean': (104, 117), 'batch_size': 4}", "source: {hdf5: {batch_size: 8, batch_size: 4}}"],
+)  # fmt: skip
+def test_a_key_that_is_given_twice_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="the key 'batch_size' is given twice: leave out all but one"):
+        parse_param_str(text)
+
+
+def test_a_key_may_replace_one_that_is_merged() -> None:
+    merged = parse_param_str("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}")
+    assert (merged["b"], merged["c"]) == ({"x": 3, "y": 2}, {"x": 3, "y": 4})

@@ -26,7 +26,7 @@ def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path, mon
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="folder"):
         write_whole(tmp_path / "a", b"new")
     assert os.listdir(tmp_path) == ["a"]  # noqa: PTH208
 
@@ -39,3 +39,15 @@ def test_an_index_is_not_written_through_a_link_with_a_name_that_can_be_guessed(
     opened("hdf5_samples", tmp_path, path="a.h5", index_cache="a.index")
     assert (tmp_path / "victim").read_text() == "precious"
     assert whole_files.read_whole(tmp_path / "a.index").startswith(b"blobfeed")
+
+
+def test_what_is_no_regular_file_stays_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "link").symlink_to("victim")
+    (tmp_path / "dangling").symlink_to("nothing")
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    for name in ("pipe", "link", "dangling"):
+        with pytest.raises(OSError, match=f"no regular file: .*{name}"):
+            write_whole(tmp_path / name, b"new")
+    assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.watching.metrics import MetricsFile
 from blobfeed.workers.watching.openmetrics import MEDIA_TYPE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -83,3 +84,24 @@ def test_an_impossible_place_is_an_error_at_once(wrong: object) -> None:
 
     with pytest.raises(ParameterError, match="metrics"):
         BatchReader(Numbered(), batch_size=4, metrics=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["metrics", "trace"])
+def test_a_pipe_is_refused_before_anything_starts_and_stays(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ParameterError, match=f"parameter {name!r} is 'pipe': .*/pipe cannot be written: .* no regular"):
+        Pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=tmp_path)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_file_that_another_pipeline_writes_too_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, other = MetricsFile(tmp_path / "a.prom"), MetricsFile(tmp_path / "a.prom")
+    one.write("1")
+    one.write("2")
+    assert not caplog.records
+    for text in "34":
+        other.write(text)
+        one.write(text)
+    assert [record.getMessage() for record in caplog.records] == 2 * [
+        f"another pipeline writes its metrics into {tmp_path / 'a.prom'}, too: name a file for each"
+    ]

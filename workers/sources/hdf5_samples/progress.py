@@ -23,7 +23,7 @@ class Progress:
         self._terminal = terminal or sys.stderr
         self._clock = clock
         self._begun = clock()
-        self._due = self._begun + _FIRST_S if self._terminal.isatty() else math.inf
+        self._due = self._begun + _FIRST_S if self._terminal is not None and self._terminal.isatty() else math.inf
         self._said = False
 
     def tell(self, path: str, samples: int) -> None:
