@@ -215,7 +215,7 @@ def test_a_state_that_says_nothing_of_its_order_had_a_plain_one() -> None:
     state = plan.begin().state()
     del state["order"]
     assert plan.resumed(state).begin().state() == plan.begin().state()
-    with pytest.raises(ParameterError, match="order=''.* order='chunks of 2 samples, shuffle_window 4'"):
+    with pytest.raises(ParameterError, match=r"order=''.* order='chunks of 2 samples, shuffle_window 4'"):
         replace(plan, order=chunked(2, 4)).resumed(state)
 
 
