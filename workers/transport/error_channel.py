@@ -45,9 +45,10 @@ def sendable(text: str, most: int = _MOST_CHARACTERS) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= most:
         return text
-    # Between words, as far as these are short.
-    head, tail = re.sub(r"\S{1,20}$", "", text[: most // 2]), re.sub(r"^\S{1,20}", "", text[-(most // 2) :])
-    return f"{head}… {len(text) - len(head) - len(tail)} characters …{tail}"
+    # Between words, where these are short.
+    head = re.sub(r"\s+\S{0,20}$", "", text[: most // 2])
+    tail = re.sub(r"^\S{0,20}\s+", "", text[-(most // 2) :])
+    return f"{head} … {len(text) - len(head) - len(tail)} characters … {tail}"
 
 
 def send_exception(channel: socket.socket, error: BaseException) -> int:

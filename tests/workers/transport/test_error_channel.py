@@ -288,7 +288,7 @@ def test_a_short_text_is_sent_as_it_is(text: str) -> None:
 
 
 def test_a_long_text_is_shortened_between_words() -> None:
-    assert sendable("first words, and the last words", 20) == "first … 19 characters … words"
+    assert sendable("first words, and the last words", 20) == "first … 21 characters … words"
 
 
 @pytest.mark.parametrize(
