@@ -99,7 +99,7 @@ def pack(
             else:
                 layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
                 packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
-                made = source_of([str(target)])
+                made = source_of([str(target)], found.tops)
         again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
         typer.echo(
             f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "

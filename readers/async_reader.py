@@ -9,7 +9,7 @@ import msgspec
 
 from ..workers.base.checks import check_names, check_options, known_names
 from ..workers.base.closing import Closing
-from ..workers.base.errors import FetchOrderError, ParameterError
+from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
@@ -105,14 +105,17 @@ class AsyncReader(Closing):
         self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
         hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
-        self._feed = LoopedPipeline(
-            "AsyncReader",
-            _source(self.options),
-            hooks,
-            {**_parameters(self.options), **passed_on},
-            copy=False,
-            loans=_PAIRS,
-        )
+        try:
+            self._feed = LoopedPipeline(
+                "AsyncReader",
+                _source(self.options),
+                hooks,
+                {**_parameters(self.options), **passed_on},
+                copy=False,
+                loans=_PAIRS,
+            )
+        except (ParameterError, SourceError) as error:
+            raise type(error)(_in_own_terms(str(error))) from error
         self._fetches = 0
         self._finalizer = close_when_forgotten(self, self._feed)
 
@@ -214,6 +217,16 @@ def _source(options: AsyncReaderOptions) -> dict[str, object]:
         )
     dims = [name[0] for name in sorted(axes, key=axes.__getitem__)]  # n, h, w and c begin their names
     return {"hdf5": {"path": options.hdf5_path, "dims": dims}}
+
+
+def _in_own_terms(message: str) -> str:
+    for theirs, ours in (
+        ("parameter 'dims' names", "num_dim, h_dim, w_dim and cha_dim name"),
+        ("parameter 'tops' is", "data_field and labels_field are"),
+        ("in 'tops'", "in data_field and labels_field"),
+    ):
+        message = message.replace(theirs, ours)
+    return message
 
 
 def _parameters(options: AsyncReaderOptions) -> dict[str, object]:

@@ -185,7 +185,7 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
 
     path = list_hdf5_files(found.declared["hdf5"]["path"], Path.cwd(), "inspect")[0]
     with h5py.File(path, "r") as file:
-        return {top: _storage_of(file[top]) for top in tops if top in file}
+        return {top: _storage_of(file[top]) for top in tops if top in file and not file[top].is_virtual}
 
 
 def _storage_of(dataset: Any) -> Storage:

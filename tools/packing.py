@@ -71,8 +71,12 @@ class Packed:
 
 def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, told: Told) -> Packed:
     """Write the samples of `found` to `target`, in their order; raises ParameterError, SourceError, SampleError."""
-    if target.exists():
-        raise ParameterError(f"{target} is there already: name another file, or remove it")
+    _check_target(target)
+    if target.suffix.lower() not in (".h5", ".hdf5"):
+        raise ParameterError(
+            f"{target}: arrays are packed into HDF5: name a file that ends in .h5 or .hdf5, "
+            "or in lmdb for pictures as they are encoded"
+        )
     found = _resized(found, layout)
     with closing(found.open()) as source:
         decode = Decoding(layout.uint8, layout.size if found.kind != "image_list" else None)
@@ -83,10 +87,17 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         rows = _batch_rows(sample_bytes, layout.chunk)
         numbers = {"epochs": 1, "last_batch": "partial", "batch_size": rows, "num_loaders": loaders or usable_cores()}
         with BatchReader(source, decode=decode if decode.changes else None, copy=False, **numbers) as reader:  # type: ignore[arg-type]
-            _check_sizes(reader)
+            _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
             return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
+
+
+def _check_target(target: Path) -> None:
+    if target.exists():
+        raise ParameterError(f"{target} is there already: name another file, or remove it")
+    if not target.parent.is_dir():
+        raise ParameterError(f"{target}: there is no folder {target.parent}: make it, or name another one")
 
 
 def _resized(found: Found, layout: Layout) -> Found:
@@ -105,12 +116,22 @@ def _check_tops(source: Source, layout: Layout) -> None:
         raise ParameterError(f"--uint8 names {wrong[0]!r}, and the tops are {', '.join(source.specs)}")
 
 
-def _check_sizes(reader: BatchReader) -> None:
+def _check_specs(reader: BatchReader) -> None:
     for top, spec in reader.specs.items():
         if spec.varies:
+            is_picture = spec.dtype == np.uint8 and len(spec.shape) == 3
+            advice = (
+                "give --resize HEIGHTxWIDTH, or keep pictures as they are encoded, by a target that ends in lmdb"
+                if is_picture
+                else "store them at one size, or leave them out by --tops"
+            )
             raise SourceError(
-                f"the samples of {top!r} differ in size ({spec}), and an array in a file has one size: give --resize "
-                "HEIGHTxWIDTH, or keep pictures as they are encoded, by a target that ends in lmdb"
+                f"the samples of {top!r} differ in size ({spec}), and an array in a file has one size: {advice}"
+            )
+        if spec.dtype.kind == "U":
+            raise SourceError(
+                f"{top!r} holds text of type {spec.dtype.str}, and HDF5 has no such type: store it as bytes, "
+                'np.char.encode(text, "utf-8"), or leave it out by --tops'
             )
 
 
@@ -254,8 +275,7 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
         raise ParameterError(
             f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
         )
-    if target.exists():
-        raise ParameterError(f"{target} is there already: name another file, or remove it")
+    _check_target(target)
     import lmdb
 
     from ..workers.sources.images.source import ImageListSource

@@ -119,14 +119,14 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     if kind in ("lmdb", "leveldb"):
         need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
         return _sized(kind, {"path": str(path)})
-    if kind == "npz":
-        return Found({"npz": {"path": str(path)}})
+    if kind in ("npz", "zarr"):
+        return Found({kind: {"path": str(path)}})
     return _text(path)
 
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb"}
+        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr"}
         return next((kind for name, kind in databases.items() if (path / name).exists()), "folder")
     with path.open("rb") as file:
         head = file.read(512)

@@ -274,6 +274,19 @@ def test_bad_samples_are_replaced_by_the_same_ones() -> None:
         list(reader)
 
 
+def test_a_hook_that_raises_for_the_first_sample_tells_which_one_or_another_is_tried() -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        return sample if sample.index else 1 / 0  # type: ignore[return-value]
+
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 1, "num_loaders": 0, "decode": decode}
+    source = {"arrays": {"data": np.arange(8.0)}}
+    with BatchReader(source, **settings, on_error="replace") as reader:
+        assert next(iter(reader))["data"][1:].tolist() == [1, 2, 3]
+    with pytest.raises(ZeroDivisionError) as raised:
+        BatchReader(source, **settings)
+    assert raised.value.__notes__ == ["raised in setup, by sample 0 (arrays[0])"]
+
+
 # ---- Ctrl-C
 
 

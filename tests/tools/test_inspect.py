@@ -89,6 +89,29 @@ def test_samples_that_cannot_be_read_are_named_and_the_others_counted(tmp_path: 
     assert any("bad.png cannot be read" in sentence and "on_error: replace" in sentence for sentence in advise(facts))
 
 
+def test_data_sets_that_are_samples_with_a_class_each_may_be_empty(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(12):
+            file[f"event_{number}"] = np.ones((number % 3, 2), np.float32)
+            file[f"event_{number}"].attrs["cls"] = number % 2
+    result = run(tmp_path / "a.h5", "--seconds", 0)
+    assert "cls: 2 classes: 0: 6, 1: 6" in result.stdout.splitlines(), result.output
+    source = {"hdf5_samples": {"path": str(tmp_path / "a.h5"), "labels": ["cls"]}}
+    balance = {"sampler": {"balance": "cls"}, "pad": {"value": 0}, "num_loaders": 0}
+    with BatchReader(source, batch_size=12, epochs=1, **balance) as reader:  # type: ignore[arg-type]
+        assert sorted(next(iter(reader))["cls"].tolist()) == [0] * 6 + [1] * 6
+
+
+def test_of_a_virtual_data_set_no_storage_is_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["data"] = np.arange(4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        layout = h5py.VirtualLayout((4,), np.int64)
+        layout[:] = h5py.VirtualSource(tmp_path / "part.h5", "data", (4,))
+        file.create_virtual_dataset("data", layout)
+    assert not examine(source_of([str(tmp_path / "a.h5")]), seconds=0, shown=1).storage
+
+
 # ---- advice, pure
 
 

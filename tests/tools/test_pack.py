@@ -298,3 +298,27 @@ def test_the_bench_has_torch_beside_it(found: Found) -> None:
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]
     assert "expected HEIGHTxWIDTH" in CliRunner().invoke(app, arguments).stderr
+
+
+def refused(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["pack", *map(str, arguments)])
+    assert result.exit_code == 1, result.output
+    return " ".join(result.stderr.split())
+
+
+def test_what_cannot_be_packed_is_said_and_nothing_is_left_behind(found: Found, tmp_path: Path) -> None:
+    data = found.declared["npy"]["data"]
+    assert f"there is no folder {tmp_path}/none" in refused(data, tmp_path / "none" / "a.h5")
+    assert "ends in .h5 or .hdf5" in refused(data, tmp_path / "a.npy")
+    np.save(tmp_path / "text.npy", np.array(["one", "two"]))
+    assert "'data' holds text of type <U3" in refused(tmp_path / "text.npy", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "varying.h5", "w") as file:
+        file.create_dataset("data", data=[np.ones(2), np.ones(3)], dtype=h5py.vlen_dtype("f4"))
+    assert "one size: store them at one size" in refused(tmp_path / "varying.h5", tmp_path / "a.h5")
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_the_tops_to_paste_stand_in_the_order_asked_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", data=DATA[:9], name=LABEL[:9], age=LABEL[:9])
+    printed = command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "name,data,age")
+    assert "tops: [name, data, age]" in printed

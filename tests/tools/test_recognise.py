@@ -232,6 +232,13 @@ def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
         assert len(first_batch(source_of([path]))["data"]) == SAMPLES
 
 
+def test_a_zarr_group_is_seen_by_its_files() -> None:
+    for name in ("zarr.json", ".zgroup"):
+        Path(f"{name}.zarr").mkdir()
+        Path(f"{name}.zarr", name).write_text("{}")
+        assert source_of([f"{name}.zarr"]).declared == {"zarr": {"path": f"{name}.zarr"}}
+
+
 def test_a_declaration_is_taken_as_it_stands() -> None:
     np.save("x.npy", DATA)
     assert source_of(["{npy: {data: x.npy}}"]).declared == {"npy": {"data": "x.npy"}}

@@ -43,6 +43,7 @@ class ChunkOrder(EpochOrder):
     ) -> None:
         """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
         super().__init__(samples)
+        self.declared = f"chunks of {chunk_samples} samples, shuffle_window {window_chunks}"
         self._key = partial(derive_key, seed)
         self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):

@@ -28,6 +28,9 @@ class EpochOrder(ABC):
     samples: int
     """Positions in one epoch."""
 
+    declared: str = ""
+    """What the order depends on beside samples, seed and `shuffle`: in another one a state would go on wrongly."""
+
     def __init__(self, samples: int) -> None:
         if samples < 1:
             raise ParameterError(f"the number of samples is {samples}: an order needs at least one")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from xxhash import xxh3_64_hexdigest
 
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
@@ -62,6 +63,8 @@ class MixedOrder(EpochOrder):
             )
             for source, (size, chunk) in enumerate(zip(sizes, chunks, strict=True))
         )
+        parts = [order.declared for order in self._orders]
+        self.declared = f"mix {xxh3_64_hexdigest(repr((tuple(sizes), self.draws, parts)).encode())}"
         self._key = derive_key(seed, "mix pattern") if shuffle else None
         self._pattern = even_pattern(self.draws)
 

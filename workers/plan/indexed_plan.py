@@ -64,7 +64,8 @@ class IndexedPlan(Plan):
         return IndexedProgress(self)
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
-        checked = check_state(state, self.begin().state(), ("samples", "seed", "shuffle"))
+        # States of a plain order need not say so; those of another order that do not say which are refused.
+        checked = check_state({"order": "", **state}, self.begin().state(), ("samples", "seed", "shuffle", "order"))
         batches = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 
@@ -147,5 +148,6 @@ class IndexedProgress:
             "samples": self.plan.samples,
             "seed": self.plan.parameters.seed,
             "shuffle": str(self.plan.parameters.shuffle),
+            "order": self.plan.order.declared,
             "world_size": self.plan.parameters.world_size or 1,
         }

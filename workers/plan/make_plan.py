@@ -43,6 +43,7 @@ from .packed import Packed, hook_name
 from .plan import Plan, max_loaders, usable_cores
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
+from .trial import on_trial
 
 _TRIAL_BATCH = 2
 """Rows of the batch on which a postprocess hook is tried: enough to tell the axis of rows from others."""
@@ -195,17 +196,21 @@ def _indexed_plan(
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
     batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
-    trial_index = int(order.indices(batches.start, 1)[0])
-    with closing(source):
-        trial = partial(read_one, source, trial_index)
-        rows = _row_maker(parameters, hooks, source, trial, transform, parameters.tops)
+    epoch = batches.start // order.samples
+
+    def tried(index: int) -> tuple[int, DecodedSource, float]:
+        rows = _row_maker(parameters, hooks, source, partial(read_one, source, index), transform, parameters.tops)
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
-        seconds = _seconds_per_row(timed, order, batches.start)
-        postprocessor = None
+        return index, timed, _seconds_per_row(timed, index, epoch)
+
+    with closing(source):
+        first = int(order.indices(batches.start, 1)[0])
+        index, timed, seconds = on_trial(tried, source, first, parameters.on_error)
+        rows, postprocessor = timed.rows, None
         if hooks.postprocess is not None:
-            trial_rows = _made(timed, order, batches.start, min(parameters.batch_size, _TRIAL_BATCH))
-            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, trial_rows, trial_index)
+            trial_rows = _made(timed, index, epoch, min(parameters.batch_size, _TRIAL_BATCH))
+            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, trial_rows, index)
             seconds += per_row
     made = postprocessor or rows
     ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
@@ -243,35 +248,33 @@ def _order(parameters: Parameters, source: Source) -> EpochOrder:
     )
 
 
-def _seconds_per_row(decoded: DecodedSource, order: EpochOrder, position: int) -> float:
+def _seconds_per_row(decoded: DecodedSource, index: int, epoch: int) -> float:
     """Time to make a row when everything is warm: the first run opens files and waits for the disk, so it is repeated
     even if it took long; rows in a run share a call's cost.
 
     The least of several runs, since other processes can only add to it.
     """
-    seconds = _seconds_for(decoded, order, position, 1)
+    seconds = _seconds_for(decoded, index, epoch, 1)
     row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
     # A decode of 10 µs takes 130 the first times, and would keep quick batches from sharing a slot.
     most, short_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
     run = max(1, min(most, _TRIAL_BYTES // max(1, row_bytes)))
     for rows, limit_s in ((1, _AGAIN_S), *[(run, short_s)] * 3):
         if seconds * rows < limit_s:
-            seconds = min(seconds, _seconds_for(decoded, order, position, rows) / rows)
+            seconds = min(seconds, _seconds_for(decoded, index, epoch, rows) / rows)
     return seconds
 
 
-def _seconds_for(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -> float:
+def _seconds_for(decoded: DecodedSource, index: int, epoch: int, rows: int) -> float:
     begun = time.perf_counter()
-    _made(decoded, order, position, rows)
+    _made(decoded, index, epoch, rows)
     return time.perf_counter() - begun
 
 
-def _made(decoded: DecodedSource, order: EpochOrder, position: int, rows: int) -> NamedRows:
+def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRows:
     # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
-    indices = np.repeat(order.indices(position, 1), rows)
-    epochs = np.full(rows, position // order.samples, np.int64)
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    decoded.make(indices, epochs, out, lambda *_: None)
+    decoded.make(np.full(rows, index, np.int64), np.full(rows, epoch, np.int64), out, lambda *_: None)
     return out
 
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
-from ..base.errors import ParameterError
+from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SourceError
+from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..loading.indexed_worker import DecodedSource
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
+from ..loading.worker import location_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
+from ..transport.error_channel import summary_of
 from .batch import Batch
 from .indexed_plan import IndexedPlan
 from .plan import Plan
 from .sampled_plan import SampledPlan
+
+_Made = TypeVar("_Made")
+
+_log = logging.getLogger("blobfeed")
 
 
 def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
@@ -71,22 +80,41 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 
 def make_one_sample(plan: Plan) -> None:
-    """Make a sample that the run has, as setup does; raises what reading and decode raise.
+    """Make a sample that the run has, as setup does; raises what reading and decode raise."""
+    first = int(plan.order.indices(plan.batches.start, 1)[0]) if isinstance(plan, IndexedPlan) else 0
+    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    if isinstance(decoded, DecodedSource):
+        on_trial(lambda index: decoded_sample(plan, index, 0), decoded.source, first, plan.parameters.on_error)
+    else:
+        decoded_sample(plan, first, 0)
+
+
+def on_trial(make: Callable[[int], _Made], source: Source, first: int, on_error: str) -> _Made:
+    """What `make` gives for sample `first`; raises what it raises, with the sample's name.
 
     With `on_error: replace` one bad sample proves nothing: then one of three has to be good.
     """
-    first = plan.order.indices(plan.batches.start, 1).tolist() if isinstance(plan, IndexedPlan) else [0]
-    candidates: list[int] = first
-    decoded: DecodedSource | DecodedStream = plan.decoded.value
-    if plan.parameters.on_error == "replace" and isinstance(decoded, DecodedSource):
-        candidates += [len(decoded.source) // 2, len(decoded.source) - 1]
-    for index in candidates:
+    others = [len(source) // 2, len(source) - 1] if on_error == "replace" else []
+    candidates = list(dict.fromkeys([first, *others]))
+    for index in candidates[:-1]:
         try:
-            decoded_sample(plan, index, 0)
-            return
-        except Exception:
-            if index == candidates[-1]:
-                raise
+            return make(index)
+        except (ParameterError, PipelineStalled):
+            raise
+        except Exception as error:  # the run will report it at its own position
+            _log.debug("sample %d cannot be tried in setup: %s", index, summary_of(error))
+    try:
+        return make(candidates[-1])
+    except SourceError as error:
+        raise SourceError(f"{_named(source, candidates[-1])}: {error}") from error
+    except Exception as error:
+        if not isinstance(error, BlobfeedError):
+            error.add_note(f"raised in setup, by {_named(source, candidates[-1])}")
+        raise
+
+
+def _named(source: Source, index: int) -> str:
+    return f"sample {index} ({location_of(source, index)})"
 
 
 def _first(rows: Rows) -> AnyArray:

@@ -82,11 +82,17 @@ class ArraysSource(StoredSource):
         return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
 
     def _checked(self, name: str, value: object) -> AnyArray:
+        if isinstance(value, np.ma.MaskedArray):
+            raise ParameterError(
+                f"source {self.kind}: {name!r} is a masked array, and samples have no mask: fill what is masked, "
+                "array.filled(0), and give the mask as an array of its own if it is needed"
+            )
         array = np.asarray(value)
-        if array.dtype.kind not in "biufcSU" or not array.ndim:
+        if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
             raise ParameterError(
                 f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "
-                f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples"
+                f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples, at "
+                "least one"
             )
         return array
 

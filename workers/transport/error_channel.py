@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import pickle
+import re
 import secrets
 import socket
 import sys
@@ -44,8 +45,10 @@ def sendable(text: str, most: int = _MOST_CHARACTERS) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= most:
         return text
-    half = most // 2
-    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+    # Between words, where these are short.
+    head = re.sub(r"\s+\S{0,20}$", "", text[: most // 2])
+    tail = re.sub(r"^\S{0,20}\s+", "", text[-(most // 2) :])
+    return f"{head} … {len(text) - len(head) - len(tail)} characters … {tail}"
 
 
 def send_exception(channel: socket.socket, error: BaseException) -> int:

@@ -12,7 +12,9 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
 from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.order.batches import Batches, Groups
+from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
+from blobfeed.workers.order.mixed_order import MixedOrder
 from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.indexed_plan import IndexedPlan
@@ -118,6 +120,7 @@ def test_a_state_says_where_the_next_batch_stands() -> None:
         "samples": SAMPLES,
         "seed": 5,
         "shuffle": "False",
+        "order": "",
         "world_size": 1,
     }
 
@@ -180,6 +183,40 @@ def test_a_state_of_a_pipeline_of_another_kind_says_what_differs() -> None:
 def test_a_state_of_other_samples_or_another_order_is_refused(name: str, value: object) -> None:
     with pytest.raises(ParameterError, match=f"{name}="):
         indexed().resumed({**indexed().begin().state(), name: value})
+
+
+def chunked(chunk_samples: int, window_chunks: int) -> EpochOrder:
+    return make_order(SAMPLES, shuffle="chunk", seed=5, chunk_samples=chunk_samples, window_chunks=window_chunks)
+
+
+def mixed(*weights: float, sizes: tuple[int, int] = (4, 6), chunk_samples: int = 2) -> EpochOrder:
+    return MixedOrder(sizes, weights, shuffle="chunk", seed=5, chunk_samples=[chunk_samples] * 2)
+
+
+@pytest.mark.parametrize(
+    ("order", "others"),
+    [
+        (chunked(2, 4), [chunked(2, 3), chunked(5, 4), mixed(1, 1)]),
+        (mixed(1, 1), [mixed(1, 2), mixed(1, 1, sizes=(6, 4)), mixed(1, 1, chunk_samples=3)]),
+    ],
+    ids=["chunk", "mix"],
+)
+def test_a_state_of_other_chunks_windows_or_weights_is_refused(order: EpochOrder, others: list[EpochOrder]) -> None:
+    plan = replace(indexed(), order=order)
+    state = plan.begin().state()
+    assert plan.resumed(state).begin().state() == state
+    for other in others:
+        with pytest.raises(ParameterError, match="order="):
+            replace(indexed(), order=other).resumed(state)
+
+
+def test_a_state_that_says_nothing_of_its_order_had_a_plain_one() -> None:
+    plan = indexed()
+    state = plan.begin().state()
+    del state["order"]
+    assert plan.resumed(state).begin().state() == plan.begin().state()
+    with pytest.raises(ParameterError, match=r"order=''.* order='chunks of 2 samples, shuffle_window 4'"):
+        replace(plan, order=chunked(2, 4)).resumed(state)
 
 
 @pytest.mark.parametrize(("name", "value"), [("batch_size", 5), ("shards", 3), ("last_batch", "drop")])

@@ -122,6 +122,10 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
 
     assert "'data' is a list of type object" in message(ParameterError, {"arrays": {"data": [None]}})
     assert "'data' is a int of type int64 and shape ()" in message(ParameterError, {"arrays": {"data": 3}})
+    empty = message(ParameterError, {"arrays": {"data": np.zeros((0, 2))}})
+    assert "'data' is a ndarray of type float64 and shape (0, 2): expected" in empty
+    masked = np.ma.masked_array([1.0, 9e9], mask=[False, True])
+    assert "'data' is a masked array" in message(ParameterError, {"arrays": {"data": masked}})
     assert "differ in length: data has 20, label has 19" in message(
         SourceError, {"arrays": {"data": DATA, "label": LABEL[1:]}}
     )

@@ -11,7 +11,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError, TooManyBadSamples
+from blobfeed.workers.base.errors import SampleError, SourceError, TooManyBadSamples
 from blobfeed.workers.order.sample_rng import replacement_index
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from numpy.typing import NDArray
@@ -154,6 +154,22 @@ def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tupl
         assert pipeline.statistics().replaced == len(bad)
     stand_ins = [stand_in(0, index, bad) for index in range(SAMPLES)]
     np.testing.assert_array_equal(got, values[stand_ins])
+
+
+def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:
+    values = write(tmp_path / "a.h5", "gzip")
+    corrupt(tmp_path / "a.h5", 0)
+    for mapped in ({}, {"shuffle": "chunk", "seed": 3}):
+        with open_pipeline(tmp_path / "a.h5", on_error="replace", **mapped) as pipeline:
+            got = np.concatenate(list(rows(pipeline)))
+            assert pipeline.statistics().replaced == CHUNK
+    assert not np.isin(got, values[:CHUNK]).any()
+    with pytest.raises(SourceError, match=r"sample 0 \(.*a\.h5:data\[0\]\): .*chunk"):
+        open_pipeline(tmp_path / "a.h5")
+    corrupt(tmp_path / "a.h5", SAMPLES // 2 // CHUNK)
+    corrupt(tmp_path / "a.h5", SAMPLES // CHUNK - 1)
+    with pytest.raises(SourceError, match=rf"sample {SAMPLES - 1} "):
+        open_pipeline(tmp_path / "a.h5", on_error="replace")
 
 
 def stand_in(epoch: int, index: int, bad: range) -> int:

@@ -287,6 +287,10 @@ def test_a_short_text_is_sent_as_it_is(text: str) -> None:
     assert sendable(text, 100) == text
 
 
+def test_a_long_text_is_shortened_between_words() -> None:
+    assert sendable("first words, and the last words", 20) == "first … 21 characters … words"
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: ValueError("x" * 10**7), lambda: ValueError("\udc80 a file's name"), WithoutText, Plain],

@@ -92,7 +92,8 @@ def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length:
 def _unsupported(dataset: h5py.Dataset, stamp: Stamp, name: str) -> SourceError:
     return SourceError(
         f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
-        "store each field as a data set of its own, or write a Source subclass"
+        "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as tops "
+        "(--tops in commands)"
     )
 
 

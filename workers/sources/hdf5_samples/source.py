@@ -75,7 +75,8 @@ class HDF5SamplesSource(Source):
         self._key = hashlib.sha256(repr((stamps, wanted, checked.allow_external)).encode()).hexdigest()
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
-        if any(data.needs_library for data in self._index.data.values()):
+        self._data = {top: data for top, data in self._index.data.items() if top in self._tops}
+        if any(data.needs_library for data in self._data.values()):
             self.modules = (LIBRARY_MODULE,)
         self._files = OpenFiles(checked.locking, checked.open_files)
         if any(isinstance(stamp, RemoteStamp) for stamp in stamps):
@@ -87,7 +88,7 @@ class HDF5SamplesSource(Source):
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
         labels = {top: ArraySpec(values.shape[1:], values.dtype) for top, values in self._index.labels.items()}
-        specs = labels | {top: data.spec for top, data in self._index.data.items()}
+        specs = labels | {top: data.spec for top, data in self._data.items()}
         return {top: specs[top] for top in self._tops}
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
@@ -102,14 +103,14 @@ class HDF5SamplesSource(Source):
             if isinstance(raw := reading.get(stamp).raw, RemoteFile):
                 self._fetch(raw, indices[positions])
         for stamp, positions in self._index.by_file(indices):
-            for top, data in self._index.data.items():
+            for top, data in self._data.items():
                 self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
         self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
     def _fetch(self, file: RemoteFile, indices: IndexArray) -> None:
         """All of these samples are to be read now: they are to be fetched together."""
-        for data in self._index.data.values():
+        for data in self._data.values():
             direct = indices[data.offsets[indices] >= 0]
             file.fetch(data.offsets[direct], data.sizes(direct))
 
@@ -158,7 +159,7 @@ class HDF5SamplesSource(Source):
             return
         in_memory = True
         for stamp, positions in self._index.by_file(indices):
-            for data in self._index.data.values():
+            for data in self._data.values():
                 samples = indices[positions]
                 direct = samples[data.offsets[samples] >= 0]
                 if len(direct):
@@ -168,13 +169,13 @@ class HDF5SamplesSource(Source):
     @property
     def stores_rows(self) -> bool:
         is_remote = self.rows_at_once > 1
-        return not is_remote and not any(data.needs_library for data in self._index.data.values())
+        return not is_remote and not any(data.needs_library for data in self._data.values())
 
     def where(self, index: int) -> str:
         return self._index.where(index)
 
     def fingerprint(self) -> str:
-        return f"{self.kind}:{self._key}"
+        return f"{self.kind}:{self._key}:{self._tops}"
 
     def close(self) -> None:
         self._files.close()
@@ -192,10 +193,9 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
         if top not in known:
             raise ParameterError(f"{_WHAT}: no data set and no label for the top {top!r}{nearest(top, known)}: {known}")
     chosen = tops or known
-    if not any(top in data for top in chosen):
-        raise ParameterError(f"{_WHAT}: the tops {tuple(chosen)} are labels only; add one of {', '.join(data)}")
     return Wanted(
-        {top: path for top, path in data.items() if top in chosen},
+        # Samples are found by their data, also if only labels are read.
+        {top: path for top, path in data.items() if top in chosen} or data,
         {top: name for top, name in labels.items() if top in chosen},
         options.groups,
         options.limit,

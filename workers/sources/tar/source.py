@@ -178,13 +178,13 @@ class TarSource(Source):
 
     def _spec(self, field: _Field) -> ArraySpec:
         data = self._bytes_of(0, field)
-        if field.decode is None:
-            options = self._options
-            channels = 3 if options.is_color else 1
-            fixed = options.equal_sizes or options.new_height > 0
-            size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
-            return ArraySpec((channels, *size), np.dtype(np.uint8), varies=not fixed)
         with self._naming(0, field.extension):
+            if field.decode is None:
+                options = self._options
+                channels = 3 if options.is_color else 1
+                fixed = options.equal_sizes or options.new_height > 0
+                size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
+                return ArraySpec((channels, *size), np.dtype(np.uint8), varies=not fixed)
             longest = int(field.sizes[: self._samples].max())
             return spec_of(field.extension, field.key, field.decode(data), longest)
 

@@ -64,6 +64,7 @@ def test_tops_say_which_attributes_are_wanted_and_labels_may_rename_them(tmp_pat
         (["data", "label"], {}),
         (["pose", "data"], {}),
         (["data"], {"labels": ["label", "pose"]}),
+        (["label"], {"labels": ["label", "pose"]}),
     ]:
         source = opened(KIND, tmp_path, tops, path="a.h5", **options)
         assert_delivers(source, {top: known[top] for top in tops}, patterns(SAMPLES)[:3])

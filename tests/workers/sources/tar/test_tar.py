@@ -222,3 +222,13 @@ def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
     source = opened("tar", tmp_path, path="a.tar")
     with pytest.raises(SampleError, match=r"a\.tar:b\.cls cannot be decoded"):
         rows_of(source, [0, 1])
+
+
+def test_a_first_picture_that_is_damaged_is_named_or_replaced(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"{n}.png", members_of(n)["png"][: 40 if n == 0 else None]) for n in range(6)])
+    with pytest.raises(SampleError, match=r"a\.tar:0\.png cannot be decoded"):
+        opened("tar", tmp_path, path="a.tar", equal_sizes=True)
+    source = {"tar": {"path": str(tmp_path / "a.tar"), "new_height": 8, "new_width": 8}}
+    with BatchReader(source, batch_size=6, epochs=1, on_error="replace", num_loaders=0) as reader:
+        assert next(iter(reader))["png"].shape == (6, 3, 8, 8)
+        assert reader.statistics().replaced
