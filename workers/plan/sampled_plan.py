@@ -27,7 +27,7 @@ from .sampled_schedule import AboutSampler, SampledSchedule
 _STATE_VERSION = 1
 
 _PARTS_OF_EPOCH = 16
-"""A slot holds at most such a part of an epoch if weights may be set. There are five slots, if nobody says otherwise."""
+"""A slot holds at most such a part of an epoch if weights may be set. By default there are five slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
