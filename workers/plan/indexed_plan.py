@@ -64,8 +64,8 @@ class IndexedPlan(Plan):
         return IndexedProgress(self)
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
-        # States of a plain order need not say so; those of another order that do not say which are refused.
-        checked = check_state({"order": "", **state}, self.begin().state(), ("samples", "seed", "shuffle", "order"))
+        fixed = "samples", "seed", "shuffle", "order"
+        checked = check_state(state, self.begin().state(), fixed, absent={"order": ""})  # a plain order
         batches = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
 from ..base.errors import ParameterError
@@ -233,17 +234,22 @@ def max_loaders(parameters: Parameters) -> int:
     return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
 
 
-def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
-    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
+def check_state(
+    state: Mapping[str, object], ours: State, fixed: tuple[str, ...], absent: Mapping[str, str] = MappingProxyType({})
+) -> State:
+    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError.
+
+    `absent`: what stands for names that states of earlier versions lack.
+    """
     if isinstance(state, Mapping):
         _check_way(state, ours)
-    if not isinstance(state, Mapping) or set(state) != set(ours) or state["version"] != ours["version"]:
+    if not isinstance(state, Mapping) or {*state, *absent} != {*ours} or state["version"] != ours["version"]:
         raise ParameterError(
             f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
             f"and version {ours['version']}"
         )
     checked: State = {}
-    for name, value in state.items():
+    for name, value in {**absent, **state}.items():
         if not isinstance(value, int | str) or type(value) is not type(ours[name]) or str(value).startswith("-"):
             raise ParameterError(f"the state's {name} is {value!r}: expected a value such as {ours[name]!r}")
         checked[name] = value
