@@ -16,15 +16,19 @@ from .errors import ParameterError
 
 def read_whole(path: bytes | Path) -> bytes:
     """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    # Without waiting: a named pipe opens only when somebody writes to it, and perhaps nobody ever does. And without a
+    # file object, which takes twice as long, 20 µs more.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        return file.read()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting: a named pipe opens only when somebody writes to it, and perhaps nobody ever does."""
-    return os.open(path, flags | os.O_NONBLOCK)
+        content = os.read(descriptor, status.st_size)
+        while len(content) < status.st_size and (more := os.read(descriptor, status.st_size - len(content))):
+            content += more  # one call reads 2 GiB at most
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def check_replaceable(path: Path) -> None:

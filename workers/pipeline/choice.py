@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
+
+import numpy as np
 
 _START_S = 0.3
 """What the start of processes takes."""
@@ -25,9 +28,9 @@ _NOTICEABLE = 0.03
 _SETTLING_S = 1.0
 """Until the loaders are as many as they shall be, and what lay ready at first is used up."""
 
-_TRIAL_S = _SETTLING_S + 3 * _WINDOW_S
-_WORTH_IT = 1.03
-"""What loaders must make of the rate of batches, at least, to be kept."""
+_COMPARED = 3
+"""Windows of each way whose medians are compared. The best of all windows was noise: beside training steps of 10 ms the
+two ways differ by a few per cent of the rate, and that is twice the time that the trainer waits."""
 
 _MUCH_SLOWER = 0.7
 _SLOW_WINDOWS = 2
@@ -72,8 +75,8 @@ class LocalOrLoaders:
         """Nothing is to be decided any more."""
         self.change_at: int | None = None
         """After how many batches it is changed over; whoever starts loaders may set it to the end of a group."""
-        self._loaders_rate = 0.0
-        self._local_rate = 0.0
+        self._local_rates: deque[float] = deque(maxlen=_COMPARED)
+        self._loaders_rates: list[float] = []
         self._slow_windows = 0
         self._phase = now
         self._window = 0, 0.0, now
@@ -95,9 +98,10 @@ class LocalOrLoaders:
         )
 
     def _look_at_local(self, rate: float, waited_s: float, waits: bool) -> Choice:
-        self._local_rate = max(self._local_rate, rate)
-        if self._loaders_rate:
-            self._slow_windows = self._slow_windows + 1 if rate < _MUCH_SLOWER * self._loaders_rate else 0
+        self._local_rates.append(rate)
+        if self._loaders_rates:
+            is_slow = rate < _MUCH_SLOWER * np.median(self._loaders_rates)
+            self._slow_windows = self._slow_windows + 1 if is_slow else 0
             is_worth_it = self._slow_windows >= _SLOW_WINDOWS
         else:
             is_worth_it = waits and waited_s > _START_S
@@ -110,10 +114,10 @@ class LocalOrLoaders:
     def _look_at_loaders(self, rate: float, now: float, batches: int) -> Choice:
         if now - self._phase < _SETTLING_S:
             return Choice.STAY
-        self._loaders_rate = max(self._loaders_rate, rate)
-        if now - self._phase < _TRIAL_S:
+        self._loaders_rates.append(rate)
+        if len(self._loaders_rates) < _COMPARED:
             return Choice.STAY
-        if self._loaders_rate >= _WORTH_IT * self._local_rate:
+        if np.median(self._loaders_rates) >= np.median(self._local_rates):
             self.settled = True
             return Choice.STAY
         self.change_at = batches

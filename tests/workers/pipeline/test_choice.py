@@ -47,12 +47,12 @@ RUNS = st.builds(Run, compute_s=st.floats(0.001, 0.2), local_s=st.floats(0.0001,
 @given(run=RUNS)
 def test_it_ends_with_the_way_that_brings_more_batches(run: Run) -> None:
     ratio = run.batch_s(True) / run.batch_s(False)
-    assume(not 1.01 < ratio < 1.06)  # both are as good
+    assume(not 0.98 < ratio < 1.02)  # both are as good
     waits = run.local_s / run.batch_s(True)
     assume(not 0.02 < waits < 0.04)
     # In half a minute, so that a long wait has added up to what loaders would cost.
     assume(waits < 0.03 or waits * SECONDS > 4 * START_S + 1)
-    assert run.simulate()[-1][0] == (ratio < 1.03 or waits < 0.03)
+    assert run.simulate()[-1][0] == (ratio < 1 or waits < 0.03)
 
 
 @settings(deadline=None, max_examples=100)
@@ -68,6 +68,20 @@ def test_no_process_is_started_before_the_trainer_has_waited_as_long_as_that_tak
 @given(run=RUNS)
 def test_it_tries_loaders_once_and_then_leaves_it_at_that(run: Run) -> None:
     assert len(run.simulate()) <= 4
+
+
+def test_one_lucky_moment_does_not_decide() -> None:
+    now = waited = batches = 0.0
+    choice = LocalOrLoaders(0.0)
+    for local_s in (0.002, 0.002, 0.0001, *[0.002] * 9):
+        run, until = Run(0.01, local_s, 0.011), now + 0.5
+        while now < until:
+            batch_s = run.batch_s(choice.is_local)
+            now, waited, batches = now + batch_s, waited + batch_s - run.compute_s, batches + 1
+            if choice.observe(int(batches), waited, now) is Choice.CHANGE:
+                choice.changed(int(batches), waited, now)
+    assert choice.settled
+    assert not choice.is_local
 
 
 def test_reading_that_gets_slow_later_goes_to_loaders_for_good() -> None:
