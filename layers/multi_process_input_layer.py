@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -101,6 +102,8 @@ class MultiProcessInputLayer(CaffeLayer):
         parameters = with_shard(parameters) if train else parameters
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
+        # A net that is let go closes none of its layers. At the end of the trainer's process the loaders end anyway.
+        weakref.finalize(self, self._input.close).atexit = False
         self._input.reshape_first(top)
         if parameters.state_file and train:
             path = path_of(parameters.state_file, base_dir, parameters.rank or 0)
@@ -212,7 +215,7 @@ class MultiProcessInputLayer(CaffeLayer):
         self._opened().set_weights(weights, at_once=at_once)
 
     def close(self) -> None:
-        """End the loaders and give everything back. It may be left out: they end with the trainer's process."""
+        """End the loaders and give everything back. It may be left out: they end with the layer, or the process."""
         feed, self._input = self._input, None
         if feed is not None:
             feed.close()
@@ -272,7 +275,7 @@ class _Input:
         self.pipeline.set_weights(weights, at_once=at_once, received=received)
 
     def close(self) -> None:
-        parts = (self._delivery, self.pipeline, self.state_file)
+        parts = (self._delivery, self.pipeline, self.state_file) if self.pipeline.is_ours else ()
         close_all(*(part.close for part in parts if part is not None))
 
     def delivery_to(self, top: Blobs) -> Delivery:

@@ -84,7 +84,7 @@ class BatchReader(Closing):
 
     def __repr__(self) -> str:
         tops = ", ".join(f"{name}: {spec}" for name, spec in self.specs.items())
-        source = self._feed.pipeline.source
+        source = self._feed.pipeline.plan.source
         samples = f"{self.samples:,} samples, " if self.is_indexed else ""
         return f"{type(self).__name__}({source.kind}, {samples}batch_size={self.parameters.batch_size}, {{{tops}}})"
 
@@ -250,23 +250,23 @@ class _Loop(Iterator[NamedBatch]):
         # A plain flag: Ctrl-C comes with a call or a jump back, so never between `try` or `finally` and its assignment.
         try:
             reader._is_asked = True
-            return self._given()
+            batch = None if self._is_over else self._next()
+            delivery = reader._feed.batches.delivery
+            if batch is None:
+                delivery.end_loans()
+                self._is_over = True
+                raise StopIteration
+            delivery.filled = None
+            return batch
         finally:
             reader._is_asked = False
 
-    def _given(self) -> NamedBatch:
-        if self._is_over:
-            raise StopIteration
+    def _next(self) -> NamedBatch | None:
+        reader = self._reader
         try:
-            batch = self._reader._next(self._span)
+            batch = reader._next(self._span)
         except Exception as error:
-            self._reader.error = error
+            reader.error = error
             raise
-        self._reader.error = None
-        delivery = self._reader._feed.batches.delivery
-        if batch is None:
-            delivery.end_loans()
-            self._is_over = True
-            raise StopIteration
-        delivery.filled = None
+        reader.error = None
         return batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -72,7 +71,6 @@ class LoopedPipeline:
             self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
         self.copies = self.parameters.delivery == "copy"
         self._loans = loans
-        self._owner = os.getpid()
         if self.is_indexed:
             self.pipeline = self._pipeline(None)
             self.loops: Loops = self._indexed_loops()
@@ -119,7 +117,7 @@ class LoopedPipeline:
             self.pipeline, self.batches = pipeline, batches
 
     def close(self) -> None:
-        if os.getpid() == self._owner:  # not in a fork of the trainer, which has inherited what is the trainer's
+        if self.pipeline.is_ours:
             close_all(self.batches.close, self.pipeline.close)
 
     def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
@@ -130,11 +128,11 @@ class LoopedPipeline:
         return make_pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
 
     def _indexed_loops(self) -> Loops:
-        given, batches = self.parameters, self.pipeline.batches
+        given, batches = self.parameters, self.pipeline.plan.batches
         if batches is None:
             return SampledLoops(given.epochs, None)
         loops = IndexedLoops(batches.begun_at(0, None), given.epochs)
-        return SampledLoops(given.epochs, loops) if self.pipeline.is_sampled else loops
+        return SampledLoops(given.epochs, loops) if self.pipeline.plan.needs_sampler else loops
 
 
 _open_feeds: set[LoopedPipeline] = set()

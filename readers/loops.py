@@ -24,13 +24,13 @@ class Loops(ABC):
     """Cuts a pipeline's batches into loops of some epochs each; with `epochs` None there is one, without end."""
 
     @property
-    @abstractmethod
     def batches(self) -> int | None:
-        """Batches of one whole loop; None where it is endless, or where only its end will tell."""
+        """Batches of one whole loop; None if it is endless, or if only its end will tell."""
+        return None
 
-    @abstractmethod
     def left(self, state: Mapping[str, int | str]) -> int | None:
         """Batches from `state` to the end of its loop; None as above."""
+        return None
 
     @abstractmethod
     def next_loop(self, state: Mapping[str, int | str]) -> State:
@@ -44,9 +44,9 @@ class Loops(ABC):
         """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
         return batches.next_epoch()
 
-    @abstractmethod
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,6 @@ class IndexedLoops(Loops):
         else:
             position = (position // self._loop_samples + 1) * self._loop_samples
         return {**state, "position": position}
-
-    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
-        return None
 
     @property
     def _loop_samples(self) -> int:
@@ -135,9 +132,6 @@ class SampledLoops(Loops):
     def next_epoch(self, batches: UpcomingBatches) -> int:
         return int(batches.state_dict()["epoch"])
 
-    def pipeline_epochs(self, state: Mapping[str, object]) -> None:
-        return None
-
     def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
         return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
@@ -153,13 +147,6 @@ class StreamLoops(Loops):
 
     last_batch: LastBatch
     epochs: int | None
-
-    @property
-    def batches(self) -> None:
-        return None
-
-    def left(self, state: Mapping[str, int | str]) -> None:
-        return None
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
         if self.epochs is None:

@@ -298,7 +298,7 @@ def test_training_needs_no_standard_streams(tmp_path: Path, monkeypatch: pytest.
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     monkeypatch.setattr(sys, "argv", ["blobfeed", "train", "--solver", str(write_project(tmp_path))])
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main()
     assert (tmp_path / "solver_iter_30.pt").exists()
 
@@ -317,6 +317,6 @@ def test_what_a_terminal_of_ascii_cannot_show_is_escaped(tmp_path: Path, monkeyp
     np.save(tmp_path / "x.npy", np.zeros((4, 8, 8), np.uint8))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown := io.BytesIO(), "ascii"))
     monkeypatch.setattr(sys, "argv", ["blobfeed", "inspect", str(tmp_path / "x.npy"), "--seconds", "0"])
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main()
     assert rb"8\xd78" in shown.getvalue()

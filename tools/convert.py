@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from ..trainer.prototxt.errors import SnapshotError
 from ..trainer.solving.caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
-from ..trainer.solving.snapshot import write_whole
+from ..trainer.solving.snapshot import torch_save, write_whole
 
 
 def convert(source: Path, target: Path) -> str:
@@ -31,7 +29,7 @@ def convert(source: Path, target: Path) -> str:
     weights = read_weights(source)
     if target.suffix == ".pt":
         state_dict = {f"{name}.{nth}": blob for name, blobs in weights.items() for nth, blob in enumerate(blobs)}
-        write_whole(target, lambda temporary: torch.save(state_dict, temporary))
+        write_whole(target, lambda temporary: torch_save(state_dict, temporary))
     else:
         write_caffemodel(target, weights)
     return f"{target}: weights of {len(weights)} layers"

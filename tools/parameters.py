@@ -14,7 +14,7 @@ from msgspec import inspect as types
 from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import need
-from ..workers.base.parameters import Cache, Pad, Parameters, Transform
+from ..workers.base.parameters import Cache, Pad, Parameters, RemoteLoaders, Transform
 
 _SOURCES = {
     "hdf5": "hdf5.source:HDF5Options",
@@ -24,9 +24,17 @@ _SOURCES = {
     "image_list": "images.options:ImageListOptions",
     "windows": "images.windows:WindowOptions",
     "lmdb": "lmdb.source:LmdbOptions",
+    "leveldb": "lmdb.source:LmdbOptions",
+    "tar": "tar.source:TarOptions",
+    "zarr": "zarr.source:ZarrOptions",
     "stream": "stream:StreamOptions",
 }
-_PARTS: dict[str, type[msgspec.Struct]] = {"transform": Transform, "pad": Pad, "cache": Cache}
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "transform": Transform,
+    "pad": Pad,
+    "cache": Cache,
+    "remote_loaders": RemoteLoaders,
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def _default(field: types.Field) -> str:
 
 def source_options(kind: str) -> type[msgspec.Struct]:
     """The class of the options of a kind of source; raises ExtraMissing."""
-    if kind == "lmdb":
+    if kind in ("lmdb", "leveldb"):
         need("lmdb", "source lmdb")
     module, _, name = _SOURCES[kind].partition(":")
     found: Any = getattr(importlib.import_module(f"..workers.sources.{module}", __package__), name)

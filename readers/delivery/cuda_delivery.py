@@ -101,6 +101,7 @@ class CudaDelivery(Delivery):
         self._turns = _Turns((), ())
 
     def _upcoming(self) -> Upcoming:
+        self.pipeline.check_usable()  # in a fork CUDA would complain first, in other words
         self._device.refuse_capture()
         if self._turns.sent:
             return _sent(self._turns.sent[0]).upcoming

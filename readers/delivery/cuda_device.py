@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...workers.base.errors import ParameterError
 from ...workers.base.specs import AnyArray
+from ...workers.processes.process import interrupts_deferred
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""
@@ -64,17 +65,17 @@ class CudaDevice:
         again, self._locked = self._locked is memory, memory  # first: Ctrl-C may fall behind the call
         with torch.cuda.device(self.device):
             error = _runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
-            if int(error) == 0 or (again and int(error) == _LOCKED_ALREADY):
+            if int(error) == 0:
                 return True
             why = _runtime().cudaGetErrorString(error)
+            self._forget_error()
+            if again and int(error) == _LOCKED_ALREADY:
+                return True
             self._locked = None
-            # CUDA remembers the refusal as its last error, and the next kernel, whosever it is, would be blamed for it.
-            with contextlib.suppress(RuntimeError):
-                torch.zeros(1, device=self.device)
         warnings.warn(
             f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes ({why}): batches go "
             "through a page-locked staging copy, which costs the trainer one more copy of each; "
-            "raise the limit of locked memory (ulimit -l), or lower batch_size or prefetch_batches",
+            "lower batch_size or prefetch_batches",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -88,11 +89,17 @@ class CudaDevice:
             locked, self._locked = self._locked, None
             if locked is not None:
                 with torch.cuda.device(self.device):
-                    _runtime().cudaHostUnregister(locked.ctypes.data)
+                    if int(_runtime().cudaHostUnregister(locked.ctypes.data)):
+                        self._forget_error()
+
+    def _forget_error(self) -> None:
+        """CUDA remembers a refusal as its last error, and the next kernel, whosever it is, would be blamed for it."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
 
     def memory(self, nbytes: int) -> torch.Tensor:
         """Uninitialised memory on the device, shape (nbytes,) uint8."""
-        with torch.cuda.stream(self._stream):
+        with self._streaming():
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
@@ -112,9 +119,19 @@ class CudaDevice:
         """Queue the copy of `host` into `memory`; returns what that then holds, in the host's type and shape."""
         values = torch.from_numpy(host)
         sent = view_as(memory, values.dtype, values.shape)
-        with torch.cuda.stream(self._stream):
+        with self._streaming():
             sent.copy_(values, non_blocking=True)
         return sent
+
+    @contextlib.contextmanager
+    def _streaming(self) -> Iterator[None]:
+        """The copy stream is the current one.
+
+        The device is current, too: else torch.cuda.stream, at its end, makes a context on the one that was. Ctrl-C
+        waits: inside of torch's own steps it would leave the copy stream to the caller's kernels.
+        """
+        with interrupts_deferred(), torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            yield
 
     def sent(self) -> torch.cuda.Event:
         """Done when the copies queued so far are."""

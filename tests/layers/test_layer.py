@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(tra
         assert _children() == before
         harness.reshape()
         assert _children() > before
+
+
+def test_a_layer_that_is_let_go_without_close_ends_its_processes(train: dict[str, Any]) -> None:
+    before, none = _children(), BlobVector([])
+    layer, top = make_layer(MultiProcessInputLayer, train, 0), BlobVector([Blob(), Blob()])
+    layer.setup(none, top)
+    layer.reshape(none, top)
+    layer.reshape(none, top)
+    assert _children() > before
+    del layer
+    gc.collect()
+    assert _children() == before
 
 
 def test_two_instances_in_one_process_take_turns_as_a_solver_has_them(train: dict[str, Any]) -> None:

@@ -557,7 +557,7 @@ def test_closing_gives_everything_back_though_each_step_of_it_fails(
     assert processes
     monkeypatch.setattr(reader._feed.batches.delivery, "close", fails("delivery"))
     monkeypatch.setattr(feed._sealer, "seal", fails("link"))
-    monkeypatch.setattr(reader._feed.pipeline.source, "close", fails("source"))
+    monkeypatch.setattr(reader._feed.pipeline.plan.source, "close", fails("source"))
     with pytest.raises(RuntimeError, match="trouble in the delivery"):
         reader.close()
     psutil.wait_procs(processes, timeout=DEADLINE_S)

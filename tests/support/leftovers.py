@@ -74,7 +74,9 @@ def descriptors() -> dict[int, str]:
 
 
 def opened_since(before: dict[int, str]) -> list[str]:
-    return [f"descriptor {number} ({target})" for number, target in descriptors().items() - before.items()]
+    opened = descriptors().items() - before.items()
+    # CUDA keeps its devices open until the process ends.
+    return [f"descriptor {number} ({target})" for number, target in opened if not target.startswith("/dev/nvidia")]
 
 
 def describe(pid: int) -> str:

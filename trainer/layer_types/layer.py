@@ -215,7 +215,7 @@ class HostCopy:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(values.device))
 
     def has_come(self) -> bool:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]

@@ -148,7 +148,9 @@ class Net:
 
         Returns what `forward` and what `backward` give, for all rows.
         """
-        self._check_names(arrays, [*self.inputs, *(self.outputs if set(arrays) - set(self.inputs) else ())])
+        self._check_names(
+            arrays, [*self.inputs, *(self.outputs if self.inputs and set(arrays) - set(self.inputs) else ())]
+        )
         outputs, gradients = self._in_batches(
             arrays,
             lambda batch: self.forward(blobs, **{name: batch[name] for name in self.inputs}),
@@ -248,7 +250,7 @@ class Net:
     def _check_names(self, arrays: dict[str, Any], names: Sequence[str]) -> None:
         if not names:
             raise NetError(
-                f"the net has no input blobs, its data come from its layers: call forward; got {list(arrays)}"
+                f"the net has no blobs that take an array here, its data come from layers; got {list(arrays)}"
             )
         if set(arrays) != set(names):
             raise NetError(f"expected an array for each of {', '.join(names)}; got {', '.join(arrays)}")

@@ -63,15 +63,18 @@ def check_writable(prefix: str) -> None:
 def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` whole or not at all; raises SnapshotError."""
     content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
-    write_whole(path, lambda temporary: _save(content, temporary))
+    write_whole(path, lambda temporary: torch_save(content, temporary))
 
 
-def _save(content: object, path: Path) -> None:
+def torch_save(content: object, path: Path) -> None:
+    """torch.save; raises the OSError, of a full disk for example, of which torch makes a RuntimeError."""
     with path.open("wb") as file:
         try:
             torch.save(content, file)
-        except RuntimeError as error:  # torch's own complaint about what an OSError of the file has left
-            raise error.__context__ or error from None
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

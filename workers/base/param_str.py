@@ -21,7 +21,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        _check_once([str(key.value) for key, _ in node.value])
+        _check_once([key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"])
         return node
 
 

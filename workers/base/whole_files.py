@@ -66,4 +66,6 @@ def writing(what: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ParameterError(f"{what} cannot be written: {error.strerror}: name another file, or mend that") from None
+        raise ParameterError(
+            f"{what} cannot be written: {error.strerror or error}: name another file, or mend that"
+        ) from None

@@ -189,8 +189,6 @@ class StreamWorker(Worker):
         return WorkDone([self._report(wanted.shard, rows, good, *each) for each in bad], count)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        if not task.streams:
-            raise TypeError(f"a stream's loader got a batch without a shard: {task!r}")
         batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
         return BatchSamples(indices[: task.batches[number]], batch.epoch, (batch.epoch, batch.shard, batch.sequence))
 

@@ -43,7 +43,6 @@ class ChunkOrder(EpochOrder):
     ) -> None:
         """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
         super().__init__(samples)
-        self.declared = f"chunks of {chunk_samples} samples, shuffle_window {window_chunks}"
         self._key = partial(derive_key, seed)
         self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
@@ -53,6 +52,7 @@ class ChunkOrder(EpochOrder):
         self._chunks = -(-samples // self._chunk)
         self._gap = self._chunks * self._chunk - samples
         self._windows = -(-self._chunks // window_chunks)
+        self.declared = f"chunks of {self._chunk} samples in {self._windows} windows"
         # The first `longer` windows have one chunk more than the others.
         self._window_chunks, self._longer = divmod(self._chunks, self._windows)
         self._epoch: _Epoch | None = None

@@ -5,8 +5,9 @@ If samples are decoded, loaders are better, but they take a moment to start: the
 
 If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the trainer's process: the first batch is
 there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
-start processes, they are started, so a run never loses more than twice what the better way would have cost. If the
-loaders then bring no more batches than the trainer itself did, they are ended. After that the trainer's own reading
+start processes, they are started, so a run never loses more than twice what the better way would have cost; but not
+before its own rate is known, when each page of the file's map has been touched for the first time. If the loaders then
+bring fewer batches than the trainer itself did, they are ended. After that the trainer's own reading
 goes on unless it gets slower than the loaders were, as it may when the data no longer lie in memory.
 """
 
@@ -104,7 +105,7 @@ class LocalOrLoaders:
             self._slow_windows = self._slow_windows + 1 if is_slow else 0
             is_worth_it = self._slow_windows >= _SLOW_WINDOWS
         else:
-            is_worth_it = waits and waited_s > _START_S
+            is_worth_it = waits and waited_s > _START_S and len(self._local_rates) == _COMPARED
         if not is_worth_it:
             return Choice.STAY
         self.ahead = math.ceil(_START_S * rate)

@@ -18,7 +18,6 @@ from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import AnyArray, ArraySpec
 from ..base.statistics import Statistics
-from ..order.batches import Batches
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
@@ -103,11 +102,6 @@ class Pipeline(Closing):
         return self._plan.samples
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        """Of this rank; rounded up where batches wrap from one epoch into the next. None for a stream."""
-        return self._plan.batches_per_epoch
-
-    @property
     def total_batches(self) -> int | None:
         """From the start, or from where a state was loaded, to the end; None where there is no end."""
         return self._plan.total_batches
@@ -115,20 +109,6 @@ class Pipeline(Closing):
     @property
     def plan(self) -> Plan:
         return self._plan
-
-    @property
-    def batches(self) -> Batches | None:
-        """All batches of this rank, as arithmetic, if every epoch is as long."""
-        return self._plan.batches
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether a sampler draws the epochs."""
-        return self._plan.needs_sampler
-
-    @property
-    def source(self) -> Source | StreamSource:
-        return self._plan.source
 
     # ---- batches
 
@@ -291,10 +271,15 @@ class Pipeline(Closing):
 
     # ---- the end
 
+    @property
+    def is_ours(self) -> bool:
+        """False in a fork of the trainer: what it has inherited is the trainer's to close."""
+        return _process == self._owner
+
     def close(self) -> None:
         """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
-        if _process != self._owner:
-            return  # a fork of the trainer: what it inherited is the trainer's to close
+        if not self.is_ours:
+            return
         self._finished = self.statistics()
         self._closed = True
         self._at = At(self._at.progress)
@@ -306,7 +291,7 @@ class Pipeline(Closing):
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""
         if self._closed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if _process != self._owner:
+        if not self.is_ours:
             raise PipelineClosed(
                 f"the pipeline belongs to process {self._owner}, and this is process {_process}, a fork of it: "
                 "make a reader, or a layer, in the process that reads from it"

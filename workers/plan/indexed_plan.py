@@ -65,7 +65,8 @@ class IndexedPlan(Plan):
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
         fixed = "samples", "seed", "shuffle", "order"
-        checked = check_state(state, self.begin().state(), fixed, absent={"order": ""})  # a plain order
+        absent = {"order": self.order.declared}  # earlier versions did not say
+        checked = check_state(state, self.begin().state(), fixed, absent)
         batches = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
 

@@ -151,10 +151,6 @@ class Plan(ABC):
         """All batches of this rank, if every epoch is as long."""
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        return None if self.batches is None else self.batches.batches_per_epoch
-
-    @property
     def total_batches(self) -> int | None:
         return None if self.batches is None else self.batches.total
 

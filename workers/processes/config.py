@@ -89,9 +89,7 @@ class Config:
     @staticmethod
     def read(descriptor: int) -> Config:
         packed, *buffers = _map_parts(descriptor)
-        config = pickle.loads(packed, buffers=buffers)
-        if not isinstance(config, Config):
-            raise TypeError(f"expected the trainer's Config on descriptor {descriptor}, got {type(config).__name__}")
+        config: Config = pickle.loads(packed, buffers=buffers)
         return config
 
 

@@ -93,24 +93,18 @@ class LoaderPool:
         self._failed_tasks: list[str] = []
         self._next_start = 0.0
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
 
-    def start_missing(self, now: float) -> list[int]:
-        """Ask for loaders that are wanted and not there, some at a time; returns their numbers."""
-        started: list[int] = []
+    def start_missing(self, now: float) -> None:
+        """Ask for loaders that are wanted and not there, some at a time."""
         while self._may_ask_for_one and now >= self._next_start:
             loader, line = next(self._numbers), self._free_lines.popleft()
             self._members[loader] = _Member(line)
             self._board.add(Count.LOADERS)
             self._board.line(line).begin(loader, 0)
             self._home.spawn(loader, line)
-            started.append(loader)
         self._most_wanted = max(self._most_wanted, self.wanted)
-        return started
 
     def next_deadline(self) -> float | None:
         """When a pause before starting another loader ends, or one is too late in starting; None for never."""

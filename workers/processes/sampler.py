@@ -33,8 +33,7 @@ _MOST_CHARACTERS = 2000
 def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> None:
     """The whole life of the sampler's process, on `line` of the status board."""
     os.environ["BLOBFEED_ROLE"] = "sampler"
-    if not isinstance(config.plan, SampledPlan):
-        raise TypeError(f"a {type(config.plan).__name__} has no sampler to run")
+    assert isinstance(config.plan, SampledPlan)
     status = config.status(line)
     status.begin(number, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)

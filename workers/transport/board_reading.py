@@ -94,8 +94,7 @@ class Reading:
 def read_board(board: at.StatusBoard) -> Reading:
     """What this process's own board says now."""
     reading = Reading.of(board.copy(), time.monotonic_ns())
-    if reading is None:
-        raise TypeError("a status board that this process has made itself is not as it should be")
+    assert reading is not None  # this process has made the board itself
     return reading
 
 

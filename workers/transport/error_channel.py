@@ -46,7 +46,7 @@ def sendable(text: str, most: int = _MOST_CHARACTERS) -> str:
     if len(text) <= most:
         return text
     # Between words, where these are short.
-    head = re.sub(r"\s+\S{0,20}$", "", text[: most // 2])
+    head = re.sub(r"\s\S{0,20}$", "", text[: most // 2]).rstrip()
     tail = re.sub(r"^\S{0,20}\s+", "", text[-(most // 2) :])
     return f"{head} … {len(text) - len(head) - len(tail)} characters … {tail}"
 

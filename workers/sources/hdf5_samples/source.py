@@ -22,7 +22,7 @@ from ..files.paths import list_hdf5_files
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.runs import require_in_range, stretches
 from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
-from .index import IndexedData, SamplesIndex, Wanted, load_index, save_index
+from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress
 
 _WHAT = "source hdf5_samples"
@@ -175,7 +175,7 @@ class HDF5SamplesSource(Source):
         return self._index.where(index)
 
     def fingerprint(self) -> str:
-        return f"{self.kind}:{self._key}:{self._tops}"
+        return f"{self.kind}:{self._key}" + ("" if self._data else f":{self._tops}")
 
     def close(self) -> None:
         self._files.close()
@@ -208,6 +208,8 @@ def _make_index(
     loaded = load_index(cache, key) if cache else None
     if loaded is not None:
         return replace(loaded, files=tuple(stamps))
+    if cache:
+        check_writable(cache)
 
     def scanned() -> SamplesIndex:
         from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly

@@ -67,7 +67,7 @@ class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, 
     root_folder: put before each path.
     labels: labels on each line; without it they are counted.
     label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32.
-    check_files: whether setup checks that every image is there.
+    check_files: whether setup looks for the first 100 images.
     """
 
     path: str

@@ -65,7 +65,7 @@ class LmdbSource(Source):
     def __init__(
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
-        self._options = checked = check_options(_as_text(options), LmdbOptions, f"source {self.kind}")
+        self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
         self._path = str(base_dir / checked.path)
         self._stamp, self._keys = self._list_keys(self._path)
         if not len(self._keys):
@@ -230,8 +230,3 @@ def _row(rows: Rows, row: int, shape: tuple[int, ...]) -> AnyArray:
             "max_width if sizes vary"
         )
     return target
-
-
-def _as_text(options: Mapping[str, object]) -> Mapping[str, object]:
-    """A Path in Python is a path too."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
