@@ -178,7 +178,7 @@ def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_
     net = Net(tmp_path / "net.prototxt", TRAIN)
     weights = {name: weight for name, weight in net.blob_loss_weights.items() if weight}
     assert (list(net.blob_loss_weights), weights) == (list(net.blobs), {"loss": 1.0})
-    with pytest.raises(NetError, match=r"the net has no input blobs, .*; got \['foo'\]"):
+    with pytest.raises(NetError, match=r"the net has no blobs that take an array here, .*; got \['foo'\]"):
         net.forward(foo=1)
     with pytest.raises(NetError, match="the net has no input blobs"):
         net.forward_all()
