@@ -180,7 +180,7 @@ def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_
     assert (list(net.blob_loss_weights), weights) == (list(net.blobs), {"loss": 1.0})
     with pytest.raises(NetError, match=r"the net has no blobs that take an array here, .*; got \['foo'\]"):
         net.forward(foo=1)
-    with pytest.raises(NetError, match="the net has no input blobs"):
+    with pytest.raises(NetError, match="the net has no blobs that take an array"):
         net.forward_all()
 
 
