@@ -54,7 +54,7 @@ STUDIES: dict[str, Study] = {
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a little of everything, in about forty seconds")
+    parser.add_argument("--quick", action="store_true", help="a little of everything, in about two minutes")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(STUDIES), help=", ".join(STUDIES))
     parser.add_argument("--soak", type=float, metavar="SECONDS", help=f"how long the soak takes; else {FULL.soak_s:g}")
     parser.add_argument("--seed", type=int, default=FULL.seed, help="whom faults strike, and when")
