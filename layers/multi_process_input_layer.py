@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -103,7 +103,9 @@ class MultiProcessInputLayer(CaffeLayer):
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         # A net that is let go closes none of its layers. At the end of the trainer's process the loaders end anyway.
-        weakref.finalize(self, self._input.close).atexit = False
+        end = weakref.finalize(self, self._input.close)
+        end.atexit = False
+        self._input.end = end
         self._input.reshape_first(top)
         if parameters.state_file and train:
             path = path_of(parameters.state_file, base_dir, parameters.rank or 0)
@@ -218,7 +220,7 @@ class MultiProcessInputLayer(CaffeLayer):
         """End the loaders and give everything back. It may be left out: they end with the layer, or the process."""
         feed, self._input = self._input, None
         if feed is not None:
-            feed.close()
+            feed.end()
 
     def _inner_source(self) -> InnerSource | None:
         """The source whose options a ready-made layer takes at the top level of param_str."""
@@ -244,6 +246,8 @@ class _Input:
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
         self.state_file: StateFile | None = None
+        self.end: Callable[[], object] = self.close
+        """Closes it, once: then nothing keeps it."""
 
     def keep_state(self, state_file: StateFile) -> None:
         """Have the position noted beside the snapshots, and go on from the one that the command names."""

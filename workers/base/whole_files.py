@@ -17,7 +17,7 @@ from .errors import ParameterError
 def read_whole(path: bytes | Path) -> bytes:
     """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
     # Without waiting: a named pipe opens only when somebody writes to it, and perhaps nobody ever does. And without a
-    # file object, which takes twice as long, 20 µs more.
+    # file object: that took 41 µs for a JPEG of 40 kB, and this takes 37.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)

@@ -95,7 +95,7 @@ def globals_kept() -> AbstractContextManager[None]:
 def _global_states() -> tuple[Any, ...]:
     torch = sys.modules.get("torch")
     of_torch = torch.get_rng_state() if torch else None
-    of_numpy = np.random.get_state() if _numpys_are_loaded() else None  # noqa: NPY002
+    of_numpy = np.random.get_state() if "numpy.random" in sys.modules else None  # noqa: NPY002
     return random.getstate(), of_numpy, of_torch
 
 
@@ -104,14 +104,10 @@ def _set_global_states(states: tuple[Any, ...]) -> None:
     random.setstate(python)
     if of_numpy is not None:
         np.random.set_state(of_numpy)  # noqa: NPY002
-    elif _numpys_are_loaded():
+    elif "numpy.random" in sys.modules:
         np.random.seed()  # noqa: NPY002 - user code has loaded it: it begins by chance, as it does for whoever loads it
     if of_torch is not None:
         sys.modules["torch"].set_rng_state(of_torch)
-
-
-def _numpys_are_loaded() -> bool:
-    return "numpy.random" in sys.modules
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:

@@ -5,10 +5,11 @@ If samples are decoded, loaders are better, but they take a moment to start: the
 
 If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the trainer's process: the first batch is
 there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
-start processes, they are started, so a run never loses more than twice what the better way would have cost; but not
-before its own rate is known, when each page of the file's map has been touched for the first time. If the loaders then
-bring fewer batches than the trainer itself did, they are ended. After that the trainer's own reading
-goes on unless it gets slower than the loaders were, as it may when the data no longer lie in memory.
+start processes, they are started, so a run never loses more than twice what the better way would have cost. But first
+three windows of its own reading are measured: at the beginning it is slow, since each page of the file's map is touched
+for the first time. If the loaders then bring fewer batches than the trainer itself did, they are ended. After that the
+trainer's own reading goes on unless it gets slower than the loaders were, as it may when the data no longer lie in
+memory.
 """
 
 from __future__ import annotations

@@ -53,9 +53,7 @@ class IndexedPlan(Plan):
                 break
             epoch, position = divmod(where.start, self.order.samples)
             tops = {name: rows[name][first : first + where.rows] for name in self.delivered}
-            mine = replaced and {
-                row - first: index for row, index in replaced.items() if first <= row < first + where.rows
-            }
+            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
             number = self.first_number + k
             batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))
         return batches

@@ -39,8 +39,8 @@ from .packed import Packed
 State = dict[str, int | str]
 
 _AHEAD = 4
-"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. Two of tiny batches would
-do if no process ever waited for its turn, but then the trainer waited for every fourth slot."""
+"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With two of them the
+trainer had to wait for every fourth slot of tiny batches."""
 
 
 class Progress(Protocol):
@@ -237,15 +237,15 @@ def check_state(
 
     `absent`: what stands for names that states of earlier versions lack.
     """
-    if isinstance(state, Mapping):
-        _check_way(state, ours)
-    if not isinstance(state, Mapping) or {*state, *absent} != {*ours} or state["version"] != ours["version"]:
+    given = {**absent, **state} if isinstance(state, Mapping) else {}
+    _check_way(given, ours)
+    if given.keys() != ours.keys() or given["version"] != ours["version"]:
         raise ParameterError(
             f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
             f"and version {ours['version']}"
         )
     checked: State = {}
-    for name, value in {**absent, **state}.items():
+    for name, value in given.items():
         if not isinstance(value, int | str) or type(value) is not type(ours[name]) or str(value).startswith("-"):
             raise ParameterError(f"the state's {name} is {value!r}: expected a value such as {ours[name]!r}")
         checked[name] = value
