@@ -145,7 +145,6 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "trainer": now.about.trainer,
         "assembler": now.assembler,
         "source": now.about.source,
-        "batch_size": now.about.batch_size,
         "seconds": (now.now_ns - now.begun_ns) / 1e9,
         **counts,
         "slots": now.about.slots,
@@ -211,7 +210,7 @@ def _panel(told: dict[str, Any]) -> Panel:
         )
     if nodes := Counter(loader["node"] for loader in told["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = f"{told['source']}, batches of {told['batch_size']}, trainer {told['trainer']}"
+    title = f"{told['source']}, trainer {told['trainer']}"
     loaders = () if told["in_process"] else ("", _loaders(told["loader_states"]))
     return Panel(Group(*sentences, "", facts, *loaders), title=title)
 

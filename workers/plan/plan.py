@@ -210,7 +210,7 @@ class Plan(ABC):
     @property
     def description(self) -> About:
         """Made in the trainer."""
-        return About(os.getpid(), self.parameters.batch_size, self.slots, self.batches_per_slot, self.source.kind)
+        return About(os.getpid(), self.slots, self.batches_per_slot, self.source.kind)
 
     @property
     def slots(self) -> int:

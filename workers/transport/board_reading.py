@@ -78,7 +78,6 @@ class Reading:
             begun_ns=words[at.BEGUN],
             about=About(
                 words[at.TRAINER],
-                words[at.BATCH_SIZE],
                 words[at.SLOTS],
                 words[at.BATCHES_PER_SLOT],
                 _text(words[at.SOURCE : at.LAST_DEATH]),

@@ -23,10 +23,10 @@ from ..base.source import CacheCounts
 NAME: Final = "blobfeed-board"
 """Of the memory file, as /proc shows it."""
 
-MAGIC: Final = 0x626C_6F62_0003
+MAGIC: Final = 0x626C_6F62_0004
 
 # The header, in words of 8 bytes.
-LINES, TRAINER, ASSEMBLER, BEGUN, BATCH_SIZE, SLOTS, BATCHES_PER_SLOT = range(1, 8)
+LINES, TRAINER, ASSEMBLER, BEGUN, SLOTS, BATCHES_PER_SLOT = range(1, 7)
 COUNTS, SOURCE, LAST_DEATH, HEADER = 8, 24, 32, 64
 
 # A loader's line.
@@ -118,7 +118,6 @@ class About(NamedTuple):
     """What a run is, for whoever looks at it from outside: on the board and in a trace."""
 
     trainer: int
-    batch_size: int
     slots: int
     batches_per_slot: int
     source: str
@@ -155,7 +154,7 @@ class StatusBoard:
 
     def describe(self, about: About) -> None:
         words = self._words
-        words[TRAINER], words[BATCH_SIZE], words[SLOTS], words[BATCHES_PER_SLOT], source = about
+        words[TRAINER], words[SLOTS], words[BATCHES_PER_SLOT], source = about
         _put_text(words[SOURCE:LAST_DEATH], source)
 
     def note_assembler(self, pid: int) -> None:

@@ -28,8 +28,8 @@ from .status_board import SAMPLE, About, Activity, LoaderStatus
 RECORDS: Final = 1 << 15
 SUFFIX: Final = ".ring"
 
-_MAGIC: Final = 0x626C_6F62_7472_0001
-_HEADER: Final = struct.Struct("8q256s")
+_MAGIC: Final = 0x626C_6F62_7472_0002
+_HEADER: Final = struct.Struct("7q256s")
 _RECORD: Final = struct.Struct("8q")
 _RECORD_BYTES: Final = _RECORD.size
 _HEADER_BYTES: Final = 4096
@@ -196,8 +196,8 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
     data = path.read_bytes()
     if len(data) < _HEADER_BYTES or _HEADER.unpack_from(data)[0] != _MAGIC:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
-    _, rings, epoch, trainer, batch_size, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
-    about = About(trainer, batch_size, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
+    _, rings, epoch, trainer, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
+    about = About(trainer, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
     trainers, *others = (_records(data, ring) for ring in range(rings))
     spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), *map(_with_tasks, others))
     return Run(epoch, first, about), spans

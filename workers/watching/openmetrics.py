@@ -48,7 +48,6 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
     for name, value, what in (
         ("loaders", len(reading.running), "Loaders that there are now."),
         ("loader_memory_bytes", sum(line.usage.resident for line in reading.running), "Memory of all loaders."),
-        ("batch_size", reading.about.batch_size, "Samples in a batch."),
     ):
         yield from _head(name, "gauge", what)
         yield _sample(name, labels, value)

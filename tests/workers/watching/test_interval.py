@@ -69,7 +69,7 @@ def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(mo
     now = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
     board = StatusBoard.create(2)
-    board.describe(About(os.getpid(), 4, 3, 1, "numbers"))
+    board.describe(About(os.getpid(), 3, 1, "numbers"))
     status = board.line(0)
 
     def goes_on(units: int) -> None:

@@ -34,7 +34,6 @@ def values_of(text: str) -> dict[str, float]:
 def check(values: dict[str, float]) -> None:
     assert values["blobfeed_batches_total"] == 20
     assert values["blobfeed_samples_total"] == 80
-    assert values["blobfeed_batch_size"] == 4
     assert values["blobfeed_diagnosis_info"] == 1
     assert values["blobfeed_loader_seconds_totalreading"] > 0
     assert values["blobfeed_slotsempty"] >= 0

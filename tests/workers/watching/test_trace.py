@@ -23,7 +23,7 @@ from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, param
 from tests.test_monitor import trainer
 
 Event = dict[str, Any]
-RUN = Run(10**18, 0, About(1, 4, 3, 2, "numbers"))
+RUN = Run(10**18, 0, About(1, 3, 2, "numbers"))
 
 
 def spans_of(trace: Path, *names: str) -> list[Event]:
