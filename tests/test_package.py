@@ -141,6 +141,12 @@ def test_importing_what_a_loader_or_a_caffe_user_needs_pulls_in_no_framework(mod
     assert loaded_by(f"import blobfeed.{module}", tmp_path) & HEAVY == set()
 
 
+@pytest.mark.parametrize("module", ["readers.batch_reader", "workers.processes.loader"])
+def test_nobody_pays_for_the_memory_of_openssl_or_of_numpy_random(module: str, tmp_path: Path) -> None:
+    loaded = loaded_by(f"import h5py, blobfeed.{module}", tmp_path)
+    assert loaded & {"_hashlib", "numpy.random"} == set()
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_cannot_be_imported_by_its_bare_name(folder: str) -> None:
     run = python(f"import {folder}", cwd=ROOT)

@@ -6,7 +6,7 @@ neighbouring seeds or epochs then have nothing in common, which sums and product
 
 from __future__ import annotations
 
-import hashlib
+from .digests import blake2b
 
 
 def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
@@ -15,4 +15,4 @@ def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
     `seed`, `numbers`: integers of any size. Different purposes give unrelated keys for the same seed.
     """
     text = ":".join((purpose, str(seed), *map(str, numbers)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(), digest_size=bits // 8).digest(), "little")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises OSError, also what the block raises, and if something other than a regular file lies at `path`.
     """
     check_replaceable(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that nobody can guess
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")  # a name that nobody can guess
     temporary.touch(exist_ok=False)  # a file that is new: else a link that lies there would be written through
     try:
         yield temporary

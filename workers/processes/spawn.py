@@ -7,7 +7,6 @@ directory that is not there yet: from then on there is a process that will remov
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -71,7 +70,7 @@ class Shared:
             )
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
-            self.key = secrets.token_bytes(32)
+            self.key = os.urandom(32)
             self._closing = stack.pop_all()
 
     def close_childrens(self) -> None:

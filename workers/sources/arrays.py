@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import mmap
 import os
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 
 from ..base.checks import check_options, nearest
+from ..base.digests import blake2b
 from ..base.errors import ParameterError, SourceError
 from ..base.paths import in_folder
 from ..base.specs import AnyArray, IndexArray
@@ -78,7 +78,7 @@ class ArraysSource(StoredSource):
     def fingerprint(self) -> str:
         size = os.fstat(self._memory).st_size
         with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
-            content = hashlib.blake2b(memory).hexdigest()
+            content = blake2b(memory).hexdigest()
         return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
 
     def _checked(self, name: str, value: object) -> AnyArray:

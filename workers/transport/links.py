@@ -13,7 +13,6 @@ Names in the abstract socket namespace would need no directory, but anyone may c
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def choose_socket_directory() -> Path:
     """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
     tried = []
     for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
-        directory = Path(base, _PREFIX + secrets.token_hex(6))
+        directory = Path(base, _PREFIX + os.urandom(6).hex())
         length = len(os.fsencode(directory / _LONGEST_NAME))
         if length > _MAX_PATH:
             tried.append(f"{base} (a socket's path would have {length} characters, at most {_MAX_PATH} fit)")

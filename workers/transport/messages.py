@@ -8,10 +8,11 @@ Sealing costs about a microsecond a message.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Generic, TypeVar
 
 import msgspec
+
+from ..base.digests import blake2b
 
 _SEAL_BYTES = 8
 MAX_FRAME_BYTES = 64 << 20
@@ -340,4 +341,4 @@ class Opener(Generic[_M]):
 
 
 def _digest(body: bytes, key: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()
+    return blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()

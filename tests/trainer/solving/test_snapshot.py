@@ -110,8 +110,8 @@ def test_a_snapshot_is_never_written_through_a_link_that_lies_at_its_temporary_n
 ) -> None:
     with Solver.from_file(write_project(tmp_path)) as solver:
         (tmp_path / "victim").write_text("precious")
-        monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
-        for guess in (os.getpid(), "guessed"):
+        monkeypatch.setattr("os.urandom", lambda size: b"guessed!")
+        for guess in (os.getpid(), b"guessed!".hex()):
             (tmp_path / f".solver_iter_0.pt.{guess}").symlink_to(tmp_path / "victim")
         with pytest.raises(SnapshotError, match="cannot be written: File exists"):
             solver.save()

@@ -16,12 +16,12 @@ from tests.support.stored import opened
 
 def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "victim").write_text("precious")
-    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
-    (tmp_path / ".a.index.guessed").symlink_to("victim")
+    monkeypatch.setattr("os.urandom", lambda size: b"guessed!")
+    (tmp_path / f".a.index.{b'guessed!'.hex()}").symlink_to("victim")
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "a.index", b"new")
     assert (tmp_path / "victim").read_text() == "precious"
-    assert (tmp_path / ".a.index.guessed").is_symlink()
+    assert (tmp_path / f".a.index.{b'guessed!'.hex()}").is_symlink()
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

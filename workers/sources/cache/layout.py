@@ -8,11 +8,11 @@ there, a small sample takes no more disk than it needs, and finding it needs no 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...base.digests import blake2b
 from ...base.specs import ArraySpec
 from .checksums import SUM_BYTES
 
@@ -80,7 +80,7 @@ def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
 def _identity(specs: Mapping[str, ArraySpec], samples: int, key: str, size: int) -> bytes:
     """The first bytes of the file, which tell it from any other one; people can read them, too."""
     whole = json.dumps([key, samples, [(name, str(spec), spec.dtype.str) for name, spec in specs.items()]])
-    digest = hashlib.blake2b(whole.encode(), digest_size=32).hexdigest()
+    digest = blake2b(whole.encode(), digest_size=32).hexdigest()
     text = MAGIC + VERSION + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"
     return text.ljust(IDENTITY_BYTES, b"\0")
 

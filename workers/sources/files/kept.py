@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
+from ...base.digests import blake2b
 from ...base.whole_files import read_whole, write_whole
 
 _VERSION = 1
@@ -27,7 +27,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
     depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
     """
-    name = hashlib.sha256(repr((_VERSION, kind.__qualname__, made_from)).encode()).hexdigest()
+    name = blake2b(repr((_VERSION, kind.__qualname__, made_from)).encode(), digest_size=32).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"
     try:
         content = read_whole(path)
@@ -52,7 +52,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
 
 def checksum(stored: bytes | memoryview) -> bytes:
     """Of what is kept: damage on the disk must not become other samples."""
-    return hashlib.blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
+    return blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import stat
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, nearest
+from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.paths import another_host, in_folder, is_url
@@ -132,7 +132,7 @@ class ImageListSource(Source):
 
     def fingerprint(self) -> str:
         """Covers each image's size and modification time, except with `check_files: false`; looks at all of them."""
-        digest = hashlib.blake2b(self._memory["text"].data, digest_size=16)
+        digest = blake2b(self._memory["text"].data, digest_size=16)
         if self._options.check_files:
             looks = (_look_at(self._image_path(index))[:2] for index in range(len(self)))
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(self)).tobytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
+from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SourceError
 from ...base.parameters import NotNegative, Positive
 from ...base.paths import in_folder
@@ -90,7 +90,7 @@ class WindowSource(Source):
         self._images = images[order]
         self._boxes = windows[order, 2:].astype(np.int32)
         self._labels = np.where(front, windows[:, 0], 0)[order].astype(np.int64)
-        self._digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+        self._digest = blake2b(text, digest_size=16).hexdigest()
         self._decoder: ImageDecoder | None = None
         size = checked.crop_size
         whole = np.dtype(np.int64)

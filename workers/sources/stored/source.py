@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
+from ...base.digests import blake2b
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
@@ -141,7 +141,7 @@ class StoredSource(Source):
         stored = [(array.file, array.others, array.name, array.arrangement) for array in arrays]
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
         text = repr((stored, specs, self._samples))
-        return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{self.kind}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
     def close(self) -> None:
         self._files.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
+from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
 from ...base.parameters import Positive
@@ -134,7 +134,7 @@ class TarSource(Source):
     def fingerprint(self) -> str:
         options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)
         text = repr((self._stamps, [(top, str(spec)) for top, spec in self._specs.items()], options))
-        return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{self.kind}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
     def close(self) -> None:
         self._files.close()
