@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.specs import NamedRows, Rows
-from ..loading.indexed_worker import OrderedWorker
+from ..loading.worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
 from ..transport.error_channel import SendError

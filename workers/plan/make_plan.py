@@ -22,11 +22,11 @@ from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
-from ..loading.indexed_worker import DecodedSource, read_one
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.transform import CropMirror
+from ..loading.worker import DecodedSource, read_one
 from ..order.batches import Batches, Groups, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order

@@ -22,10 +22,9 @@ from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, Rows
-from ..loading.indexed_worker import DecodedSource
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
-from ..loading.worker import Worker
+from ..loading.worker import DecodedSource, Worker
 from ..order.batches import Batches
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
