@@ -50,12 +50,10 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_loader_speed.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "workers/scheduling/workload.py": (
-        "workers/scheduling/test_loader_speed.py",
-        "workers/scheduling/test_task_size.py",
-    ),
+    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_task_size.py",
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
