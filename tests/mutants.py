@@ -50,12 +50,10 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_loader_speed.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "workers/scheduling/workload.py": (
-        "workers/scheduling/test_loader_speed.py",
-        "workers/scheduling/test_task_size.py",
-    ),
+    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_task_size.py",
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
@@ -66,9 +64,12 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/order/test_epoch_order.py",
         "workers/order/test_published_orders.py",
     ),
-    "workers/order/epoch_order.py": ("workers/order/test_epoch_order.py", "workers/order/test_published_orders.py"),
+    "workers/order/epoch_order.py": (
+        "workers/order/test_epoch_order.py",
+        "workers/order/test_permutation.py",
+        "workers/order/test_published_orders.py",
+    ),
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
-    "workers/order/permutation.py": ("workers/order/test_permutation.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/indexed_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
@@ -117,7 +118,7 @@ _ALIKE: dict[str, str] = {
     r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
-    r"workers/plan/plan\.py: def announcement\(.*": "a protocol's default is nobody's",
+    r"workers/plan/plan\.py: def announcement\(.*": "an abstract method's default is nobody's",
     r"workers/plan/stream_plan\.py: return self\._short.*  →  .*\(None, -?\d\)\)\[0\] == draw": (
         "only the first of the two is looked at"
     ),

@@ -20,7 +20,7 @@ from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray
-from ..workers.loading.indexed_worker import read_one
+from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.paths import natural_key
 

@@ -23,7 +23,7 @@ from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.whole_files import writing
-from ..workers.loading.indexed_worker import DecodedSource
+from ..workers.loading.worker import DecodedSource
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import made_batch

@@ -17,6 +17,7 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.hooks import HookBatch, PostprocessHook, as_array
 from ..base.keys import derive_key
+from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import seed_generators
 from .transform import CROPS
@@ -50,18 +51,15 @@ class Postprocessor:
         decoded: Mapping[str, ArraySpec],
         trial: NamedRows,
         samples: BatchSamples,
-        *,
-        tops: Sequence[str] | None,
-        seed: int,
-        seed_globals: bool,
+        parameters: Parameters,
     ) -> None:
         self._hook = hook
         self._takes_rng = len(inspect.signature(hook).parameters) > 1
-        self._key = partial(derive_key, seed, "postprocess", bits=128)
-        self._seed_globals = partial(seed_generators, seed) if seed_globals else None
+        self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
+        self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
         made = self._run({name: trial[name] for name in self._decoded}, samples)
-        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, tops)}
+        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, parameters.tops)}
         kept = {name for name, spec in self.specs.items() if self._decoded.get(name) == spec}
         # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
         self._keys = {name: name if name in kept else DECODED + name for name in self._decoded}

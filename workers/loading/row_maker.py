@@ -10,6 +10,7 @@ import numpy as np
 
 from ..base.errors import ParameterError
 from ..base.hooks import DecodeHook, Hooks, Sample, by_name
+from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import SampleRng, seed_generators
 from .transform import CROPS, NOTE_SPEC, CropMirror
@@ -28,20 +29,15 @@ class RowMaker:
         hooks: Hooks,
         raw_specs: Mapping[str, ArraySpec],
         trial: Callable[[], Sample],
-        *,
-        tops: tuple[str, ...] | None,
-        seed: int,
-        seed_globals: bool = True,
+        parameters: Parameters,
         transform: CropMirror | None,
-        max_shapes: Mapping[str, tuple[int, ...]],
-        concatenate: Sequence[str] = (),
-        max_rows: int | None = None,
+        tops: tuple[str, ...] | None,
     ) -> None:
         self.hooks = hooks
-        self._rng = SampleRng(seed)
-        self._seed_globals = partial(seed_generators, seed) if seed_globals else None
+        self._rng = SampleRng(parameters.seed)
+        self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         self._transform = transform
-        self._concatenate = frozenset(concatenate)
+        self._concatenate = frozenset(parameters.concatenate)
         wanted = tops if hooks.postprocess is None else None
         if hooks.decode is None:
             self._names = wanted or tuple(raw_specs)
@@ -55,9 +51,10 @@ class RowMaker:
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
                 for name, value in self._by_name(made).items()
             }
-        specs.update(self._varying(specs, max_shapes))
-        if max_rows is not None:
-            specs.update(_of_rows(specs, [name for name in concatenate if name not in max_shapes], max_rows))
+        specs.update(self._varying(specs, parameters.max_shapes))
+        if parameters.max_rows is not None:
+            names = [name for name in parameters.concatenate if name not in parameters.max_shapes]
+            specs.update(_of_rows(specs, names, parameters.max_rows))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])

@@ -1,23 +1,50 @@
-"""What a loader does with its tasks, whatever the source. The loader itself moves messages; this part knows rows."""
+"""What a loader does with its tasks: which samples a task wants, how its rows are made, what becomes of bad ones.
+
+The loader itself moves messages; this part knows rows. What a stream's loader does is in stream_worker.py; here:
+
+    source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
+
+Without hook and crop, the source reads straight into the slot. Else raw samples go through a small scratch memory,
+allocated once, a block of rows at a time; what a crop needs of samples that the source can lend, such as those of the
+decoded cache or a picture just decoded, is copied straight from there.
+"""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 
+from ..base.hooks import Sample
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import NamedRows
+from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
+from ..order.batches import Groups
+from ..order.epoch_order import EpochOrder
+from ..order.sample_rng import replacement_index
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
+from .row_maker import RowMaker
 
+_log = logging.getLogger("blobfeed")
+
+_SCRATCH_BYTES = 1 << 20
+"""Raw samples are read in blocks of about this size: large enough for a batched read to pay, small enough for the
+cache to still hold the block when it is decoded."""
+
+_MOST_SCRATCH_ROWS = 64
+_MOST_REPLACEMENTS = 100
 _MOST_CHARACTERS = 300
+_KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +117,247 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return sendable(source.where(index), _MOST_CHARACTERS)
     except Exception as error:
         return f"at a location that its source cannot name: {summary_of(error)}"
+
+
+class Begins(Protocol):
+    """Is told what a loader begins to do: LoaderStatus.write."""
+
+    def __call__(self, activity: Activity, sample: int, rows: int = 1, /) -> object: ...
+
+
+class DecodedSource:
+    """`source` seen through the hooks, its samples as `rows` makes them. Run on trial in setup, and by each loader."""
+
+    def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
+        self.source = source
+        self.rows = rows
+        self.postprocessor = postprocessor
+        self._scratch: dict[str, Rows] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_scratch": {}}
+
+    def make(self, indices: IndexArray, epochs: IndexArray, out: NamedRows, begins: Begins) -> None:
+        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises."""
+        if self.rows.changes_nothing:
+            begins(Activity.READING, int(indices[0]), len(indices))
+            self.source.read(indices, out)
+            return
+        wanted = zip(self._raw_samples(indices, begins), indices.tolist(), epochs.tolist(), strict=True)
+        for row, (arrays, index, epoch) in enumerate(wanted):
+            begins(Activity.DECODING, index)
+            self.rows.put(Sample(arrays, index, epoch), out, row)
+
+    def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
+        """The raw samples in turn, each valid until the next one."""
+        # A decode hook may write to what it gets, so it gets a copy in any case.
+        if may_lend := self.rows.hooks.decode is None:
+            begins(Activity.READING, int(indices[0]), len(indices))
+            if (lent := self.source.lend(indices)) is not None:
+                yield from lent if isinstance(lent, Sequence) else _said_each(lent, indices.tolist(), begins)
+                return
+        scratch = self._raw_rows()
+        block = len(next(iter(scratch.values())))
+        for first in range(0, len(indices), block):
+            some = indices[first : first + block]
+            raw = {name: rows[: len(some)] for name, rows in scratch.items()}
+            if first or not may_lend:
+                begins(Activity.READING, int(some[0]), len(some))
+            self.source.read(some, raw)
+            yield from _samples_in(raw)
+
+    def _raw_rows(self) -> dict[str, Rows]:
+        if not self._scratch:
+            sample_bytes = max(1, sum(spec.nbytes for spec in self.source.specs.values()))
+            self._scratch = allocate_rows(
+                self.source.specs, min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
+            )
+        return self._scratch
+
+
+def _said_each(
+    lent: Iterable[Mapping[str, AnyArray]], indices: Sequence[int], begins: Begins
+) -> Iterator[Mapping[str, AnyArray]]:
+    """`lent`, whose samples are read one by one, so that a loader that hangs or dies says in which."""
+    samples = iter(lent)
+    for index in indices:
+        begins(Activity.READING, index)
+        yield next(samples)
+
+
+def read_one(source: Source, index: int) -> Sample:
+    """Sample `index` as stored, for epoch 0, in memory of its own."""
+    raw = allocate_rows(source.specs, 1)
+    source.read(np.array([index], np.int64), raw)
+    return Sample(next(_samples_in(raw)), index, 0)
+
+
+def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:
+    return (dict(zip(raw, arrays, strict=True)) for arrays in zip(*raw.values(), strict=True))
+
+
+def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
+    """Rows first … first+count-1 of every top."""
+    return {name: top[first : first + count] for name, top in rows.items()}
+
+
+class WantedRows(NamedTuple):
+    """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
+
+    row: int
+    indices: IndexArray
+    epochs: IndexArray
+
+
+class IndexedWorker(Worker):
+    """Samples by index; a subclass knows which ones a task wants."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        send_error: SendError,
+    ) -> None:
+        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
+        self._decoded = decoded
+        self._cache_counts = decoded.source.cache_counts
+        self._announced: dict[int, list[WantedRows]] = {}
+        """By task, what has been found out when it was announced."""
+
+    @abstractmethod
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        """The samples of the task's rows."""
+
+    def announce(self, task: Fill) -> None:
+        """Tell the source of samples that a later task will want."""
+        try:
+            self._announced[task.task] = every = list(self.wanted(task))
+            for wanted in every:
+                self._decoded.source.will_need(wanted.indices)
+        except Exception as error:  # reading will meet it again, and know which sample it was
+            _log.info("samples could not be announced to their source: %s", summary_of(error))
+
+    def fill(self, task: Fill) -> WorkDone:
+        """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
+        bad: list[BadRow] = []
+        for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
+            out = _cut_rows(self.slots[task.slot], row, len(indices))
+            if task.skip:
+                bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
+            else:
+                bad.extend(self._make(row, indices, epochs, out))
+            if bad and bad[-1].replacement < 0:
+                break  # the run ends with this one, so the rows behind it are not needed
+        if (counts := self._decoded.source.cache_counts) != self._cache_counts:
+            self.status.note_cache_counts(counts, self._cache_counts)
+            self._cache_counts = counts
+        return WorkDone(bad)
+
+    def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
+        """All rows at once; if that raises, one by one, to learn which of them it was.
+
+        A single row is tried again too: what fails once and no more must not depend on how large tasks are.
+        """
+        try:
+            self._attempt(indices, epochs, out)
+            return
+        except Exception as error:
+            _log.debug("a task's rows are tried one by one: %s", summary_of(error))
+        for offset in range(len(indices)):
+            here = slice(offset, offset + 1)
+            alone = _cut_rows(out, offset, 1)
+            try:
+                self._attempt(indices[here], epochs[here], alone)
+            except Exception as error:
+                bad = self._bad(row + offset, int(indices[offset]), int(epochs[offset]), alone, error)
+                yield bad
+                if bad.replacement < 0:
+                    return
+
+    def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
+        self._decoded.make(indices, epochs, out, self.status.write)
+
+    # ---- bad samples
+
+    def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
+        replaced = self.parameters.on_error == "replace"
+        replacement = self._put_replacement(index, epoch, out, 0) if replaced else -1
+        bad = BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), summary_of(error))
+        return bad if replacement >= 0 else self.with_cause(bad, error)
+
+    def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
+        """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
+        index, epoch = int(indices[0]), int(epochs[0])
+        replacement = self._put_replacement(index, epoch, out, skip - 1)
+        path = location_of(self._decoded.source, index)
+        return BadRow(row, epoch, index, replacement, path, _KILLED_ITS_LOADERS)
+
+    def _put_replacement(self, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
+        """The first candidate that can be made takes the row; -1 if none of the next hundred can."""
+        for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
+            candidate = replacement_index(self.parameters.seed, epoch, index, attempt, len(self._decoded.source))
+            try:
+                self._attempt(np.array([candidate]), np.array([epoch]), out)
+            except Exception:
+                # It is bad itself: it will be reported at its own position.
+                continue
+            return candidate
+        return -1
+
+
+class OrderedWorker(IndexedWorker):
+    """Which samples a task wants is a function of the order and the groups."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        order: EpochOrder,
+        groups: Groups,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        send_error: SendError,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, send_error)
+        self._order = order
+        self._groups = groups
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for segment in self._groups.segments(task.group, task.first_row, task.rows):
+            positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)
+            indices = self._order.indices(segment.position, segment.count)
+            yield WantedRows(segment.row, indices, positions // self._order.samples)
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
+        indices = self._order.indices(where.start, where.rows)
+        return BatchSamples(indices, where.start // self._order.samples, (where.start,))
+
+
+class SampledWorker(IndexedWorker):
+    """A sampler draws the epochs: the tasks say where the indices of their rows lie in a file that loaders share."""
+
+    def __init__(
+        self,
+        decoded: DecodedSource,
+        drawn: SharedFile,
+        parameters: Parameters,
+        slots: Sequence[NamedRows],
+        status: LoaderStatus,
+        send_error: SendError,
+    ) -> None:
+        super().__init__(decoded, parameters, slots, status, send_error)
+        self._drawn = drawn
+
+    def wanted(self, task: Fill) -> Iterator[WantedRows]:
+        for run in task.drawn:
+            indices = self._drawn.read(run.offset, run.count, np.int64)
+            yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        first = number * self.parameters.batch_size
+        runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
+        indices = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        return BatchSamples(indices, runs[0].epoch, (runs[0].epoch, runs[0].position))

@@ -20,8 +20,7 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .epoch_order import BLOCK, EpochOrder
-from .permutation import SORTED_LIMIT, Permutation, keyed_permutation, numbered_keys, shuffled_rows
+from .epoch_order import BLOCK, SORTED_LIMIT, EpochOrder, Permutation, keyed_permutation, numbered_keys, shuffled_rows
 
 
 @dataclass(frozen=True, slots=True)

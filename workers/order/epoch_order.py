@@ -2,23 +2,50 @@
 
 Global position g counts samples since the start of epoch 0: epoch = g // samples, position = g % samples. No order
 keeps a list: memory does not grow with the number of samples, and position 10**12 costs what position 0 does.
+
+An epoch is shuffled by a keyed permutation of [0, n). Two ways, by size:
+
+- Up to SORTED_LIMIT: each position draws a 64-bit lot from the key, and the lots are sorted. Every one of the n!
+  permutations is equally likely, which no cipher on so few values gives.
+- Above: a Feistel network. A position is written as a pair (left, right) below sides a × b; each round adds to one
+  half, modulo its side, a hash of the other, so each round, and hence the whole, can be undone: it is a bijection of
+  [0, a·b). If it leaves [0, n) it is applied again until it is back inside ("cycle walking": Black and Rogaway,
+  Ciphers with Arbitrary Finite Domains, CT-RSA 2002, who describe this very a × b network).
+
+The sides are near the square root of n, so a·b exceeds n by less than one side and a walk is rare (1 in √n). A network
+over the next power of two was the other choice: up to half of the positions would walk, and on short arrays each of
+the many passes of that walk costs as much as the first.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import partial
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .permutation import Permutation, keyed_permutation
+
+Words = NDArray[np.uint64]
 
 BLOCK = 8192
 """Positions computed together: enough to hide NumPy's cost per call, few enough to stay in the processor's cache."""
 
+SORTED_LIMIT = 8192
+"""The largest n that is permuted by sorting; a part of the order's definition: changing it changes every order."""
+
+_ROUNDS = 8
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LAST_LOT = np.uint64(2**64 - 1)
+# The finaliser of SplitMix64 (Steele, Lea, Flood 2014), Stafford's variant 13: its multipliers and shifts.
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_HALF_WORD = np.uint64(32)
 _NOTHING: IndexArray = np.empty(0, np.int64)
 
 
@@ -107,3 +134,96 @@ def block_around(position: int, samples: int) -> tuple[int, int, int]:
     within = position % samples
     first = within - within % BLOCK
     return position - within + first, first, min(first + BLOCK, samples)
+
+
+# ---- keyed permutations
+
+
+class Permutation(Protocol):
+    """A bijection of [0, n): positions in, the numbers that stand there out, both of the same shape (count,)."""
+
+    def __call__(self, positions: IndexArray) -> IndexArray: ...
+
+
+def keyed_permutation(n: int, key: int) -> Permutation:
+    """The permutation of [0, n) that belongs to the 64-bit `key`; 1 <= n <= 2**62."""
+    return _SortedPermutation(n, key) if n <= SORTED_LIMIT else _FeistelPermutation(n, key)
+
+
+def mix64(words: Words) -> Words:
+    """Hash each 64-bit word, in place: a bijection in which each bit of the input touches every bit of the output."""
+    words ^= words >> np.uint64(30)
+    words *= _MULTIPLIER_1
+    words ^= words >> np.uint64(27)
+    words *= _MULTIPLIER_2
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def numbered_keys(key: int, numbers: IndexArray) -> Words:
+    """A key for each number, all from one 64-bit key: calling derive_key for each would take too long."""
+    return mix64(numbers.astype(np.uint64) * _GOLDEN + np.uint64(key))
+
+
+def shuffled_rows(keys: Words, sizes: IndexArray) -> IndexArray:
+    """For each key a permutation of [0, size), in a row of its own; at most SORTED_LIMIT a row.
+
+    `keys`, `sizes`: shape (rows,). Returns shape (rows, largest size); behind its own size a row holds what is left.
+    """
+    columns = np.arange(int(sizes.max()), dtype=np.uint64)
+    lots = mix64(keys[:, np.newaxis] + columns * _GOLDEN)
+    lots[columns >= sizes[:, np.newaxis].astype(np.uint64)] = _LAST_LOT  # so that they are sorted behind the row's own
+    shuffled: IndexArray = np.argsort(lots, axis=1, kind="stable")
+    return shuffled
+
+
+class _SortedPermutation:
+    def __init__(self, n: int, key: int) -> None:
+        self._table = shuffled_rows(np.array([key], np.uint64), np.array([n], np.int64))[0]
+
+    def __call__(self, positions: IndexArray) -> IndexArray:
+        numbers: IndexArray = self._table[positions]
+        return numbers
+
+
+class _FeistelPermutation:
+    def __init__(self, n: int, key: int) -> None:
+        self._n = np.uint64(n)
+        left = math.isqrt(n - 1) + 1
+        self._sides = np.uint64(left), np.uint64(-(-n // left))
+        self._round_keys = tuple(np.uint64(derive_key(key, "round", number)) for number in range(_ROUNDS))
+
+    def __call__(self, positions: IndexArray) -> IndexArray:
+        numbers = self._network(positions.astype(np.uint64))
+        while len(outside := np.flatnonzero(numbers >= self._n)):
+            numbers[outside] = self._network(numbers[outside])
+        return numbers.view(np.int64)
+
+    def _network(self, numbers: Words) -> Words:
+        side, other_side = self._sides
+        half = numbers // other_side
+        other = numbers - half * other_side
+        hashed, shifted = np.empty_like(numbers), np.empty_like(numbers)
+        for round_key in self._round_keys:
+            _add_hash(half, side, other, round_key, hashed, shifted)
+            half, other, side, other_side = other, half, other_side, side
+        half *= other_side  # _ROUNDS is even: the halves are where they began
+        half += other
+        return half
+
+
+def _add_hash(half: Words, side: np.uint64, other: Words, key: np.uint64, hashed: Words, shifted: Words) -> None:
+    """half = (half + hash(other, key)) mod side, without a division; `hashed`, `shifted`: memory to work in."""
+    np.add(other, key, out=hashed)
+    np.multiply(hashed, _MULTIPLIER_1, out=hashed)
+    np.right_shift(hashed, _HALF_WORD, out=shifted)
+    np.bitwise_xor(hashed, shifted, out=hashed)
+    np.multiply(hashed, _MULTIPLIER_2, out=hashed)
+    # The upper 32 bits as a fraction of the side: side is at most 2**31, so the product fits.
+    np.right_shift(hashed, _HALF_WORD, out=hashed)
+    np.multiply(hashed, side, out=hashed)
+    np.right_shift(hashed, _HALF_WORD, out=hashed)
+    np.add(half, hashed, out=half)
+    # Below 2·side now: minus the side it is either right or, wrapped around below zero, huge.
+    np.subtract(half, side, out=hashed)
+    np.minimum(half, hashed, out=half)

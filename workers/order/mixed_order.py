@@ -21,9 +21,8 @@ from xxhash import xxh3_64_hexdigest
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .epoch_order import BLOCK, EpochOrder
+from .epoch_order import BLOCK, EpochOrder, numbered_keys, shuffled_rows
 from .make_order import Shuffle, make_order
-from .permutation import numbered_keys, shuffled_rows
 
 _LEAST_PATTERN = 1000
 

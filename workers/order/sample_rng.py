@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..base.keys import derive_key
-from .permutation import keyed_permutation
+from .epoch_order import keyed_permutation
 
 _WORD = 2**64 - 1
 

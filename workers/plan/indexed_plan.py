@@ -6,29 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.specs import NamedRows, Rows
-from ..loading.indexed_worker import OrderedWorker
+from ..loading.worker import OrderedWorker
 from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
 from ..transport.error_channel import SendError
-from ..transport.messages import Announce, DrawnRows, StreamBatch
+from ..transport.messages import Announce
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
-from .plan import Plan, State, check_state
+from .plan import Plan, Schedule, State, check_state
 
 _STATE_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedPlan(Plan):
+class IndexedPlan(Plan, Schedule):
     """It is its own schedule: what is in a group is a function of its number."""
 
     order: EpochOrder
     groups: Groups
-
-    can_be_cut = True
-    complaint = ""
-    cause = 0, ""
-    finished = False
 
     @property
     def batches_per_slot(self) -> int:
@@ -96,19 +91,10 @@ class IndexedPlan(Plan):
         """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
         return self.order.window_at(self.groups.position_of(group, row))
 
-    def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
-        return ()
-
-    def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
-        return ()
-
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         size = self.parameters.batch_size
         sizes = [self.groups.batches.batch(k).rows for k in self.groups.numbers(group)]
         return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
-
-    def note_done(self, group: int, stream_rows: int) -> None:
-        """All that was asked for is there."""
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         position = self.groups.position_of(group, row)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,11 +21,11 @@ from ..base.parameters import Parameters
 from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
-from ..loading.indexed_worker import DecodedSource, read_one
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.transform import CropMirror
+from ..loading.worker import DecodedSource, read_one
 from ..order.batches import Batches, Groups, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
@@ -153,28 +152,6 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 
-def _row_maker(
-    parameters: Parameters,
-    hooks: Hooks,
-    source: Source | StreamSource,
-    trial: Callable[[], Sample],
-    transform: CropMirror | None,
-    tops: tuple[str, ...] | None,
-) -> RowMaker:
-    return RowMaker(
-        hooks,
-        source.specs,
-        trial,
-        tops=tops,
-        seed=parameters.seed,
-        seed_globals=parameters.seed_globals,
-        transform=transform,
-        max_shapes=parameters.max_shapes,
-        concatenate=parameters.concatenate,
-        max_rows=parameters.max_rows,
-    )
-
-
 def _parts(hooks: Hooks, source: Source | StreamSource) -> dict[str, object]:
     """What a user may have written, by what messages call it."""
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
@@ -199,7 +176,7 @@ def _indexed_plan(
     epoch = batches.start // order.samples
 
     def tried(index: int) -> tuple[int, DecodedSource, float]:
-        rows = _row_maker(parameters, hooks, source, partial(read_one, source, index), transform, parameters.tops)
+        rows = RowMaker(hooks, source.specs, partial(read_one, source, index), parameters, transform, parameters.tops)
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
         return index, timed, _seconds_per_row(timed, index, epoch)
@@ -285,15 +262,7 @@ def _postprocessor(
     count = len(next(iter(trial.values())))
     samples = BatchSamples(np.full(count, index, np.int64), 0, ())
     begun = time.perf_counter()
-    postprocessor = Postprocessor(
-        hook,
-        rows.slot_specs,
-        trial,
-        samples,
-        tops=parameters.tops,
-        seed=parameters.seed,
-        seed_globals=parameters.seed_globals,
-    )
+    postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
     return postprocessor, (time.perf_counter() - begun) / count
 
 
@@ -318,7 +287,7 @@ def _stream_plan(
     shards = source.shards or max(1, local + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
-    rows = _row_maker(parameters, hooks, source, first, transform, parameters.tops if hooks != Hooks() else None)
+    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops if hooks != Hooks() else None)
     postprocessor = None
     if hooks.postprocess is not None:
         trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))

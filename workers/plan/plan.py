@@ -22,10 +22,9 @@ from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, Rows
-from ..loading.indexed_worker import DecodedSource
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
-from ..loading.worker import Worker
+from ..loading.worker import DecodedSource, Worker
 from ..order.batches import Batches
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
@@ -57,37 +56,48 @@ class Progress(Protocol):
         """Plain values from which `Plan.resumed` goes on."""
 
 
-class Schedule(Protocol):
+class Schedule(ABC):
     """What the assembler asks, group by group in rising order; no I/O."""
+
+    __slots__ = ()
 
     @property
     def can_be_cut(self) -> bool:
         """Whether rows of one affinity may be made by several loaders."""
+        return True
 
+    @abstractmethod
     def has(self, group: int) -> bool:
         """Whether there is such a group, now; asked until it is there."""
 
+    @abstractmethod
     def rows_of(self, group: int) -> int:
         """Rows to be made."""
 
     def affinity(self, group: int, row: int) -> int | None:
         """Rows of one affinity had better be made by one loader; None if any loader will do."""
+        return None
 
     def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
         """Which batch of a stream the group is, or which rows of which batches these are; () if it is no stream's."""
+        return ()
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie, if a sampler drew them."""
+        return ()
 
+    @abstractmethod
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         """The rows of each batch in the group that lies within its first `good_rows` rows."""
 
-    def note_done(self, group: int, stream_rows: int) -> None:
+    def note_done(self, group: int, stream_rows: int) -> None:  # noqa: B027 - all that was asked for is there
         """A loader has made rows of the group; `stream_rows`: how many a stream had for it."""
 
+    @abstractmethod
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         """(epoch, index, where) of the sample in `row`, as far as it is known here; `seen`: what a loader was at."""
 
+    @abstractmethod
     def announcement(
         self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
     ) -> Announce | None:
@@ -99,14 +109,17 @@ class Schedule(Protocol):
     @property
     def complaint(self) -> str:
         """Why there is no way on, or nothing."""
+        return ""
 
     @property
     def cause(self) -> tuple[int, str]:
         """The exception behind the complaint: its number on the error channel and its traceback, (0, "") if none."""
+        return 0, ""
 
     @property
     def finished(self) -> bool:
         """Whether the trainer must be told that no more groups will come; never if it knows by itself."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

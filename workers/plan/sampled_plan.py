@@ -10,7 +10,7 @@ import msgspec
 
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import NamedRows, Rows
-from ..loading.indexed_worker import SampledWorker
+from ..loading.worker import SampledWorker
 from ..order.batches import Batches
 from ..order.samplers import DECLARED, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights

@@ -16,7 +16,8 @@ import numpy as np
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.weights_log import WeightsChange, version_at, without_superseded
-from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, StreamBatch
+from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows
+from .plan import Schedule
 
 _INDEX_BYTES = 8
 
@@ -80,7 +81,7 @@ def _nothing_to_read(_offset: int, count: int) -> IndexArray:
 
 
 @dataclass(slots=True)
-class SampledSchedule:
+class SampledSchedule(Schedule):
     """`epoch`, `position`: where the next round begins, an item of the epoch. `number`: of its batch, over all runs."""
 
     parameters: Parameters
@@ -93,7 +94,6 @@ class SampledSchedule:
     """Of the weights."""
     read: ReadIndices = _nothing_to_read
     """Set by the process that has the shared file."""
-    can_be_cut: bool = True
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
     _asked: tuple[Draw, _Key] | None = None
@@ -269,12 +269,6 @@ class SampledSchedule:
     def rows_of(self, group: int) -> int:
         return len(self._groups[group]) * self.parameters.batch_size
 
-    def affinity(self, _group: int, _row: int) -> None:
-        return None
-
-    def stream_batches(self, _group: int, _first_row: int, _rows: int) -> tuple[StreamBatch, ...]:
-        return ()
-
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie."""
         return tuple(self._located(group, first_row, first_row + rows))
@@ -292,9 +286,6 @@ class SampledSchedule:
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         size, placed = self.parameters.batch_size, self._groups[group]
         return tuple(each.rows for number, each in enumerate(placed) if number * size + each.rows <= good_rows)
-
-    def note_done(self, group: int, stream_rows: int) -> None:
-        """All that was asked for is there."""
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         runs = list(self._located(group, 0, self.rows_of(group)))

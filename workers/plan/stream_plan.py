@@ -13,10 +13,10 @@ from ..loading.stream_worker import StreamWorker, counts_of
 from ..order.shard_turns import JOINED, Draw, Part, ShardTurns, StreamPosition, join_ends
 from ..sources.stream import EMPTY_EPOCH
 from ..transport.error_channel import SendError
-from ..transport.messages import Announce, DrawnRows, StreamBatch
+from ..transport.messages import Announce, StreamBatch
 from ..transport.status_board import LoaderStatus
 from .batch import Batch
-from .plan import Plan, State, check_state
+from .plan import Plan, Schedule, State, check_state
 
 _STATE_VERSION = 2
 
@@ -123,7 +123,7 @@ class StreamProgress:
 
 
 @dataclass(slots=True)
-class StreamSchedule:
+class StreamSchedule(Schedule):
     """What the assembler asks: shards take turns, and a shard's batches belong to the loader that runs it."""
 
     plan: StreamPlan
@@ -182,9 +182,6 @@ class StreamSchedule:
             for part in self._parts(group) or whole
             if first_row <= part.row < first_row + rows
         )
-
-    def drawn(self, _group: int, _first_row: int, _rows: int) -> tuple[DrawnRows, ...]:
-        return ()
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)

@@ -12,10 +12,9 @@ import numpy as np
 from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SourceError
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
-from ..loading.indexed_worker import DecodedSource
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
-from ..loading.worker import location_of
+from ..loading.worker import DecodedSource, location_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
 from ..transport.error_channel import summary_of

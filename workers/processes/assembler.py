@@ -334,8 +334,7 @@ class Assembler:
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
     """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
-    ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
-    yield from ring.use_huge_pages()
+    yield from Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
 def run(descriptor: int, unguard: Callable[[], None]) -> None:
@@ -370,7 +369,9 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     finally:
         nursery.close()
         links.remove_socket_directory(Path(config.sockets))
-    _end_group()
+    # It ends this process, and the programs that user code started in loaders and left behind.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
 
 
 def _print_at_once() -> None:
@@ -394,9 +395,3 @@ def _trainer_is_ready(config: Config) -> bool:
             return True
         time.sleep(_DIRECTORY_POLL_S)
     return False
-
-
-def _end_group() -> None:
-    """End this process and whatever programs user code has started in loaders and left behind."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)

@@ -23,11 +23,11 @@ import zmq
 from ..loading.worker import Worker
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
+from ..transport.memory import keep_freed_memory
 from ..transport.messages import Done, Fill, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
 from ..transport.ring import Ring
 from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
-from .malloc import keep_freed_memory
 
 _LAST_REPORT_MS = 1000
 

@@ -163,12 +163,6 @@ def _run_and_exit(main: Callable[[], None]) -> None:
         os._exit(code & 0xFF)
 
 
-@dataclass(slots=True)
-class _Child:
-    loader: int
-    pid: int
-
-
 class _Nurse:
     """The nursery's own side."""
 
@@ -178,7 +172,8 @@ class _Nurse:
         self._pause_ms: int | None = _BACKGROUND_AFTER_MS
         self._loader_main = loader_main
         self._pid = os.getpid()
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, tuple[int, int]] = {}
+        """By handle: the loader's number and its process id."""
         self._poller = select.poll()
         self._poller.register(link, select.POLLIN)
 
@@ -228,7 +223,7 @@ class _Nurse:
             os.waitpid(pid, 0)
             self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
             return
-        self._children[handle] = _Child(loader, pid)
+        self._children[handle] = loader, pid
         self._poller.register(handle, select.POLLIN)
         rights = array.array("i", [handle])
         self._link.sendmsg([_RECORD.pack(_STARTED, loader, pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -243,16 +238,16 @@ class _Nurse:
 
     def _reap(self, handle: int) -> None:
         self._poller.unregister(handle)
-        child = self._children.pop(handle)
-        _, status = os.waitpid(child.pid, 0)
+        loader, pid = self._children.pop(handle)
+        _, status = os.waitpid(pid, 0)
         os.close(handle)
-        self._link.send(_RECORD.pack(_EXITED, child.loader, os.waitstatus_to_exitcode(status)))
+        self._link.send(_RECORD.pack(_EXITED, loader, os.waitstatus_to_exitcode(status)))
 
     def _end_all(self) -> None:
         for handle in self._children:
             send_signal(handle, signal.SIGKILL)
-        for child in self._children.values():
-            os.waitpid(child.pid, 0)
+        for _, pid in self._children.values():
+            os.waitpid(pid, 0)
 
 
 def _nurse(

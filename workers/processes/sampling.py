@@ -12,6 +12,7 @@ import numpy as np
 from ..base.specs import IndexArray
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
+from ..transport.error_channel import waiting
 from ..transport.messages import Draw, DrawFailed, FromSampler, Opener, Sealer
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
@@ -67,7 +68,7 @@ class Sampling:
 
     def receive(self) -> None:
         """Take what the process has answered."""
-        while frame := _next_frame(self.link):
+        for frame in waiting(self.link, FRAME_BYTES):
             answer = self._answers.open(frame)
             draw = self._sent
             if answer is None or draw is None or answer.request != draw.request:
@@ -116,10 +117,3 @@ class Sampling:
         if deadline is not None and now > deadline and self._handle is not None and self._handle >= 0:
             self._killed = True
             send_signal(self._handle, signal.SIGKILL)
-
-
-def _next_frame(link: socket.socket) -> bytes:
-    try:
-        return link.recv(FRAME_BYTES, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return b""

@@ -15,7 +15,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,13 +31,12 @@ from ..loading.worker import Worker
 from ..plan.plan import Plan
 from ..plan.trial import make_one_sample
 from ..processes.loader import settle
-from ..transport.error_channel import Levels, describe, log_to_trainer, send_exception, summary_of
+from ..transport.error_channel import FRAME_BYTES, Levels, describe, log_to_trainer, send_exception, summary_of, waiting
 from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
 from ..transport.ring import SlotLayout
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 
-_FRAME_BYTES = 1 << 22
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[ToLoader] = msgspec.msgpack.Decoder(Fill | Postprocess)
 
@@ -156,7 +155,7 @@ class RemoteLoader:
 
     def _told(self) -> list[bytes]:
         """What was logged or raised: the bridge passes it on to the trainer."""
-        return list(_waiting(self._frames))
+        return list(waiting(self._frames, FRAME_BYTES))
 
 
 def _memory_file(content: Memory) -> int:
@@ -169,9 +168,3 @@ def _memory_file(content: Memory) -> int:
 def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:
     """The bytes of a slot that `task` makes, as actor and bridge both know it."""
     return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.slot_bytes)]
-
-
-def _waiting(channel: socket.socket) -> Iterator[bytes]:
-    with suppress(BlockingIOError):
-        while frame := channel.recv(_FRAME_BYTES, socket.MSG_DONTWAIT):
-            yield frame

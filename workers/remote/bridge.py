@@ -38,10 +38,10 @@ import zmq
 
 from ..processes.config import Config
 from ..processes.loader import Tasks
-from ..processes.malloc import keep_freed_memory
 from ..processes.process import die_with, leave_signals_to_trainer
 from ..transport import links
 from ..transport.error_channel import log_to_trainer, summary_of
+from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
     Done,
     FromBridge,

@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from .workload import LoaderSpeed, compare_speeds
+from .loader_speed import LoaderSpeed, compare_speeds
 
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
@@ -246,8 +246,9 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
-        open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
-        compare_speeds([line.speed for line in self._loaders.values()], open_tasks, now)
+        if any(line.remote for line in self._loaders.values()):
+            open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
+            compare_speeds([line.speed for line in self._loaders.values()], open_tasks, now)
         while (found := self._next_assignment()) is not None:
             loader, task = found
             line = self._loaders[loader]

@@ -16,10 +16,12 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import cloudpickle
 
+FRAME_BYTES = 1 << 22
 _MOST_CHARACTERS = 1 << 15
 _SUMMARY_CHARACTERS = 300
 
@@ -114,7 +116,7 @@ class ErrorInbox:
 
     def receive(self) -> None:
         """Log what the children have logged, and keep the exceptions that have come until they are taken."""
-        while data := self._next_frame():
+        for data in waiting(self._channel, FRAME_BYTES):
             try:
                 number, sent = pickle.loads(data)
             except Exception as problem:
@@ -127,11 +129,12 @@ class ErrorInbox:
             elif isinstance(sent, BaseException):
                 self._exceptions[number] = sent
 
-    def _next_frame(self) -> bytes:
-        try:
-            return self._channel.recv(1 << 22, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return b""
+
+def waiting(channel: socket.socket, most: int) -> Iterator[bytes]:
+    """What has arrived over a socket pair, frames of at most `most` bytes."""
+    with suppress(BlockingIOError):
+        while frame := channel.recv(most, socket.MSG_DONTWAIT):
+            yield frame
 
 
 class RemoteError(Exception):

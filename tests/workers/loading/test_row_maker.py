@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SampleTooLargeError
 from blobfeed.workers.base.hooks import DecodeHook, Hooks, Sample, by_name
-from blobfeed.workers.base.parameters import Transform
+from blobfeed.workers.base.parameters import Parameters, Transform
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, allocate_rows
 from blobfeed.workers.loading.row_maker import RowMaker
 from blobfeed.workers.loading.transform import CropMirror
@@ -35,9 +35,8 @@ def maker(
     max_shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> RowMaker:
-    return RowMaker(
-        Hooks(decode=decode), RAW, sample, tops=tops, seed=seed, transform=transform, max_shapes=max_shapes or {}
-    )
+    given = Parameters(batch_size=1, seed=seed, max_shapes=dict(max_shapes or {}))
+    return RowMaker(Hooks(decode=decode), RAW, sample, given, transform, tops)
 
 
 def row_of(made: RowMaker, raw: Sample) -> dict[str, AnyArray]:
@@ -242,15 +241,8 @@ WORDS: Any = np.array([b"cat", b"leopard"], "S8")
 @pytest.mark.parametrize("decode", [None, lambda sample, rng: {"name": sample["name"]}])
 def test_words_of_any_length_fit_where_they_come_from(decode: DecodeHook | None) -> None:
     raw_specs = {"name": ArraySpec((), WORDS.dtype)}
-    made = RowMaker(
-        Hooks(decode=decode),
-        raw_specs,
-        lambda: Sample({"name": WORDS[0]}, 0, 0),
-        tops=None,
-        seed=0,
-        transform=None,
-        max_shapes={},
-    )
+    first = Sample({"name": WORDS[0]}, 0, 0)
+    made = RowMaker(Hooks(decode=decode), raw_specs, lambda: first, Parameters(batch_size=1), None, None)
     assert made.specs == raw_specs
     for index, word in enumerate(WORDS):
         assert row_of(made, Sample({"name": word}, index, 0))["name"] == word
@@ -264,9 +256,9 @@ def advice(first: object, later: object, **more: Any) -> str:
     def decode(raw: Sample, _: object) -> object:
         return {"top": later if raw.index else first}
 
-    given: Any = {"tops": None, "seed": 0, "transform": None, "max_shapes": {}, **more}
+    given = Parameters(batch_size=1, **more)
     with pytest.raises(ValueError, match="top 'top' got an array") as caught:
-        row_of(RowMaker(Hooks(decode=decode), RAW, sample, **given), sample(1))
+        row_of(RowMaker(Hooks(decode=decode), RAW, sample, given, None, None), sample(1))
     return str(caught.value)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.order.epoch_order import BLOCK
-from blobfeed.workers.order.permutation import SORTED_LIMIT
+from blobfeed.workers.order.epoch_order import BLOCK, SORTED_LIMIT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.order import epoch_order
-from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder
+from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder, Permutation, keyed_permutation
 from blobfeed.workers.order.make_order import Shuffle, make_order
-from blobfeed.workers.order.permutation import Permutation, keyed_permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

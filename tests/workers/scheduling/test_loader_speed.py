@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from blobfeed.workers.scheduling.ledger import Ledger
-from blobfeed.workers.scheduling.workload import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds, moving_mean
+from blobfeed.workers.scheduling.loader_speed import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,11 +66,13 @@ def test_loaders_of_equal_speed_share_equally() -> None:
 
 @given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3))
 def test_a_dozen_tasks_make_a_change_of_speed_known_and_one_does_not(before: float, after: float) -> None:
-    first = mean = moving_mean(before, after)
-    for _ in range(11):
-        mean = moving_mean(mean, after)
-    assert abs(first - after) == pytest.approx(0.7 * abs(before - after), abs=1e-9)
-    assert abs(mean - after) <= 0.02 * abs(before - after) + 1e-9
+    speed = LoaderSpeed(before)
+    means = []
+    for _ in range(12):
+        speed.observe(1, after, now=0.0)
+        means.append(speed.seconds_per_row)
+    assert abs(means[0] - after) == pytest.approx(0.7 * abs(before - after), abs=1e-9)
+    assert abs(means[-1] - after) <= 0.02 * abs(before - after) + 1e-9
 
 
 def test_the_first_task_counts_alone_and_a_postprocessed_batch_says_nothing_about_rows() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.specs import IndexArray, NamedRows
 from blobfeed.workers.plan.make_plan import make_plan
-from blobfeed.workers.scheduling.workload import TaskSize
+from blobfeed.workers.scheduling.assembly import TaskSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
-from ...base.specs import ArraySpec, RaggedRows, Rows
+from ...base.specs import ArraySpec
 from ..files.remote import Stamp
 from ..files.runs import locate_part
 
@@ -35,13 +35,6 @@ class Arrangement:
         """The shape of one delivered sample; `stored` is the whole array's shape."""
         sample = without(stored, self.sample_axis)
         return sample if self.order is None else tuple(sample[axis] for axis in self.order)
-
-    def as_stored(self, rows: Rows) -> Any:
-        """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
-        if self.order is None or isinstance(rows, RaggedRows):
-            return rows
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return rows.transpose(0, *(axis + 1 for axis in back))
 
 
 FIRST_AXIS = Arrangement()

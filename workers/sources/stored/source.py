@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...base.digests import blake2b
 from ...base.errors import BlobfeedError, SourceError
 from ...base.source import Source
-from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.remote import CONNECTIONS, RemoteStamp
 from ..files.runs import require_in_range, split_by_part
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
@@ -82,7 +83,7 @@ class StoredSource(Source):
                     array = column.arrays[number]
                     try:
                         reader = reading.get(array.file, array.others).reader(array)
-                        reader.read(local, positions, array.arrangement.as_stored(out[top]))
+                        reader.read(local, positions, _as_stored(out[top], array.arrangement.order))
                     except BlobfeedError:
                         raise
                     except Exception as error:
@@ -145,6 +146,14 @@ class StoredSource(Source):
 
     def close(self) -> None:
         self._files.close()
+
+
+def _as_stored(rows: Rows, order: tuple[int, ...] | None) -> Any:
+    """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
+    if order is None or isinstance(rows, RaggedRows):
+        return rows
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return rows.transpose(0, *(axis + 1 for axis in back))
 
 
 def _require_ranges(array: StoredArray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import subprocess
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.whole_files import read_whole
-from blobfeed.workers.processes.malloc import keep_freed_memory
 from blobfeed.workers.sources.images.file import announce_files
+from blobfeed.workers.transport.memory import keep_freed_memory
 
 from tests.workers.sources.images.reading import SIZE, opened, samples
 
@@ -88,7 +89,7 @@ def test_freed_memory_is_kept_for_the_next_image() -> None:
     code = (
         "import resource\n"
         "import numpy as np\n"
-        "from blobfeed.workers.processes.malloc import keep_freed_memory\n"
+        "from blobfeed.workers.transport.memory import keep_freed_memory\n"
         "assert keep_freed_memory()\n"
         "def work():\n"
         "    for size in [3_000_000, 600_000, 9_000_000] * 10:\n"
@@ -106,7 +107,7 @@ def test_freed_memory_is_kept_for_the_next_image() -> None:
 def test_another_c_library_is_told_of_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(os, "confstr", lambda _: None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     caplog.set_level("INFO")
     assert not keep_freed_memory()
     assert "not glibc" in caplog.text

@@ -1,4 +1,4 @@
-"""How much work a loader gets at a time: rows in a task, and tasks of a remote loader, by measured speeds. Pure.
+"""How many tasks a remote loader gets at a time, by measured speeds. Pure.
 
 A batch waits for its last task. So a slow node, busy with other people's work perhaps, gets fewer tasks; it gets none
 if the others would have done all that there is to do before it had done one.
@@ -9,52 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TASK_S = 0.010
-"""A task of this length makes its own cost about a hundredth."""
-
-REMOTE_TASK_S = 0.100
-"""With remote loaders: what a task makes is an object of the cluster, and one of these costs 5 to 10 ms of processor
-time on its way from node to node."""
-
 MAX_ASSIGNED_REMOTE = 4
 """A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
 
 _REST = 20
 """A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
 
-_MEMORY = 0.7
+MEMORY = 0.7
 """Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
-
-
-def moving_mean(before: float, now: float) -> float:
-    return _MEMORY * before + (1 - _MEMORY) * now
-
-
-class TaskSize:
-    """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
-
-    A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
-    a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
-    together. This changes no byte: rows are made where they belong, whoever makes them.
-
-    `least`: rows that a source fetches at the same time over a network. There a row takes less time the more of them
-    are in a task; without this, measured times would make tasks ever smaller.
-    """
-
-    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1, task_s: float = TASK_S) -> None:
-        self._least = least
-        self._task_s = task_s
-        self._seconds_per_row = seconds_per_row
-        self._slot_rows = slot_rows
-
-    def observe(self, rows: int, seconds: float) -> None:
-        """A task of `rows` rows took `seconds`."""
-        if rows > 0:
-            self._seconds_per_row = moving_mean(self._seconds_per_row, seconds / rows)
-
-    @property
-    def rows(self) -> int:
-        return min(self._slot_rows, max(self._least, int(self._task_s / max(1e-9, self._seconds_per_row))))
 
 
 @dataclass(slots=True)
@@ -78,7 +40,8 @@ class LoaderSpeed:
         """A task of `rows` rows took `seconds` until `now`; one of no rows postprocesses a whole batch."""
         self.rests_until = now + _REST * seconds
         if rows:
-            self.seconds_per_row = moving_mean(self.seconds_per_row or seconds / rows, seconds / rows)
+            before = self.seconds_per_row or seconds / rows
+            self.seconds_per_row = MEMORY * before + (1 - MEMORY) * seconds / rows
 
 
 def compare_speeds(speeds: Sequence[LoaderSpeed], open_tasks: int, now: float) -> None:
