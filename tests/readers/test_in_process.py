@@ -351,7 +351,33 @@ def interrupts_in(step: int, run: Callable[[], object]) -> bool:
     return False
 
 
-def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any]) -> None:
+def twice(batch: Any) -> None:
+    batch["data"] *= 2
+
+
+def test_after_ctrl_c_in_a_hook_that_changes_batches_in_place_none_is_changed_again(sources: dict[str, Any]) -> None:
+    interrupts = [1]
+
+    def postprocess(batch: Any) -> None:
+        twice(batch)
+        if batch["label"][0] == 12 and interrupts:
+            interrupts.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    given = Parameters(source=sources["arrays"], batch_size=4, num_loaders=0, epochs=1, last_batch="partial")
+    with Pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
+        assert pipeline.plan.batches_per_slot > 4  # of which three have been changed by then
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.peek()
+        for _ in range(11):
+            batch = pipeline.take()
+            np.testing.assert_array_equal(batch.tops["data"], 2 * large(SAMPLES)[batch.indices])
+            pipeline.release(batch)
+        assert pipeline.statistics().loader_deaths == 0
+
+
+@pytest.mark.parametrize(("hooks", "factor"), [(Hooks(), 1), (Hooks(postprocess=twice), 2)])
+def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any], hooks: Hooks, factor: int) -> None:
     """A batch that was begun in one memory and is asked for with another is whole."""
     given = {
         "source": sources["arrays"],
@@ -360,8 +386,8 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         "epochs": 8,
         "last_batch": "partial",
     } | ALONE
-    expected = large(SAMPLES)
-    with Pipeline(Parameters(**given), Hooks()) as pipeline:
+    expected = factor * large(SAMPLES)
+    with Pipeline(Parameters(**given), hooks) as pipeline:
         from blobfeed.readers.delivery.named_batches import NamedBatches
         from blobfeed.readers.delivery.tops import make_tops
 

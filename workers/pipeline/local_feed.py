@@ -244,15 +244,22 @@ class LocalFeed:
         self._next_note = now + _NOTED_NS
 
     def _do(self, task: ToLoader) -> None:
-        begun = time.monotonic_ns()
-        with nullcontext() if self._globals is None else self._globals.used():
-            work = self._worker.work(task)
-        now = time.monotonic_ns()
-        done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
-        with interrupts_deferred():
-            self._assembly.done(done, now / 1e9)
-            self._tasks.popleft()
-            self._assembly.announce()
+        begun, ledger = time.monotonic_ns(), self._assembly.ledger
+        try:
+            with nullcontext() if self._globals is None else self._globals.used():
+                work = self._worker.work(task)
+            now = time.monotonic_ns()
+            done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
+            with interrupts_deferred():
+                self._assembly.done(done, now / 1e9)
+                self._tasks.popleft()
+                self._assembly.announce()
+        except BaseException:  # a hook may have changed rows: as after a loader's death, they are made again first
+            with interrupts_deferred():
+                ledger.remove_loader(_ITSELF)
+                ledger.add_loader(_ITSELF)
+                self._tasks.clear()
+            raise
         for bad in self._assembly.taken_bad_samples():
             _log.warning("%s", bad)
 
