@@ -18,16 +18,25 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, TooManyBadSamples
+from blobfeed.workers.base.errors import (
+    EndOfData,
+    PipelineStalled,
+    RingAllocationError,
+    SampleError,
+    TooManyBadSamples,
+)
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.transport.status_board import Count
 
 from tests.support.leftovers import descriptors
 from tests.support.reader_data import images, labels, write_hdf5
+from tests.support.waiting import wait_until
 
 SAMPLES = 41
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2}
@@ -146,6 +155,24 @@ def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, An
 
     assert drawn(0) == drawn(2)
     assert drawn(0)[-1] == [7] * 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("hooks", [Hooks(), Hooks(batch_sampler=uneven)])
+def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, Any], hooks: Hooks, number: int) -> None:
+    given = Parameters(source=sources["arrays"], batch_size=8, num_loaders=number, epochs=1, last_batch="partial")
+    with Pipeline(given, hooks) as pipeline:
+        assert pipeline.plan.batches_per_slot > 2
+        rows = []
+        with contextlib.suppress(EndOfData):
+            while True:
+                rows.append(pipeline.peek().rows)
+                pipeline.release(pipeline.take())
+        feed = pipeline._feed
+        board = feed.shared.board if isinstance(feed, Feed) else feed._board  # type: ignore[union-attr]
+        assert board is not None
+        wait_until(lambda: board.count(Count.BATCHES) == len(rows), "all batches are counted")
+        assert board.count(Count.SAMPLES) == sum(rows)
 
 
 # ---- states

@@ -173,7 +173,10 @@ class LocalFeed:
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
-        self._assembly.release(group)
+        if (announce := self._assembly.release(group)) is not None and self._board is not None:
+            rows = self._assembly.batch_rows(announce)
+            self._board.add(Count.SAMPLES, sum(rows))
+            self._board.add(Count.BATCHES, len(rows))
 
     def ready_group(self) -> Announce | None:
         """The next group, if it has been made."""
@@ -229,14 +232,11 @@ class LocalFeed:
 
     def _note(self, now: int) -> None:
         """Write the counts on the board, for whoever looks at this process from outside."""
-        board, batches = self._board, self.stalls * self._plan.batches_per_slot
-        if board is None:
+        if (board := self._board) is None:
             return
         if not self._next_note:
             board.set_count(Count.FIRST_BATCH_NS, now)
             board.set_count(Count.START_NS, self.waited_ns)
-        board.set_count(Count.BATCHES, batches)
-        board.set_count(Count.SAMPLES, batches * self._plan.parameters.batch_size)
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.REPLACED, self._assembly.replaced)
         board.set_count(Count.TASKS, self._assembly.tasks_done)

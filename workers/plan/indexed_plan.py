@@ -103,8 +103,10 @@ class IndexedPlan(Plan):
         return ()
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        size = self.parameters.batch_size
-        sizes = [self.groups.batches.batch(k).rows for k in self.groups.numbers(group)]
+        size, numbers = self.parameters.batch_size, self.groups.numbers(group)
+        if self.parameters.last_batch != "partial":  # all are full, and this is asked of every group
+            return (size,) * min(len(numbers), good_rows // size)
+        sizes = [self.groups.batches.batch(k).rows for k in numbers]
         return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
 
     def note_done(self, group: int, stream_rows: int) -> None:
