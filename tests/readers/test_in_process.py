@@ -175,6 +175,12 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
         assert board.count(Count.SAMPLES) == sum(rows)
 
 
+def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:
+    hooks = Hooks(batch_sampler=uneven, postprocess=doubled)
+    with Pipeline(Parameters(source=sources["arrays"], batch_size=4, num_loaders=0), hooks) as pipeline:
+        assert set(pipeline.peek().tops) == {"data", "label", "index"}
+
+
 # ---- states
 
 
