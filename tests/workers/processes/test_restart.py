@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import random
 import re
 import signal
@@ -33,6 +34,7 @@ from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.status_board import StatusBoard
 
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
 from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters, trapped_pipeline
@@ -301,9 +303,12 @@ def test_an_assembler_whose_start_is_interrupted_before_anybody_holds_it_ends(mo
         assert delivers(pipeline)
 
 
-@pytest.mark.parametrize(("module", "step"), [(subprocess, "Popen"), (links, "open_socket")])
-def test_ctrl_c_waits_until_a_process_or_a_socket_is_in_somebodys_hands(
-    module: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [(subprocess, "Popen"), (links, "open_socket"), (os, "posix_fallocate"), (StatusBoard, "describe")],
+)
+def test_ctrl_c_waits_until_a_process_or_a_socket_or_memory_is_in_somebodys_hands(
+    module: ModuleType | type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = getattr(module, step)
 
