@@ -51,9 +51,9 @@ class Interval:
     cpu_s: float
     delay_s: float
     median_s: float
-    """Of the time that a sample takes, since the start; 0 if none is known."""
+    """Of the time that a sample takes, since the start; 0 if none is known, as of remote loaders' samples."""
     slowest: SlowSample | None
-    """The slowest sample ever, if it fell into this interval."""
+    """The slowest sample ever, if it fell into this interval. A remote loader tells of whole tasks only."""
     present: SlowSample | None
     """What a loader has been at for longest."""
     in_process: bool
@@ -83,6 +83,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
     waiting_since = now.counts[Count.WAITING_SINCE]
     loaders = [line for line in now.lines if line.state.loader >= 0]
     old = {} if before is None else {line.number: line for line in before.lines}
+    local = [line for line in loaders if not line.node]
     sampler = [line for line in now.lines if line.state.loader < 0]
     return Interval(
         seconds=max(0, now.now_ns - begun_ns) / 1e9,
@@ -102,8 +103,8 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
         cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
-        median_s=median_s([line.times for line in loaders]),
-        slowest=_slowest(loaders, 0 if before is None else before.now_ns),
+        median_s=median_s([line.times for line in local]),
+        slowest=_slowest(local, 0 if before is None else before.now_ns),
         present=_present(now),
         in_process=now.in_process,
     )
