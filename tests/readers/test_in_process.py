@@ -18,16 +18,25 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, TooManyBadSamples
+from blobfeed.workers.base.errors import (
+    EndOfData,
+    PipelineStalled,
+    RingAllocationError,
+    SampleError,
+    TooManyBadSamples,
+)
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.transport.status_board import Count
 
 from tests.support.leftovers import descriptors
 from tests.support.reader_data import images, labels, write_hdf5
+from tests.support.waiting import wait_until
 
 SAMPLES = 41
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2}
@@ -146,6 +155,29 @@ def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, An
 
     assert drawn(0) == drawn(2)
     assert drawn(0)[-1] == [7] * 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("hooks", [Hooks(), Hooks(batch_sampler=uneven)])
+def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, Any], hooks: Hooks, number: int) -> None:
+    given = Parameters(source=sources["arrays"], batch_size=8, num_loaders=number, epochs=1, last_batch="partial")
+    with Pipeline(given, hooks) as pipeline:
+        rows = []
+        with contextlib.suppress(EndOfData):
+            while True:
+                rows.append(pipeline.peek().rows)
+                pipeline.release(pipeline.take())
+        feed = pipeline._feed
+        board = feed.shared.board if isinstance(feed, Feed) else feed._board  # type: ignore[union-attr]
+        assert board is not None
+        wait_until(lambda: board.count(Count.BATCHES) == len(rows), "all batches are counted")
+        assert board.count(Count.SAMPLES) == sum(rows)
+
+
+def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:
+    hooks = Hooks(batch_sampler=uneven, postprocess=doubled)
+    with Pipeline(Parameters(source=sources["arrays"], batch_size=4, num_loaders=0), hooks) as pipeline:
+        assert set(pipeline.peek().tops) == {"data", "label", "index"}
 
 
 # ---- states
@@ -351,7 +383,32 @@ def interrupts_in(step: int, run: Callable[[], object]) -> bool:
     return False
 
 
-def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any]) -> None:
+def twice(batch: Any) -> None:
+    batch["data"] *= 2
+
+
+def test_after_ctrl_c_in_a_hook_that_changes_batches_in_place_none_is_changed_again(sources: dict[str, Any]) -> None:
+    interrupts = [1]
+
+    def postprocess(batch: Any) -> None:
+        twice(batch)
+        if batch["label"][0] == 12 and interrupts:
+            interrupts.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    given = Parameters(source=sources["arrays"], batch_size=4, num_loaders=0, epochs=1, last_batch="partial")
+    with Pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
+        for _ in range(11):
+            with contextlib.suppress(KeyboardInterrupt):
+                pipeline.peek()
+            batch = pipeline.take()
+            np.testing.assert_array_equal(batch.tops["data"], 2 * large(SAMPLES)[batch.indices])
+            pipeline.release(batch)
+    assert not interrupts
+
+
+@pytest.mark.parametrize(("hooks", "factor"), [(Hooks(), 1), (Hooks(postprocess=twice), 2)])
+def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any], hooks: Hooks, factor: int) -> None:
     """A batch that was begun in one memory and is asked for with another is whole."""
     given = {
         "source": sources["arrays"],
@@ -360,8 +417,8 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         "epochs": 8,
         "last_batch": "partial",
     } | ALONE
-    expected = large(SAMPLES)
-    with Pipeline(Parameters(**given), Hooks()) as pipeline:
+    expected = factor * large(SAMPLES)
+    with Pipeline(Parameters(**given), hooks) as pipeline:
         from blobfeed.readers.delivery.named_batches import NamedBatches
         from blobfeed.readers.delivery.tops import make_tops
 

@@ -295,6 +295,7 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         ({"sampler": {"weights": [1] * 60, "balance": "label"}}, "expected one of"),
         ({"sampler": {"weights": [1, 2]}}, r"sampler.weights: got the shape \(2,\)"),
         ({"sampler": {"weights": "none.npy"}}, "sampler.weights is 'none.npy': .*none.npy cannot be read"),
+        ({"sampler": {"weights": "~nobody-here/w.npy"}}, "sampler.weights is '~nobody-here/w.npy': .* cannot be read"),
         ({"sampler": {"indices": [1, 60]}}, "sampler.indices: the index at position 1 is 60: expected 0 to 59"),
         ({"sampler": [0.5]}, "sampler has the shape .* and the type float64: expected a list of whole numbers"),
         (

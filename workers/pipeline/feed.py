@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import zmq
@@ -72,31 +73,30 @@ class Feed:
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders)
         fill_standard_streams()
-        self.shared = Shared(
-            plan.layout,
-            plan.slots,
-            plan.status_lines,
-            sampler=plan.needs_sampler,
-            source=plan.source.descriptors,
-            trace=open_trace(plan),
-        )
-        self.shared.board.describe(plan.description)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox = ErrorInbox(self.shared.errors)
-        self._sealer = Sealer(self.shared.key)
-        self._opener: Opener[ToTrainer] = Opener(self.shared.key, ToTrainer)
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
-        try:
+        with ExitStack() as stack:
             with interrupts_deferred():
+                self.shared = Shared(
+                    plan.layout,
+                    plan.slots,
+                    plan.status_lines,
+                    sampler=plan.needs_sampler,
+                    source=plan.source.descriptors,
+                    trace=open_trace(plan),
+                )
+                self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+                stack.callback(self.close)
                 self._start()
             self.shared.ring.populate()  # while the assembler's interpreter starts
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()
 
     def _start(self) -> None:
         shared = self.shared
+        shared.board.describe(self._plan.description)
+        self._inbox = ErrorInbox(shared.errors)
+        self._sealer = Sealer(shared.key)
+        self._opener: Opener[ToTrainer] = Opener(shared.key, ToTrainer)
         config = Config(
             self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
         )

@@ -25,8 +25,9 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
     Raises ParameterError.
     """
 
+    in_process = parameters.num_loaders == 0 and parameters.remote_loaders is None
     for name in ("trace", "metrics"):
-        if parameters.num_loaders == 0 and (given := getattr(parameters, name)):
+        if in_process and (given := getattr(parameters, name)):
             raise ParameterError(
                 f"parameter {name!r} is {given!r} and 'num_loaders' is 0: the assembler and the loaders write it: give "
                 "num_loaders: 1 or more"

@@ -173,7 +173,10 @@ class LocalFeed:
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
-        self._assembly.release(group)
+        if (announce := self._assembly.release(group)) is not None and self._board is not None:
+            rows = self._assembly.batch_rows(announce)
+            self._board.add(Count.SAMPLES, sum(rows))
+            self._board.add(Count.BATCHES, len(rows))
 
     def ready_group(self) -> Announce | None:
         """The next group, if it has been made."""
@@ -229,14 +232,11 @@ class LocalFeed:
 
     def _note(self, now: int) -> None:
         """Write the counts on the board, for whoever looks at this process from outside."""
-        board, batches = self._board, self.stalls * self._plan.batches_per_slot
-        if board is None:
+        if (board := self._board) is None:
             return
         if not self._next_note:
             board.set_count(Count.FIRST_BATCH_NS, now)
             board.set_count(Count.START_NS, self.waited_ns)
-        board.set_count(Count.BATCHES, batches)
-        board.set_count(Count.SAMPLES, batches * self._plan.parameters.batch_size)
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.REPLACED, self._assembly.replaced)
         board.set_count(Count.TASKS, self._assembly.tasks_done)
@@ -244,15 +244,22 @@ class LocalFeed:
         self._next_note = now + _NOTED_NS
 
     def _do(self, task: ToLoader) -> None:
-        begun = time.monotonic_ns()
-        with nullcontext() if self._globals is None else self._globals.used():
-            work = self._worker.work(task)
-        now = time.monotonic_ns()
-        done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
-        with interrupts_deferred():
-            self._assembly.done(done, now / 1e9)
-            self._tasks.popleft()
-            self._assembly.announce()
+        begun, ledger = time.monotonic_ns(), self._assembly.ledger
+        try:
+            with nullcontext() if self._globals is None else self._globals.used():
+                work = self._worker.work(task)
+            now = time.monotonic_ns()
+            done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
+            with interrupts_deferred():
+                self._assembly.done(done, now / 1e9)
+                self._tasks.popleft()
+                self._assembly.announce()
+        except BaseException:  # a hook may have changed rows: as after a loader's death, they are made again first
+            with interrupts_deferred():
+                ledger.remove_loader(_ITSELF)
+                ledger.add_loader(_ITSELF)
+                self._tasks.clear()
+            raise
         for bad in self._assembly.taken_bad_samples():
             _log.warning("%s", bad)
 

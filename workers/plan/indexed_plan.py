@@ -92,8 +92,10 @@ class IndexedPlan(Plan, Schedule):
         return self.order.window_at(self.groups.position_of(group, row))
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        size = self.parameters.batch_size
-        sizes = [self.groups.batches.batch(k).rows for k in self.groups.numbers(group)]
+        size, numbers = self.parameters.batch_size, self.groups.numbers(group)
+        if self.parameters.last_batch != "partial":  # all are full, and this is asked of every group
+            return (size,) * min(len(numbers), good_rows // size)
+        sizes = [self.groups.batches.batch(k).rows for k in numbers]
         return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:

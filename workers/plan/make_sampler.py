@@ -15,6 +15,7 @@ from ..base.checks import check_options
 from ..base.errors import ParameterError
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters, Positive
+from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import allocate_rows
 from ..base.whole_files import read_whole
@@ -178,7 +179,7 @@ def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
             return np.asarray(value)
         except ValueError as error:
             raise ParameterError(f"{what}: expected a file, or a list of numbers: {error}") from None
-    path = base_dir / Path(value).expanduser()
+    path = in_folder(base_dir, value)
     try:
         content = read_whole(path)
         if path.suffix == ".npy":

@@ -97,7 +97,7 @@ class SampledPlan(Plan):
         batches = []
         for offset, drawn in enumerate(announce.drawn):
             first, end = offset * size, offset * size + drawn.rows
-            tops = {name: top[first:end] for name, top in rows.items()}
+            tops = {name: rows[name][first:end] for name in self.delivered}
             mine = {row - first: index for row, index in replaced.items() if first <= row < end}
             number = self.first_number + announce.group * self.batches_in_slot + offset
             batches.append(

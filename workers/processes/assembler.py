@@ -178,7 +178,7 @@ class Assembler:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
             if self._trace is not None and isinstance(message, Announce):
-                self._trace.announced(message, self._assembly.rows_of(message))
+                self._trace.announced(message, sum(self._assembly.batch_rows(message)))
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -325,9 +325,9 @@ class Assembler:
                     self._stopping = True
 
     def _note_released(self, announce: Announce) -> None:
-        rows = self._assembly.rows_of(announce)
-        self._board.add(Count.SAMPLES, rows)
-        self._board.add(Count.BATCHES, -(-rows // self._plan.parameters.batch_size))
+        rows = self._assembly.batch_rows(announce)
+        self._board.add(Count.SAMPLES, sum(rows))
+        self._board.add(Count.BATCHES, len(rows))
         if self._trace is not None:
             self._trace.released(announce.group)
 

@@ -192,8 +192,9 @@ class LoaderPool:
         deaths = len(self._failed_starts) + len(self._failed_tasks)
         if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
             raise self._no_use()
-        # The pause grows, for memory may be short for a while.
-        self._next_start = now + (min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (deaths - 3)) if deaths > _PROMPT else 0)
+        # The pause grows, for memory may be short for a while; not its exponent: hundreds of loaders may die at once.
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))
+        self._next_start = now + (pause_s if deaths > _PROMPT else 0)
 
     def _no_use(self) -> LoaderDied:
         exits = [*self._failed_tasks, *self._failed_starts]

@@ -44,17 +44,6 @@ Memory = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an actor runs."""
-
-    host: str
-    pid: int
-
-    def __str__(self) -> str:
-        return f"{self.host} (pid {self.pid})"
-
-
-@dataclass(frozen=True)
 class Refusal:
     """Why it cannot work here; `cause` as in StartFailed."""
 
@@ -98,11 +87,11 @@ class Job:
 class RemoteLoader:
     """One at a time of these calls runs; Ray keeps their order."""
 
-    def place(self) -> tuple[Place, str]:
-        """Where it is, and the cluster's name of the node."""
+    def place(self) -> tuple[str, int, str]:
+        """The host where it is, its process there, and the cluster's name of the node."""
         import ray  # it runs already wherever this is called
 
-        return Place(socket.gethostname(), os.getpid()), ray.get_runtime_context().get_node_id()
+        return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def begin(
         self, plan: bytes, memory: Mapping[int, Memory], shipped: str, sys_path: Sequence[str], levels: Levels

@@ -62,7 +62,7 @@ from ..transport.messages import (
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
-from .actor import Job, Made, Place, Refusal, ranges_of
+from .actor import Job, Made, Refusal, ranges_of
 from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
@@ -83,7 +83,7 @@ class _Remote:
     actor: Any
     status: LoaderStatus
     asked: float
-    place: Place | None = None
+    place: str = "no node yet"
     node: str = ""
     tasks: Tasks | None = None
     link: zmq.Socket[bytes] | None = None
@@ -91,7 +91,7 @@ class _Remote:
     sent: dict[int, ToLoader] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"remote loader {self.number} on {self.place or 'no node yet'}"
+        return f"remote loader {self.number} on {self.place}"
 
 
 class _Bridge:
@@ -169,7 +169,7 @@ class _Bridge:
         for remote in list(self._remotes.values()):
             if remote.node and remote.node not in nodes:
                 self._end(remote, f"the cluster has lost the node of {remote}", crashed=False)
-            elif remote.place is None and now > remote.asked + _SLOW_PLACING_S:
+            elif not remote.node and now > remote.asked + _SLOW_PLACING_S:
                 remote.asked = now
                 _log.warning("the cluster has no place for remote loader %d: its processors are taken", remote.number)
         room = sum(map(self._cluster.room_on, nodes.values()))
@@ -225,10 +225,11 @@ class _Bridge:
             else:
                 then(remote, future.result())
 
-    def _note_placed(self, remote: _Remote, answer: tuple[Place, str]) -> None:
-        remote.place, remote.node = answer
-        remote.status.begin(remote.number, remote.place.pid)
-        remote.status.note_node(remote.place.host)
+    def _note_placed(self, remote: _Remote, answer: tuple[str, int, str]) -> None:
+        host, pid, remote.node = answer
+        remote.place = f"{host} (pid {pid})"
+        remote.status.begin(remote.number, pid)
+        remote.status.note_node(host)
         _log.info("%s", remote)
         self._tell(LoaderPlaced(remote.number))
         self._call(remote, self._cluster.begin(remote.actor), self._note_begun)
@@ -285,7 +286,7 @@ class _Bridge:
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
         errors = self._cluster.ray.exceptions
-        if remote.place is None and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
+        if not remote.node and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return

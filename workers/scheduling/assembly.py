@@ -246,13 +246,13 @@ class Assembly:
         announce = self._unreleased.pop(group, None)
         return announce if self.ledger.release(group) else None
 
-    def rows_of(self, announce: Announce) -> int:
-        """Samples in an announced group."""
+    def batch_rows(self, announce: Announce) -> tuple[int, ...]:
+        """The rows of each batch in an announced group."""
         if announce.drawn:
-            return sum(batch.rows for batch in announce.drawn)
+            return tuple(batch.rows for batch in announce.drawn)
         if announce.streams:
-            return sum(stream.rows for stream in announce.streams)
-        return announce.rows if announce.rows >= 0 else self._schedule.rows_of(announce.group)
+            return (sum(stream.rows for stream in announce.streams),)
+        return self._schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
 
     def resend(self, number: int) -> None:
         """The trainer cannot be sure that it has received everything: all that it may still need, in order."""

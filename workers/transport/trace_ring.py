@@ -198,8 +198,8 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
     _, rings, epoch, trainer, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
     about = About(trainer, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
-    trainers, *others = (_records(data, ring) for ring in range(rings))
-    spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), *map(_with_tasks, others))
+    trainers, assembler, *lines = (_records(data, ring) for ring in range(rings))
+    spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), assembler, *map(_with_tasks, lines))
     return Run(epoch, first, about), spans
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from ..transport.board_reading import LoaderLine, Reading, bucket_ns
 from ..transport.status_board import BUSY, Activity, Count
@@ -41,7 +40,6 @@ class Interval:
     slots_full: int
     deaths: int
     last_death: str
-    replaced: int
     spent_s: tuple[float, ...]
     """Of loaders, by Activity."""
     sampling_s: float
@@ -51,9 +49,9 @@ class Interval:
     cpu_s: float
     delay_s: float
     median_s: float
-    """Of the time that a sample takes, since the start; 0 if none is known."""
+    """Of the time that a sample takes, since the start; 0 if none is known, as of remote loaders' samples."""
     slowest: SlowSample | None
-    """The slowest sample ever, if it fell into this interval."""
+    """The slowest sample ever, if it fell into this interval. A remote loader tells of whole tasks only."""
     present: SlowSample | None
     """What a loader has been at for longest."""
     in_process: bool
@@ -83,6 +81,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
     waiting_since = now.counts[Count.WAITING_SINCE]
     loaders = [line for line in now.lines if line.state.loader >= 0]
     old = {} if before is None else {line.number: line for line in before.lines}
+    local = [line for line in loaders if not line.node]
     sampler = [line for line in now.lines if line.state.loader < 0]
     return Interval(
         seconds=max(0, now.now_ns - begun_ns) / 1e9,
@@ -96,14 +95,13 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         slots_full=now.counts[Count.SLOTS_FULL],
         deaths=grown(Count.LOADER_DEATHS),
         last_death=now.last_death,
-        replaced=grown(Count.REPLACED),
-        spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
-        sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
+        spent_s=tuple(_sum(loaders, old, lambda line: line.spent_ns[each]) for each in Activity),  # noqa: B023 - called at once
+        sampling_s=_sum(sampler, old, lambda line: line.spent_ns[Activity.SAMPLING]),
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
         cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
-        median_s=median_s([line.times for line in loaders]),
-        slowest=_slowest(loaders, 0 if before is None else before.now_ns),
+        median_s=median_s([line.times for line in local]),
+        slowest=_slowest(local, 0 if before is None else before.now_ns),
         present=_present(now),
         in_process=now.in_process,
     )
@@ -114,10 +112,6 @@ def _stall_ns(reading: Reading) -> int:
     since = counts[Count.WAITING_SINCE]
     now_waiting = reading.now_ns - since if since and counts[Count.FIRST_BATCH_NS] else 0
     return counts[Count.WAITED_NS] - counts[Count.START_NS] + now_waiting
-
-
-def _spent(activity: Activity, line: LoaderLine) -> int:
-    return line.spent_ns[activity]
 
 
 def _sum(lines: Sequence[LoaderLine], old: dict[int, LoaderLine], of: Callable[[LoaderLine], int]) -> float:

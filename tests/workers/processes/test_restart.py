@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import random
 import re
 import signal
@@ -32,7 +33,11 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.processes.loader_pool import LoaderPool
+from blobfeed.workers.scheduling.assembly import Death
+from blobfeed.workers.scheduling.ledger import Weight
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.status_board import Activity, LoaderState, StatusBoard
 
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
 from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters, trapped_pipeline
@@ -301,9 +306,12 @@ def test_an_assembler_whose_start_is_interrupted_before_anybody_holds_it_ends(mo
         assert delivers(pipeline)
 
 
-@pytest.mark.parametrize(("module", "step"), [(subprocess, "Popen"), (links, "open_socket")])
-def test_ctrl_c_waits_until_a_process_or_a_socket_is_in_somebodys_hands(
-    module: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [(subprocess, "Popen"), (links, "open_socket"), (os, "posix_fallocate"), (StatusBoard, "describe")],
+)
+def test_ctrl_c_waits_until_a_process_or_a_socket_or_memory_is_in_somebodys_hands(
+    module: ModuleType | type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = getattr(module, step)
 
@@ -390,6 +398,28 @@ def test_hundreds_of_loaders_start_and_end() -> None:
         wait_until(lambda: pipeline.statistics().loaders == loaders, f"{loaders} loaders", 120)
         pipeline.release(pipeline.take())
         assert pipeline.statistics().loader_deaths == 0
+
+
+class NoHome:
+    """Where no loader ever starts."""
+
+    def spawn(self, loader: int, line: int) -> None: ...
+
+    def kill(self, loader: int, handle: int) -> None: ...
+
+
+def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_no_further() -> None:
+    board = StatusBoard.create(1)
+    pool = LoaderPool(NoHome(), board, wanted=600, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
+    state = LoaderState(9, 1, Activity.WAITING, 0, -1, 0.0)
+    death = Death(1, state, "the bridge has ended", was_ready=True, dismissed=False, weight=Weight.KILLED_FROM_OUTSIDE)
+    pauses = []
+    for _ in range(1200):
+        pool.count(death, was_idle=False, now=0.0)
+        pauses.append(pool.next_deadline())
+    assert pauses[:8] == [0, 0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert pauses[-1] == 1.0
+    board.close()
 
 
 def test_where_no_directory_has_a_path_short_enough_the_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,7 @@ def test_what_may_have_been_lost_is_told_again_in_order_and_nothing_that_was_rel
     assert told(made) == [Resent(1), Announce(0, 0), Announce(1, 1)]
     assert made.release(0) == Announce(0, 0)
     assert made.release(0) is None
-    assert made.rows_of(Announce(1, 1)) == 1
+    assert made.batch_rows(Announce(1, 1)) == (1,)
     made.resend(2)
     assert told(made) == [Resent(2), Announce(1, 1)]
     made.end(Failure("LoaderDied", "no more"))

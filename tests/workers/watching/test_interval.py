@@ -108,6 +108,25 @@ def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(mo
     board.close()
 
 
+def test_a_task_of_a_remote_loader_is_no_slow_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
+    board = StatusBoard.create(2)
+    board.line(1).note_node("far-away")
+    for number, activity, took in ((0, Activity.DECODING, UNIT), (1, Activity.READING, 200 * UNIT)):
+        status = board.line(number)
+        status.begin(number + 1, 77)
+        status.write(activity)
+        now[0] += took
+        status.write(Activity.WAITING)
+    seen = interval(read_board(board))
+    assert seen.slowest is not None
+    assert seen.slowest.seconds == pytest.approx(UNIT / 1e9)
+    assert seen.median_s < 2 * UNIT / 1e9
+    del status
+    board.close()
+
+
 def test_the_wait_for_the_first_batch_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: now[0])

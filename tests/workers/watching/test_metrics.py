@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.pipeline.files import with_files
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.watching.metrics import MetricsFile
 from blobfeed.workers.watching.openmetrics import MEDIA_TYPE
@@ -83,6 +85,15 @@ def test_an_impossible_place_is_an_error_at_once(wrong: object) -> None:
 
     with pytest.raises(ParameterError, match="metrics"):
         BatchReader(Numbered(), batch_size=4, metrics=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["metrics", "trace"])
+def test_without_loaders_nobody_writes_them_unless_there_are_remote_ones(tmp_path: Path, name: str) -> None:
+    given = parameters(num_loaders=0, **{name: "told"})
+    with pytest.raises(ParameterError, match=f"parameter {name!r} is 'told' and 'num_loaders' is 0"):
+        with_files(given, tmp_path)
+    given = parameters(num_loaders=0, remote_loaders=RemoteLoaders(), **{name: "told"})
+    assert getattr(with_files(given, tmp_path), name) == str(tmp_path / "told")
 
 
 @pytest.mark.parametrize("name", ["metrics", "trace"])

@@ -196,6 +196,19 @@ def test_short_spans_of_one_kind_are_gathered_until_more_than_two_milliseconds_h
     assert (task.task, task.group, task.duration_ns) == (4, 2, 3_000_000)
 
 
+def test_a_death_in_the_ring_of_the_assembler_is_no_task_of_its_own(tmp_path: Path) -> None:
+    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
+    writer = ring.assembler()
+    writer.write(Kind.FILL, 1_000, 2_000, 4, 0, 0)
+    writer.write(Kind.DEATH, 5_000, 5_000, 0, 2, -1, 7, 11)
+    writer.write(Kind.FULL, 2_000, 6_000, 4, 0, 0)
+    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
+    ring.close()
+    assert [event["name"] for event in events if event["ph"] != "M"] == ["fill", "full", "death"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["trainer", "assembler", "slots of the ring"]
+
+
 def test_slots_that_follow_soon_are_one_record_and_its_batches_are_counted(tmp_path: Path) -> None:
     ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
     writer = ring.trainer()
