@@ -24,7 +24,7 @@ from ..files.remote import Stamp
 from ..files.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"3"
+_VERSION = b"4"
 _CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
@@ -86,7 +86,8 @@ class IndexedData:
 class SamplesIndex:
     """All samples of several files in their order: file f holds those from starts[f] up to starts[f + 1].
 
-    `labels`: for each label top the values of all samples, shape (samples, *shape of one).
+    Files that the limit leaves out come last, without a start. `labels`: for each label top the values of all samples,
+    shape (samples, *shape of one).
     """
 
     files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest

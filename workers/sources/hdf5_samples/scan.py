@@ -47,7 +47,9 @@ class Scan:
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
 
     def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
-        """Take in the samples of one file; raises SourceError."""
+        """Take in the samples of one file, unless those before have enough; raises SourceError."""
+        if len(self._names) == self._wanted.limit:
+            return
         with open_file(stamp, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
