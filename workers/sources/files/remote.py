@@ -246,7 +246,11 @@ class WholeObjects:
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""
         found = self._under_way.pop(url, None)
-        data = _whole(url) if found is None else found.result()
+        try:
+            data = _whole(url) if found is None else found.result()
+        except Exception:
+            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
         if data is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)

@@ -63,7 +63,11 @@ class ObjectRows(ChunkedRows):
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
         found = self._under_way.pop(number, None)
-        stored = self._stored(number) if found is None else found.result()
+        try:
+            stored = self._stored(number) if found is None else found.result()
+        except Exception:
+            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:
