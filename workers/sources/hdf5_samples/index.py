@@ -106,7 +106,7 @@ class SamplesIndex:
 
     def name(self, index: int) -> str:
         """What sample `index` is called in its file."""
-        return self.names[index].decode()
+        return self.names[index].decode(errors="surrogateescape")
 
     def where(self, index: int) -> str:
         """The file of sample `index` and its name in there."""
