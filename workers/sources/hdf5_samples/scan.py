@@ -232,6 +232,7 @@ class _LabelColumn:
         value = _attribute(holders, self.name, where)
         if self._dtype is None:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            self._stored = value.dtype
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
         if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
             raise SourceError(
@@ -259,8 +260,8 @@ class _LabelColumn:
         return value.tobytes()
 
     def add_many(self, values: NDArray[np.uint8]) -> None:
-        """Values of the type and shape of those before, as bytes, shape (values, bytes of one)."""
-        self._bytes += values.tobytes()
+        """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
+        self._bytes += values.view(self._stored).astype(self._dtype, copy=False).tobytes()
 
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)

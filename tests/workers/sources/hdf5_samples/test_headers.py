@@ -91,7 +91,7 @@ def _in_groups_and_by_links(file: h5py.File) -> None:
 def _with_labels_of_another_type(file: h5py.File) -> None:
     for number in range(SAMPLES):
         dataset = _add(file, number)
-        if number > 300:
+        if 300 < number < 400:
             dataset.attrs["label"] = np.float32(number + 0.5)
 
 
