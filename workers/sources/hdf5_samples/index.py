@@ -6,7 +6,6 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ...base.whole_files import check_replaceable, read_whole, write_whole
+from ...base.whole_files import check_replaceable, read_whole, write_whole, writing
 from ..files.kept import as_was, checksum, plain
 from ..files.paths import PackedNames
 from ..files.remote import Stamp
@@ -115,24 +114,16 @@ class SamplesIndex:
 
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:
-    """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
+    """Write `index` to `path`, whole or not at all; `key` says what it was made from. Raises ParameterError."""
     stored = msgspec.msgpack.encode(index, enc_hook=plain)
-    with _naming(path):
+    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
         write_whole(path, _header(key) + checksum(stored) + stored)
 
 
 def check_writable(path: Path) -> None:
-    """Raises SourceError if `save_index` would refuse what lies at `path`; before a scan that may take minutes."""
-    with _naming(path):
+    """Raises ParameterError if `save_index` would refuse what lies at `path`; before a scan that may take minutes."""
+    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
         check_replaceable(path)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(f"source hdf5_samples: index_cache {str(path)!r} cannot be written: {error}") from error
 
 
 def load_index(path: Path, key: str) -> SamplesIndex | None:
