@@ -17,7 +17,7 @@ from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import Shuffle, make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
 from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
-from blobfeed.workers.sources.shuffle_buffer import ShuffleBuffer, shuffled
+from blobfeed.workers.sources.stream import shuffled
 
 _BATCH = 64
 _ROUNDS = 5
@@ -93,8 +93,8 @@ def _calls() -> None:
     print(f"| numpy.random.default_rng([seed, epoch, index]) | {_us(lambda: np.random.default_rng([1, 2, 3])):.2f} |")
     print(f"| Batches.batch | {_us(lambda: plan.batch(3_000_000)):.2f} |")
     print(f"| replacement_index, of 10⁹ | {_us(lambda: replacement_index(1, 2, 3, 0, 10**9), 500):.0f} |")
-    passed = _us(lambda: sum(shuffled(range(10_000), ShuffleBuffer(1000, 500, 1))), 5) / 10_000
-    print(f"| ShuffleBuffer, push and pop | {passed:.2f} |")
+    passed = _us(lambda: sum(shuffled(range(10_000), 1000, 1)), 5) / 10_000
+    print(f"| a stream's shuffle buffer, a sample | {passed:.2f} |")
 
 
 def _epoch(shuffle: Shuffle, chunk: int = 1, window: int = 16) -> IndexArray:
@@ -103,8 +103,7 @@ def _epoch(shuffle: Shuffle, chunk: int = 1, window: int = 16) -> IndexArray:
 
 
 def _streamed(capacity: int) -> IndexArray:
-    buffer: ShuffleBuffer[int] = ShuffleBuffer(capacity, capacity // 2, 1)
-    return np.fromiter(shuffled(range(_MIXED_SAMPLES), buffer), np.int64)
+    return np.fromiter(shuffled(range(_MIXED_SAMPLES), capacity, 1), np.int64)
 
 
 def _mixing() -> None:

@@ -109,9 +109,10 @@ def test_an_idx_file_that_is_cut_short_says_so() -> None:
     Path("train-images-idx3-ubyte").write_bytes(Path("train-images-idx3-ubyte").read_bytes()[:-1])
     with pytest.raises(SourceError, match=r"375 bytes, and its header says \[12, 6, 5\] of uint8: it is damaged"):
         source_of(["train-images-idx3-ubyte"]).open()
-    Path("b.idx").write_bytes(b"\0\0\x07\x01")
-    with pytest.raises(SourceError, match="is no IDX file: it begins with"):
-        source_of(["b.idx"]).open()
+    for content in (b"\0\0\x07\x01", b"\0\0\x08\x03\0\0"):
+        Path("b.idx").write_bytes(content)
+        with pytest.raises(SourceError, match="is no IDX file with a whole header: it has"):
+            source_of(["b.idx"]).open()
 
 
 def write_images(*sizes: tuple[int, int]) -> None:

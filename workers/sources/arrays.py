@@ -165,8 +165,11 @@ def _read_idx(path: Path) -> AnyArray:
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"source idx: {str(path)!r} cannot be read: {error}") from error
-    if content[:2] != b"\0\0" or len(content) < 4 or content[2] not in _IDX_TYPES:
-        raise SourceError(f"source idx: {str(path)!r} is no IDX file: it begins with {content[:4]!r}")
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES or len(content) < 4 + 4 * content[3]:
+        raise SourceError(
+            f"source idx: {str(path)!r} is no IDX file with a whole header: it has {len(content):,} bytes and begins "
+            f"with {content[:4]!r}; fetch it again, or name another file"
+        )
     dtype, start = np.dtype(_IDX_TYPES[content[2]]), 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], ">u4").tolist()
     if len(content) != start + math.prod(shape) * dtype.itemsize:

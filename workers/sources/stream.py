@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import cloudpickle
 import msgspec
@@ -20,14 +21,15 @@ import numpy as np
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import by_name
+from ..base.keys import derive_key
 from ..base.parameters import NotNegative, Positive
 from ..base.source import CacheCounts
 from ..base.specs import AnyArray, ArraySpec
-from .shuffle_buffer import ShuffleBuffer
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
 Make = Callable[..., Iterable[object]]
+_Item = TypeVar("_Item")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,11 +73,13 @@ class StreamSource:
         min_after_dequeue: int = 0,
         string_bytes: int = 256,
     ) -> None:
-        if capacity or min_after_dequeue:
-            ShuffleBuffer[object](capacity, min_after_dequeue, 0)  # raises ParameterError
+        if (capacity or min_after_dequeue) and not 0 <= min_after_dequeue < capacity:
+            raise ParameterError(
+                f"min_after_dequeue is {min_after_dequeue} and capacity {capacity}: "
+                "expected 0 <= min_after_dequeue < capacity"
+            )
         self.shards = shards
         self.capacity = capacity
-        self.min_after_dequeue = min_after_dequeue
         self._string_bytes = string_bytes
         self._make: Make = make if callable(make) else _whole(make)
         self._takes_shard, self._takes_epoch = _arguments(self._make)
@@ -145,6 +149,29 @@ class StreamSource:
         for item in self.open(0, self.shards or 1, 0):
             return item
         raise SourceError("the stream gave no sample at all: shard 0 is empty")
+
+
+def shuffled(items: Iterable[_Item], capacity: int, seed: int) -> Iterator[_Item]:
+    """All `items` in random order, as TensorFlow's RandomShuffleQueue gives them, but without threads.
+
+    A buffer holds up to `capacity` of them, and gives one of those that it holds, all equally likely, whenever it is
+    full: so the order depends on the seed alone, never on timing.
+    """
+    held: list[_Item] = []
+    chance = random.Random(derive_key(seed, "shuffle buffer"))
+    for item in items:
+        held.append(item)
+        if len(held) == capacity:
+            yield _taken(held, chance)
+    while held:
+        yield _taken(held, chance)
+
+
+def _taken(held: list[_Item], chance: random.Random) -> _Item:
+    # Of random.Random only random() is promised to stay the same in later versions of Python.
+    chosen = int(chance.random() * len(held))
+    held[chosen], held[-1] = held[-1], held[chosen]
+    return held.pop()
 
 
 def _arguments(make: Make) -> tuple[bool, bool]:

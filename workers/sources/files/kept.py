@@ -14,7 +14,7 @@ import numpy as np
 from ...base.digests import blake2b
 from ...base.whole_files import read_whole, write_whole
 
-_VERSION = 1
+_VERSION = 2
 _CHECKSUM_BYTES = 16
 
 _Index = TypeVar("_Index")

@@ -303,7 +303,8 @@ def locate(url: str) -> tuple[ObjectStore, str]:
     parts = urlsplit(url)
     if parts.scheme not in _OBSTORE_SCHEMES or "::" in url:
         need("fsspec", f"{parts.scheme}://")
-        return _store(_Fsspec, f"{parts.scheme}:/", os.getpid()), url.partition(":/")[2].removeprefix("/")
+        root, _, key = url.partition("/")  # a chain's first scheme alone does not say which store it is
+        return _store(_Fsspec, root, os.getpid()), key
     need("obstore", f"reading {parts.scheme}://{parts.hostname}")
     secret = parts.username or (parts.query and parts.scheme.startswith("http"))
     if secret and not parts.scheme.startswith("ab"):  # az and abfs name a container before the @

@@ -192,7 +192,8 @@ class RemoteFile:
         missing = (starts // _BLOCK_BYTES).tolist()
         blocks = dict(zip(missing, self._take(list(zip(starts.tolist(), sizes.tolist(), strict=True))), strict=True))
         wanted = np.union1d(offsets // _BLOCK_BYTES, (offsets + row_bytes - 1) // _BLOCK_BYTES).tolist()
-        for number in wanted:
+        # Those that are kept come first: each new one may let go of another.
+        for number in sorted(wanted, key=blocks.__contains__):
             # A copy, since it is part of an answer that would be kept as a whole.
             blocks[number] = self._blocks.get_or_make((self.stamp, number), _copy, blocks.get(number))
         return blocks
@@ -245,7 +246,11 @@ class WholeObjects:
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""
         found = self._under_way.pop(url, None)
-        data = _whole(url) if found is None else found.result()
+        try:
+            data = _whole(url) if found is None else found.result()
+        except Exception:
+            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
         if data is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.specs import AnyArray
-
 Bytes = NDArray[np.uint8]
 
 _PREFIX_BYTES = 16
@@ -83,22 +81,27 @@ class HeaderReader:
         self._patterns: list[tuple[_Pattern, int]] = []
 
     def learn(
-        self, address: int, offset: int, shape: Sequence[int], item_bytes: int, labels: Mapping[str, AnyArray]
+        self, address: int, offset: int, shape: Sequence[int], item_bytes: int, labels: Mapping[str, bytes]
     ) -> None:
-        """Take the header at `address` as a pattern, if it says what the library has found there."""
+        """Take the header at `address` as a pattern, if it says what the library has found there.
+
+        `labels`: each attribute's value as it is stored; its message may be longer, up to a multiple of 8 bytes.
+        """
         if len(self._patterns) == _MOST_PATTERNS:
             return
         try:
             pattern = self._parsed(address)
         except _UnlikeOthers:
             return
+        for name, (piece, start, _) in pattern.labels_at.items():
+            pattern.labels_at[name] = piece, start, start + len(labels[name])
         self._patterns.append((pattern, item_bytes))
         found = self._read(np.array([address]), pattern, item_bytes)
         if not (
             found.understood.all()
             and found.offsets.tolist() == [offset]
             and found.shapes.tolist() == [list(shape)]
-            and all(found.labels[name].tobytes() == labels[name].tobytes() for name in self._labels)
+            and all(found.labels[name].tobytes() == labels[name] for name in self._labels)
         ):
             self._patterns.pop()
 
@@ -202,7 +205,7 @@ def _attribute(data: bytes) -> tuple[str, int]:
         raise _UnlikeOthers
     sizes: tuple[int, ...] = struct.unpack_from("<HHH", data, 2)
     start = 9 if version == 3 else 8
-    name = data[start : start + sizes[0]].rstrip(b"\0").decode()
+    name = data[start : start + sizes[0]].rstrip(b"\0").decode(errors="surrogateescape")
     return name, start + sum(-(-size // 8) * 8 if version == 1 else size for size in sizes)
 
 

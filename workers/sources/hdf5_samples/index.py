@@ -6,7 +6,6 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ...base.whole_files import check_replaceable, read_whole, write_whole
+from ...base.whole_files import check_replaceable, read_whole, write_whole, writing
 from ..files.kept import as_was, checksum, plain
 from ..files.paths import PackedNames
 from ..files.remote import Stamp
 from ..files.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"3"
+_VERSION = b"4"
 _CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
@@ -86,7 +85,8 @@ class IndexedData:
 class SamplesIndex:
     """All samples of several files in their order: file f holds those from starts[f] up to starts[f + 1].
 
-    `labels`: for each label top the values of all samples, shape (samples, *shape of one).
+    Files that the limit leaves out come last, without a start. `labels`: for each label top the values of all samples,
+    shape (samples, *shape of one).
     """
 
     files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest
@@ -105,7 +105,7 @@ class SamplesIndex:
 
     def name(self, index: int) -> str:
         """What sample `index` is called in its file."""
-        return self.names[index].decode()
+        return self.names[index].decode(errors="surrogateescape")
 
     def where(self, index: int) -> str:
         """The file of sample `index` and its name in there."""
@@ -114,24 +114,16 @@ class SamplesIndex:
 
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:
-    """Write `index` to `path`, under a `key` that says what it was made from: all at once or not at all."""
+    """Write `index` to `path`, whole or not at all; `key` says what it was made from. Raises ParameterError."""
     stored = msgspec.msgpack.encode(index, enc_hook=plain)
-    with _naming(path):
+    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
         write_whole(path, _header(key) + checksum(stored) + stored)
 
 
 def check_writable(path: Path) -> None:
-    """Raises SourceError if `save_index` would refuse what lies at `path`; before a scan that may take minutes."""
-    with _naming(path):
+    """Raises ParameterError if `save_index` would refuse what lies at `path`; before a scan that may take minutes."""
+    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
         check_replaceable(path)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(f"source hdf5_samples: index_cache {str(path)!r} cannot be written: {error}") from error
 
 
 def load_index(path: Path, key: str) -> SamplesIndex | None:

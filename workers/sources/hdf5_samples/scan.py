@@ -47,7 +47,9 @@ class Scan:
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
 
     def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
-        """Take in the samples of one file; raises SourceError."""
+        """Take in the samples of one file, unless those before have enough; raises SourceError."""
+        if len(self._names) == self._wanted.limit:
+            return
         with open_file(stamp, locking) as file, errors_named(f"{_WHAT}: {stamp.path!r}"):
             # Each data set is looked at once. By default the library keeps 32 MB of such, which take 400 MB in memory.
             config = file.id.get_mdc_config()
@@ -98,10 +100,10 @@ class Scan:
 
     def _learn(self, headers: HeaderReader, found: _Sample) -> None:
         """Have the headers of other data sets compared with this one's."""
-        (column,), labels = self._data.values(), list(self._labels.values())
-        if column.offsets[-1] >= 0 and all(label.is_plain for label in labels):
-            values = {label.name: label.last() for label in labels}
-            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.item_bytes, values)
+        (column,) = self._data.values()
+        labels = {label.name: label.last for label in self._labels.values() if label.last is not None}
+        if column.offsets[-1] >= 0 and len(labels) == len(self._labels):
+            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.item_bytes, labels)
 
     def _add_samples(self, found: _Samples) -> None:
         room = (self._wanted.limit or sys.maxsize) - len(self._names)
@@ -120,7 +122,7 @@ class Scan:
         return SamplesIndex(
             tuple(self._stamps),
             np.array(self._starts, np.int64),
-            PackedNames.of(map(str.encode, self._names)),
+            PackedNames.of(name.encode(errors="surrogateescape") for name in self._names),
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values() for top, column in self._labels.items()},
         )
@@ -208,10 +210,14 @@ class _DataColumn:
 
 
 class _LabelColumn:
-    """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB."""
+    """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB.
+
+    `last`: the last value, if it is stored as it is kept.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.last: bytes | None = None
         self._bytes = bytearray()
         self._dtype: np.dtype[np.generic] | None = None
         self._shape: tuple[int, ...] = ()
@@ -219,11 +225,14 @@ class _LabelColumn:
         self._type: h5py.h5t.TypeID | None = None
 
     def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        if self._add_like_before(holders[0]):
+        self.last = self._like_before(holders[0])
+        if self.last is not None:
+            self._bytes += self.last
             return
         value = _attribute(holders, self.name, where)
         if self._dtype is None:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            self._stored = value.dtype
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
         if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
             raise SourceError(
@@ -236,34 +245,23 @@ class _LabelColumn:
             self._dtype, self._type = widened, None
         self._bytes += value.astype(self._dtype, copy=False).tobytes()
 
-    def _add_like_before(self, holder: h5py.HLObject) -> bool:
-        """Add the attribute if it is a number, or an array of them, as the first one was; whether it was.
+    def _like_before(self, holder: h5py.HLObject) -> bytes | None:
+        """The attribute's value if it is a number, or an array of them, as the first one was.
 
         This does half of what h5py does for any attribute: nearly all of a scan's time is spent here.
         """
         if self._type is None or not h5py.h5a.exists(holder.id, self.name.encode()):
-            return False
+            return None
         attribute = h5py.h5a.open(holder.id, self.name.encode())
         if attribute.get_type() != self._type or attribute.shape != self._shape:
-            return False
+            return None
         value = np.empty(self._shape, self._dtype)
         attribute.read(value)
-        self._bytes += value.tobytes()
-        return True
+        return value.tobytes()
 
     def add_many(self, values: NDArray[np.uint8]) -> None:
-        """Values of the type and shape of those before, as bytes, shape (values, bytes of one)."""
-        self._bytes += values.tobytes()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all values so far are stored as they are kept."""
-        return self._type is not None
-
-    def last(self) -> AnyArray:
-        """The last value."""
-        value: AnyArray = self.values()[-1:]
-        return value
+        """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
+        self._bytes += values.view(self._stored).astype(self._dtype, copy=False).tobytes()
 
     def values(self) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
@@ -333,7 +331,7 @@ def _links(group: h5py.Group) -> dict[str, int]:
 def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
     # The low-level way takes half the time of group[member], and this is done for each sample.
     try:
-        opened = h5py.h5o.open(group.id, member.encode())
+        opened = h5py.h5o.open(group.id, member.encode(errors="surrogateescape"))
     except KeyError as error:
         raise SourceError(f"{_WHAT}: {group.file.filename}:{path} is a link that leads nowhere: {error}") from None
     if isinstance(opened, h5py.h5d.DatasetID):

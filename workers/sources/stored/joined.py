@@ -23,6 +23,7 @@ from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from ...transport.shared_map import AddressRange
 from ..files.file import FileStamp, RawFile, in_memory, maps, whole_pages
+from ..files.runs import split_by_part
 from .layout import FIRST_AXIS, Chunked, Column
 
 _PAGE = mmap.PAGESIZE
@@ -121,7 +122,14 @@ class JoinedColumns:
 
     def will_need(self, indices: IndexArray) -> bool:
         """Start reading these samples; whether all was in memory already."""
-        numbers, local, used = self._located(indices)
+        if self._keeps_open:
+            return self._announce(*self._located(indices))
+        in_memory = True
+        for number, local, _ in split_by_part(self._starts, indices):
+            in_memory &= self._announce(np.full_like(local, number), local, [number])
+        return in_memory
+
+    def _announce(self, numbers: IndexArray, local: IndexArray, used: Sequence[int]) -> bool:
         files = {number: self._opened(number) for number in used}
         rows = [
             (files[number][column.arrays[number].file.path], offset, size)

@@ -63,7 +63,11 @@ class ObjectRows(ChunkedRows):
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
         found = self._under_way.pop(number, None)
-        stored = self._stored(number) if found is None else found.result()
+        try:
+            stored = self._stored(number) if found is None else found.result()
+        except Exception:
+            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:
@@ -120,7 +124,7 @@ class _Shards:
         return found.result()
 
     def _read_index(self, key: str) -> tuple[NDArray[np.uint64], str] | None:
-        stored = self._chunks.end(key, self._size) if self._layout.index_at_end else self._chunks.begin(key, self._size)
+        stored = self._chunks.edge(key, self._size, at_end=self._layout.index_at_end)
         if stored is None:
             return None
         data, version = stored
@@ -145,16 +149,10 @@ class _Folder:
             return np.fromfile(self._folder / key, np.uint8)
         return None
 
-    def begin(self, key: str, size: int) -> tuple[Bytes, str] | None:
-        """The first bytes and the version."""
+    def edge(self, key: str, size: int, *, at_end: bool) -> tuple[Bytes, str] | None:
+        """The last bytes or the first ones, and the version; None if there is no such file."""
         with suppress(FileNotFoundError):
-            return np.fromfile(self._folder / key, np.uint8, size), self._version(key)
-        return None
-
-    def end(self, key: str, size: int) -> tuple[Bytes, str] | None:
-        """The last bytes and the version."""
-        with suppress(FileNotFoundError):
-            offset = max(0, (self._folder / key).stat().st_size - size)
+            offset = max(0, (self._folder / key).stat().st_size - size) if at_end else 0
             return np.fromfile(self._folder / key, np.uint8, size, offset=offset), self._version(key)
         return None
 
@@ -183,14 +181,12 @@ class _RemoteFolder(_Folder):
         found = self._store.get_whole(f"{self._prefix}/{key}")
         return None if found is None else np.frombuffer(found, np.uint8)
 
-    def begin(self, key: str, size: int) -> tuple[Bytes, str] | None:
+    def edge(self, key: str, size: int, *, at_end: bool) -> tuple[Bytes, str] | None:
         # Only the last bytes are asked for by number without knowing the version: a shard with its index first is rare.
-        whole = self._store.get_end(f"{self._prefix}/{key}", 1)
-        return None if whole is None else (self.part(key, 0, size, whole[1]), whole[1])
-
-    def end(self, key: str, size: int) -> tuple[Bytes, str] | None:
-        found = self._store.get_end(f"{self._prefix}/{key}", size)
-        return None if found is None else (np.frombuffer(found[0], np.uint8), found[1])
+        found = self._store.get_end(f"{self._prefix}/{key}", size if at_end else 1)
+        if found is None:
+            return None
+        return np.frombuffer(found[0], np.uint8) if at_end else self.part(key, 0, size, found[1]), found[1]
 
     def part(self, key: str, offset: int, size: int, version: str) -> Bytes:
         return np.frombuffer(self._store.get(f"{self._prefix}/{key}", offset, offset + size, version), np.uint8)

@@ -56,15 +56,24 @@ class ZarrSource(StoredSource):
         if not paths:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
         wanted = tuple(tops or _DEFAULT_TOPS)
-        dims = dims_by_top(checked.dims, wanted, _WHAT)
-        found = [_arrays(path, wanted, dims) for path in paths]
+        found = [_arrays(path, wanted) for path in paths]
+        for path, arrays in zip(paths, found, strict=True):
+            if arrays.keys() != found[0].keys():
+                raise SourceError(
+                    f"{_WHAT}: {path} has {', '.join(arrays)} and {paths[0]} has {', '.join(found[0])}: what is put "
+                    "end to end needs the same tops; name only groups, or only arrays"
+                )
+        for top, names in dims_by_top(checked.dims, tuple(found[0]), _WHAT).items():
+            for arrays in found:
+                arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
+                arrays[top] = replace(arrays[top], arrangement=arrangement)
         columns = {top: Column([arrays[top] for arrays in found], _WHAT) for top in found[0]}
         least = sum(max(array.decoded_bytes for array in column.arrays) for column in columns.values())
         kept = max(checked.chunk_cache_bytes, least) if checked.chunk_cache_bytes else 0
         super().__init__(columns, OpenFiles(chunk_cache_bytes=kept), limit=checked.limit)
 
 
-def _arrays(path: str, tops: Sequence[str], dims: Mapping[str, Sequence[str]]) -> dict[str, StoredArray]:
+def _arrays(path: str, tops: Sequence[str]) -> dict[str, StoredArray]:
     whole = examine_array(path, tops[0])
     arrays = {tops[0]: whole} if whole else {top: examine_array(f"{path}/{top}", top) for top in tops}
     for top, array in arrays.items():
@@ -72,7 +81,4 @@ def _arrays(path: str, tops: Sequence[str], dims: Mapping[str, Sequence[str]]) -
             raise SourceError(
                 f"{_WHAT}: there is no array {path}/{top} (no zarr.json and no .zarray); check 'path' and 'tops'"
             )
-    known = {top: array for top, array in arrays.items() if array is not None}
-    for top, names in dims.items():
-        known[top] = replace(known[top], arrangement=from_names(names, len(known[top].shape), str(known[top])))
-    return known
+    return {top: array for top, array in arrays.items() if array is not None}

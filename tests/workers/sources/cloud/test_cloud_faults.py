@@ -16,6 +16,7 @@ from blobfeed.workers.base.errors import ExtraMissing, SourceError
 from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, Fault, RangeServer
 from tests.support.stored import in_loader, opened, rows_of
+from tests.support.waiting import wait_until
 
 SAMPLES = 48
 DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 9000), np.uint8)
@@ -73,6 +74,20 @@ def test_a_store_that_is_down_gets_one_attempt_for_each_further_row(served: Rang
     with pytest.raises(SourceError, match="after 1 attempts"):
         rows_of(loader, [6])
     assert len(served.requests) == 1
+
+
+def test_what_failed_beside_another_is_asked_for_again(server: RangeServer, tmp_path: Path) -> None:
+    server.objects.update({f"{number}.png": b"%d" % number for number in range(4)})
+    (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(4)))
+    source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
+    source._home = -1
+    server.fault = lambda _path, _number: "expired"
+    source.will_need(np.arange(4))
+    with pytest.raises(SourceError, match="access was refused"):
+        source.content(0)
+    wait_until(lambda: len(server.requests) == 8, "each is asked for, and once more with new credentials")
+    server.fault = lambda _path, _number: None
+    assert [source.content(number) for number in range(4)] == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("knows_if_match", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -128,11 +129,15 @@ def test_nginx(tmp_path: Path) -> None:
                 list(reader)
 
 
-def test_other_schemes_go_through_fsspec(tmp_path: Path) -> None:
+def test_other_schemes_go_through_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     write_h5(tmp_path / "a.h5")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(tmp_path / "a.h5", "inside/a.h5")
     assert sorted(epoch({"hdf5": {"path": f"zip://inside/a.h5::{tmp_path}/a.zip"}})) == list(range(SAMPLES))
+    for chain in ("simplecache::local://", "simplecache::"):
+        rows = rows_of(opened("hdf5", tmp_path, ["label"], path=f"{chain}{tmp_path}/*.h5"), [7])
+        assert rows["label"].tolist() == [7]
     loader = in_loader(opened("hdf5", tmp_path, ["label"], path=f"local://{tmp_path}/a.h5"))
     write_h5(tmp_path / "a.h5", 1)
     with pytest.raises(SourceError, match="it was changed"):

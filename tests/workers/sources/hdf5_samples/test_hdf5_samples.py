@@ -79,7 +79,7 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
         file["train/again"] = file["train/cat"]
 
     def numbers(**options: Any) -> list[int]:
-        source = opened(KIND, tmp_path, path="a.h5", **options)
+        source = opened(KIND, tmp_path, **{"path": "a.h5", **options})
         found = rows_of(source, range(len(source)))["data"][:, 0].tolist()
         source.close()
         return [int(number) for number in found]
@@ -88,6 +88,8 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
     assert numbers(groups=["train"]) == [0, 1, 2]
     assert numbers(groups=["train/dog", "/test"]) == [2, 3]
     assert numbers(limit=2) == [4, 3]
+    for limit in (1, 5, 7):
+        assert numbers(path=["a.h5", "a.h5", "a.h5"], limit=limit) == [4, 3, 0, 1, 2, 4, 3][:limit]
 
 
 def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from tests.support.stored import in_loader, opened, rows_of
 SAMPLES = 600
 
 
-def _add(file: h5py.Group, number: int, shape: tuple[int, ...] = (2, 3), **how: Any) -> h5py.Dataset:
+def _add(
+    file: h5py.Group, number: int, shape: tuple[int, ...] = (2, 3), label: Any = np.int64, **how: Any
+) -> h5py.Dataset:
     dataset = file.create_dataset(f"s{number}", data=np.full(shape, number, np.float32), **how)
-    dataset.attrs["label"] = np.int64(number)
+    dataset.attrs["label"] = label(number)
     return dataset
 
 
@@ -89,11 +91,33 @@ def _in_groups_and_by_links(file: h5py.File) -> None:
 def _with_labels_of_another_type(file: h5py.File) -> None:
     for number in range(SAMPLES):
         dataset = _add(file, number)
-        if number > 300:
+        if 300 < number < 400:
             dataset.attrs["label"] = np.float32(number + 0.5)
 
 
+def _with_labels_that_fill_no_eight_bytes(file: h5py.File) -> None:
+    for number in range(SAMPLES):
+        _add(file, number, label=lambda label: np.float32([label, label + 0.5, -label]))
+
+
+def _with_labels_that_become_narrower(file: h5py.File) -> None:
+    """In the header a narrow one that is positive looks like a wide one: it is filled up with zeros."""
+    for number in range(SAMPLES):
+        _add(file, number, label=lambda label: np.int64(label) if label < 5 else np.int32(label * (-1) ** label))
+
+
+def _with_names_that_are_not_utf8(file: h5py.File) -> None:
+    for number in range(SAMPLES):
+        dataset = _add(file, number)
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+        h5py.h5a.create(dataset.id, b"gr\xf6\xdfe", h5py.h5t.STD_I64LE, space)
+    file.id.links.move(b"s300", file.id, b"s\xf6")
+
+
 MAKERS = [
+    _with_labels_that_fill_no_eight_bytes,
+    _with_labels_that_become_narrower,
+    _with_names_that_are_not_utf8,
     _alike,
     _of_many_shapes,
     _single_numbers,
@@ -132,12 +156,14 @@ def test_an_archive_has_the_same_index_with_and_without_them(
     assert found == [_index_of(path), _index_of(path, limit=300)]
 
 
+@pytest.mark.parametrize("label", [np.int64, np.int32, np.float32, np.uint16])
 def test_the_library_opens_only_the_first_ones_of_data_sets_that_are_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    label: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        _of_many_shapes(file)
+        for number in range(SAMPLES):
+            _add(file, number, (1 + number % 5, 3), label)
     opening: list[str] = []
     open_one = scan._open
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,7 +93,7 @@ def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path)
     (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 3 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 4 ")
 
 
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
@@ -113,7 +113,7 @@ def test_a_file_that_is_no_index_is_not_written_over(content: Any, tmp_path: Pat
 
 def test_an_index_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    with pytest.raises(SourceError, match=r"index_cache '.*absent/a\.index' cannot be written: .*No such file"):
+    with pytest.raises(ParameterError, match=r"index_cache '.*absent/a\.index' cannot be written: .*No such file"):
         opened(KIND, tmp_path, path="a.h5", index_cache="absent/a.index")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.h5"]
 

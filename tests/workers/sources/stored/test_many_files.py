@@ -105,6 +105,14 @@ def test_as_many_files_stay_open_as_may(open_files: int | None, tmp_path: Path) 
     assert _open_files() == before
 
 
+def test_rows_of_more_files_than_may_be_open_are_announced(tmp_path: Path) -> None:
+    _write(tmp_path, "npy").close()
+    before = _open_files()
+    given = {"data": "data_*.npy", "label": "label_*.npy"}
+    with few_descriptors(before + 20), closing(opened("npy", tmp_path, **given, open_files=5)) as source:
+        np.testing.assert_array_equal(rows_of(source, list(range(SAMPLES)))["label"], np.arange(SAMPLES))
+
+
 def _overwrite(path: Path) -> None:
     before = path.stat()
     with path.open("r+b") as file:

@@ -19,6 +19,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 from blobfeed import BatchReader
 from tests.support.object_servers import RangeServer, range_server
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
+from tests.support.waiting import wait_until
 
 SAMPLES = 41
 SHAPE = (SAMPLES, 6, 5)
@@ -125,6 +126,33 @@ def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> N
     assert_delivers(source, {"data": np.concatenate([values.transpose(3, 2, 0, 1)] * 2)[:9]}, [[8, 0, 7, 6]])
 
 
+def test_chunks_that_failed_beside_another_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = some_array((4, 5), "f4")
+    write(tmp_path, "data", values, chunks=(1, 5))
+    stamp_of = RemoteStamp.of
+    monkeypatch.setattr(
+        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
+    )
+    with range_server() as server:
+        source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
+        server.fault = lambda _path, _number: "expired"
+        server.requests.clear()
+        with pytest.raises(SourceError, match="access was refused"):
+            rows_of(source, range(4))
+        wait_until(lambda: len(server.requests) == 8, "each is asked for, and once more with new credentials")
+        server.fault = lambda _path, _number: None
+        np.testing.assert_array_equal(rows_of(source, [2])["data"], values[[2]])
+
+
+def test_groups_and_arrays_are_not_put_end_to_end(tmp_path: Path) -> None:
+    for name in ("data", "label"):
+        write(tmp_path, name, np.arange(6).reshape(6, 1), chunks=(6, 1))
+    paths = [str(tmp_path / "a.zarr"), str(tmp_path / "a.zarr" / "data")]
+    for path in (paths, paths[::-1]):
+        with pytest.raises(SourceError, match=r"name only groups, or only arrays"):
+            opened("zarr", tmp_path, path=path)
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5), compressors=[ZstdCodec(), Crc32cCodec()])
     chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
@@ -153,6 +181,8 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
         opened("zarr", tmp_path, path="a.zarr")
     with pytest.raises(ParameterError, match="dims"):
         opened("zarr", tmp_path, ["data"], path="a.zarr", dims=["n", "h"])
+    with pytest.raises(ParameterError, match="'dims' names 'label', which is not a top: data"):
+        opened("zarr", tmp_path, path="a.zarr/data", dims={"label": ["n"]})
     document = tmp_path / "a.zarr" / "data" / "zarr.json"
     whole = json.loads(document.read_text())
     nested = {"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 6, 5], "codecs": [], "index_codecs": []}}
