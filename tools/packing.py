@@ -286,6 +286,11 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     part = target.with_name(f"{target.name}.part")
     with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
         resumed = environment.stat()["entries"]
+        if resumed > samples:
+            raise SourceError(
+                f"{part} holds {resumed:,} records of an earlier run, and the list names {samples:,} samples: "
+                f"remove {part}, and start again"
+            )
         for start in range(resumed, samples, _RECORDS_AT_ONCE):
             end = min(start + _RECORDS_AT_ONCE, samples)
             with environment.begin(write=True) as transaction:
