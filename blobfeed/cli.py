@@ -269,6 +269,8 @@ def monitor(
     with one_message(debug):
         from .monitor import watch
 
+        if as_json and svg is not None:
+            raise typer.BadParameter("give --json or --svg, not both")
         watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 
