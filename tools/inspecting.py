@@ -41,16 +41,16 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
     for remark in found.remarks:
         console.print(f"· {remark}", highlight=False)
     for sentence in advise(facts):
-        console.print(f"→ {sentence}", highlight=False, markup=False)
+        console.print(f"→ {sentence}", highlight=False)
     print_lines(found, console)
     return facts
 
 
 def print_lines(found: Found, console: Console) -> None:
     """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
-    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
-        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:
