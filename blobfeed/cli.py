@@ -125,12 +125,11 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    from .scalar_logs import ScalarLogs
     from .signals import SignalRequest
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
-    from .training_display import make_reporter, traced_to
+    from .training_display import ScalarLogs, make_reporter, traced_to
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
