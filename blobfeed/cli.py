@@ -290,9 +290,10 @@ def trace_file(
 @app.command("doctor")
 def doctor() -> None:
     """Print what this machine and this Python have that matters here, for a bug report."""
-    from .doctor import report
+    with one_message(False):
+        from .doctor import report
 
-    typer.echo(report())
+        typer.echo(report())
 
 
 @app.command()

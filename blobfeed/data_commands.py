@@ -113,7 +113,9 @@ def bench(
     tops: _Tops = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
     loaders: _Loaders = None,
-    seconds: Annotated[float, typer.Option(help="How long each way of reading is timed, in three rounds.")] = 6.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long each way of reading is timed, in three rounds.")
+    ] = 6.0,
     debug: Debug = False,
 ) -> None:
     """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""

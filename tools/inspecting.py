@@ -60,7 +60,8 @@ def _tops(facts: Facts) -> Table:
         stored = in_bytes(storage.stored_bytes) if storage else ""
         if storage and storage.compression and storage.stored_bytes:
             stored += f" (1:{facts.samples * spec.nbytes / storage.stored_bytes:.2g})"
-        shape = ("up to " if spec.varies else "") + ("×".join(map(str, spec.shape)) or "one number")
+        single = "one text" if spec.dtype.kind in "SU" else "one number"
+        shape = ("up to " if spec.varies else "") + ("×".join(map(str, spec.shape)) or single)
         table.add_row(top, shape, spec.dtype.name, str(storage or ""), stored)
     return table
 
