@@ -24,25 +24,7 @@ if TYPE_CHECKING:
     from .readers import KerasDataset as KerasDataset
     from .readers import TensorFlowDataset as TensorFlowDataset
     from .readers import TorchDataset as TorchDataset
-    from .workers.base.errors import AssemblerDied as AssemblerDied
-    from .workers.base.errors import BlobfeedError as BlobfeedError
-    from .workers.base.errors import DescriptorLimitError as DescriptorLimitError
-    from .workers.base.errors import EndOfData as EndOfData
-    from .workers.base.errors import ExtraMissing as ExtraMissing
-    from .workers.base.errors import FetchOrderError as FetchOrderError
-    from .workers.base.errors import InexactValueError as InexactValueError
-    from .workers.base.errors import InterpreterError as InterpreterError
-    from .workers.base.errors import LoaderDied as LoaderDied
-    from .workers.base.errors import ParameterError as ParameterError
-    from .workers.base.errors import PipelineClosed as PipelineClosed
-    from .workers.base.errors import PipelineStalled as PipelineStalled
-    from .workers.base.errors import RingAllocationError as RingAllocationError
-    from .workers.base.errors import SampleError as SampleError
-    from .workers.base.errors import SampleTooLargeError as SampleTooLargeError
-    from .workers.base.errors import SocketPathError as SocketPathError
-    from .workers.base.errors import SourceError as SourceError
-    from .workers.base.errors import TooManyBadSamples as TooManyBadSamples
-    from .workers.base.errors import UnequalShapesError as UnequalShapesError
+    from .workers.base.errors import *  # noqa: F403
     from .workers.base.hooks import Sample as Sample
     from .workers.base.source import Source as Source
     from .workers.base.specs import ArraySpec as ArraySpec
@@ -102,7 +84,7 @@ _OLD_NAMES = {"KerasFeed": "KerasDataset", "TorchFeed": "TorchDataset", "tf_data
 # The folders of the subpackages stand beside this one in a checkout, and inside it once installed (setup.py maps
 # them). Without this line `import blobfeed`, typed at the top of a checkout, would find a package with no insides.
 if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").exists():
-    __path__.append(str(_checkout))
+    __path__.append(str(_checkout))  # noqa: F405
 
 if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a public one
 

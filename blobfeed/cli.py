@@ -125,12 +125,11 @@ def train(
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
-    from .scalar_logs import ScalarLogs
     from .signals import SignalRequest
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
-    from .training_display import make_reporter, traced_to
+    from .training_display import ScalarLogs, make_reporter, traced_to
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
@@ -269,6 +268,8 @@ def monitor(
     with one_message(debug):
         from .monitor import watch
 
+        if as_json and svg is not None:
+            raise typer.BadParameter("give --json or --svg, not both")
         watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 
@@ -289,9 +290,10 @@ def trace_file(
 @app.command("doctor")
 def doctor() -> None:
     """Print what this machine and this Python have that matters here, for a bug report."""
-    from .doctor import report
+    with one_message(False):
+        from .doctor import report
 
-    typer.echo(report())
+        typer.echo(report())
 
 
 @app.command()

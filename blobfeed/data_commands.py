@@ -54,7 +54,7 @@ def inspect(
         from .tools.inspecting import inspect as look
         from .tools.recognise import source_of
 
-        console = Console(highlight=True)
+        console = Console(markup=False, emoji=False)  # names of the user's may look like either
         if sheet is not None:
             from .tools.sheet import draw_sheet
 
@@ -105,7 +105,7 @@ def pack(
             f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
             "read back and found equal"
         )
-        print_lines(made, Console())
+        print_lines(made, Console(markup=False, emoji=False))
 
 
 def bench(
@@ -113,7 +113,9 @@ def bench(
     tops: _Tops = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
     loaders: _Loaders = None,
-    seconds: Annotated[float, typer.Option(help="How long each way of reading is timed, in three rounds.")] = 6.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long each way of reading is timed, in three rounds.")
+    ] = 6.0,
     debug: Debug = False,
 ) -> None:
     """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""

@@ -46,7 +46,7 @@ class _Node:
 def draw(document: Document[NetParameter], state: State) -> str:
     """An SVG file of the layers that `state` includes; a pointer on a box shows the whole layer."""
     nodes, arrows = _graph(document, state)
-    rows: list[list[_Node]] = [[] for _ in range(1 + max((node.row for node in nodes), default=0))]
+    rows: list[list[_Node]] = [[] for _ in range(1 + max(node.row for node in nodes))]
     for node in nodes:
         rows[node.row].append(node)
     y = 10.0
@@ -56,8 +56,8 @@ def draw(document: Document[NetParameter], state: State) -> str:
         for node in row:
             node.y, node.bottom = y, y + (node.height or height)
         y += height + _DOWN
-    left = min((node.x - node.width / 2 for node in nodes), default=0) - 10
-    width = max((node.x + node.width / 2 for node in nodes), default=0) + 10 - left
+    left = min(node.x - node.width / 2 for node in nodes) - 10
+    width = max(node.x + node.width / 2 for node in nodes) + 10 - left
     shapes = [_arrow(path, name) for path, name in arrows] + [_box(node) for node in nodes if node.lines]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:.0f} 0 {width:.0f} {y:.0f}" width="{width:.0f}" '

@@ -210,7 +210,7 @@ def _panel(told: dict[str, Any]) -> Panel:
         )
     if nodes := Counter(loader["node"] for loader in told["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = f"{told['source']}, trainer {told['trainer']}"
+    title = Text(f"{told['source']}, trainer {told['trainer']}")
     loaders = () if told["in_process"] else ("", _loaders(told["loader_states"]))
     return Panel(Group(*sentences, "", facts, *loaders), title=title)
 
@@ -230,7 +230,7 @@ def _loaders(loaders: list[dict[str, Any]]) -> Table:
             Text(f"{loader['seconds']:.1f} s", "red" if is_long else ""),
             "" if node else f"{loader['cpu']:.0%}",
             "" if node else f"{loader['resident'] / 2**20:,.0f} MiB",
-            f"on {node}" if node else loader["where"],
+            Text(f"on {node}" if node else loader["where"]),
         )
     return table
 

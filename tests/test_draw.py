@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
@@ -53,6 +54,12 @@ def test_every_layer_of_the_phase_is_a_box_below_those_that_it_takes_from(
         for other_x, other_y, other_width, other_height in every[:nth]:
             beside = x + width <= other_x or other_x + other_width <= x
             assert beside or y + height <= other_y or other_y + other_height <= y
+
+
+def test_a_net_without_a_layer_in_the_phase_is_not_drawn(tmp_path: Path) -> None:
+    text = 'layer { name: "a" type: "Input" top: "a" include { phase: TEST } }'
+    with pytest.raises(PrototxtError, match=r"net\.prototxt: no layer is included in phase TRAIN"):
+        drawn(tmp_path, Phase.TRAIN, text)
 
 
 def test_options_and_arrows_are_shown(tmp_path: Path) -> None:

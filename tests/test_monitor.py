@@ -100,13 +100,14 @@ def test_a_source_that_waits_is_told_as_storage(tmp_path: Path) -> None:
 
 def test_a_stuck_loader_is_named_with_its_sample_and_where_it_is_stored(tmp_path: Path) -> None:
     def places(told: dict[str, Any]) -> bool:
-        return told["diagnosis"]["blame"] == "stuck" and "numbers/" in told["diagnosis"]["sentence"]
+        return told["diagnosis"]["blame"] == "stuck" and "[numbers]/" in told["diagnosis"]["sentence"]
 
     with trainer("stuck", tmp_path) as process:
         told, table = watched(process, places, "a stuck loader is seen, and where its sample is stored")
-    assert f"index {STUCK_AT}, numbers/{STUCK_AT}.txt" in told["diagnosis"]["sentence"]
+    assert f"index {STUCK_AT}, [numbers]/{STUCK_AT}.txt" in told["diagnosis"]["sentence"]
     assert "is stuck: it has been in decode for" in told["diagnosis"]["sentence"]
-    assert f"numbers/{STUCK_AT}.txt" in table
+    assert table.count(f"[numbers]/{STUCK_AT}.txt") == 2  # in the sentence, and in the loader's row
+    assert "[numbers], trainer" in table
 
 
 def test_dying_loaders_are_counted_and_the_last_death_is_told(tmp_path: Path) -> None:
@@ -137,6 +138,12 @@ def test_without_a_pipeline_there_is_a_message() -> None:
     result = CliRunner().invoke(app, ["monitor", "1", "--once"])
     assert result.exit_code == 1
     assert "no pipeline with process 1 runs here" in result.output
+
+
+def test_json_and_a_picture_at_once_are_a_usage_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["monitor", "--json", "--svg", str(tmp_path / "a.svg")])
+    assert result.exit_code == 2
+    assert "give --json or --svg, not both" in result.output
 
 
 @pytest.mark.pure

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.base.statistics import Statistics
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -130,6 +132,23 @@ def test_the_page_of_parameters_is_made_from_the_definitions() -> None:
     assert (ROOT / "docs" / "parameters.md").read_text() == parameters.as_markdown(), (
         "run: python -m blobfeed.tools.parameters > docs/parameters.md"
     )
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The table below a heading, without its head."""
+    section = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_the_table_of_commands_says_what_their_help_says() -> None:
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    assert rows_of("data_tools.md", "All commands") == [
+        [f"`blobfeed {name}`", command.help] for name, command in commands.items()
+    ]
+
+
+def test_the_table_of_counts_has_all_statistics() -> None:
+    assert [row[0] for row in rows_of("monitor.md", "The counts")] == [f"`{each.name}`" for each in fields(Statistics)]
 
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {

@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -70,29 +70,24 @@ def _blobfeed(source: Source, shuffle: Any, batch_size: int, loaders: int) -> It
 
 @contextmanager
 def _torch(source: Source, batch_size: int, loaders: int) -> Iterator[Batches]:
-    """A Dataset with a __getitem__, as most users write it, in as many workers.
+    """One sample at a time, as most users' Datasets read, in as many workers.
 
     It reads through blobfeed's source, which is faster than h5py: what remains is torch's own way of making batches.
     """
     from torch.utils.data import DataLoader, RandomSampler
 
-    dataset: Any = _Rows(source)
+    dataset: Any = range(len(source))
     endless = RandomSampler(dataset, num_samples=sys.maxsize)  # between epochs the workers would start again
-    batches: Any = iter(DataLoader(dataset, batch_size, sampler=endless, num_workers=loaders))
+    collate = partial(_collated, source)
+    batches: Any = iter(DataLoader(dataset, batch_size, sampler=endless, num_workers=loaders, collate_fn=collate))
     try:
         yield (len(next(iter(batch.values()))) for batch in batches)
     finally:
         batches._shutdown_workers()  # they otherwise live until the iterator is collected
 
 
-class _Rows:
-    """A source, one sample at a time."""
+def _collated(source: Source, indices: Sequence[int]) -> Mapping[str, AnyArray]:
+    from torch.utils.data import default_collate
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Mapping[str, AnyArray]:
-        return sample_of(self._source, index)
+    collated: Mapping[str, AnyArray] = default_collate([sample_of(source, index) for index in indices])
+    return collated

@@ -80,7 +80,7 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
         looking = _Looking(source, facts.bad)
         facts.storage = _storage(found, tuple(source.specs))
         facts.first = tuple(looking.samples(range(min(shown, len(source)))))
-        facts.labels = {top: counted for top in _scalars(source) if (counted := _count(found, top))}
+        facts.labels = {top: counted for top in _scalars(source) if (counted := _count(found, top, facts.bad))}
         packed = None
         if seconds:
             facts.rates["in order"] = looking.rate(False, seconds)
@@ -153,15 +153,20 @@ def _scalars(source: Source) -> list[str]:
     return [top for top, spec in specs.items() if not spec.shape and spec.dtype.kind in "iuf" and len(specs) > 1]
 
 
-def _count(found: Found, top: str) -> Labels | None:
-    """The classes of `top`, None if these are no whole numbers, or nearly each sample has its own."""
+def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
+    """The classes of `top`, None if these are no whole numbers, nearly each sample has its own, or one is noted in
+    `bad`, since it cannot be read."""
     values: list[AnyArray] = []
     with closing(Found(found.declared, (top,)).open()) as source:
         until = time.monotonic() + _LABELS_S
         for start in range(0, len(source), _LABELS_AT_ONCE):
             indices = np.arange(start, min(start + _LABELS_AT_ONCE, len(source)))
             rows = allocate_rows(source.specs, len(indices))
-            source.read(indices, rows)
+            try:
+                source.read(indices, rows)
+            except SampleError as error:
+                bad[error.index] = str(error)
+                return None
             values.append(np.asarray(rows[top]))
             if time.monotonic() > until:
                 break

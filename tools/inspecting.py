@@ -41,16 +41,16 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
     for remark in found.remarks:
         console.print(f"· {remark}", highlight=False)
     for sentence in advise(facts):
-        console.print(f"→ {sentence}", highlight=False, markup=False)
+        console.print(f"→ {sentence}", highlight=False)
     print_lines(found, console)
     return facts
 
 
 def print_lines(found: Found, console: Console) -> None:
     """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
-    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
-        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:
@@ -60,7 +60,8 @@ def _tops(facts: Facts) -> Table:
         stored = in_bytes(storage.stored_bytes) if storage else ""
         if storage and storage.compression and storage.stored_bytes:
             stored += f" (1:{facts.samples * spec.nbytes / storage.stored_bytes:.2g})"
-        shape = ("up to " if spec.varies else "") + ("×".join(map(str, spec.shape)) or "one number")
+        single = "one text" if spec.dtype.kind in "SU" else "one number"
+        shape = ("up to " if spec.varies else "") + ("×".join(map(str, spec.shape)) or single)
         table.add_row(top, shape, spec.dtype.name, str(storage or ""), stored)
     return table
 

@@ -27,6 +27,7 @@ from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, allocate_rows
+from ..workers.base.whole_files import writing
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from .decoding import Decoding
@@ -219,7 +220,7 @@ def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
 def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
     from ..workers.sources.stored.hdf5_library import h5py
 
-    with h5py.File(part, "w") as file:
+    with writing(part), h5py.File(part, "w") as file:
         file.attrs["packed_from"] = in_yaml(dict(found.declared))
         if found.is_bgr:
             file.attrs[COLOR_ATTRIBUTE] = "bgr"
@@ -284,23 +285,37 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     source = ImageListSource(dict(found.declared["image_list"]))
     labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
-    with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
-        resumed = environment.stat()["entries"]
-        for start in range(resumed, samples, _RECORDS_AT_ONCE):
-            end = min(start + _RECORDS_AT_ONCE, samples)
-            with environment.begin(write=True) as transaction:
-                for index in range(start, end):
-                    transaction.put(_key(index), _record(source.content(index), labels[index]), append=True)
-            told("packing", end, samples)
-        with environment.begin() as transaction:
-            for index in range(samples):
-                if transaction.get(_key(index)) != _record(source.content(index), labels[index]):
-                    raise SourceError(
-                        f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
-                    )
-                told("checking", index + 1, samples)
+    try:
+        with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
+            resumed = _put_records(environment, source, labels, part, told)
+    except lmdb.Error as error:
+        raise ParameterError(f"{part} cannot be written: {error}: name another file, or mend that") from None
     part.rename(target)
     return Packed(samples, resumed, time.monotonic() - begun, target.stat().st_blocks * 512)
+
+
+def _put_records(environment: Any, source: Any, labels: Sequence[int | None], part: Path, told: Told) -> int:
+    """How many records were there before. All are read back."""
+    resumed, samples = environment.stat()["entries"], len(source)
+    if resumed > samples:
+        raise SourceError(
+            f"{part} holds {resumed:,} records of an earlier run, and the list names {samples:,} samples: "
+            f"remove {part}, and start again"
+        )
+    for start in range(resumed, samples, _RECORDS_AT_ONCE):
+        end = min(start + _RECORDS_AT_ONCE, samples)
+        with environment.begin(write=True) as transaction:
+            for index in range(start, end):
+                transaction.put(_key(index), _record(source.content(index), labels[index]), append=True)
+        told("packing", end, samples)
+    with environment.begin() as transaction:
+        for index in range(samples):
+            if transaction.get(_key(index)) != _record(source.content(index), labels[index]):
+                raise SourceError(
+                    f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
+                )
+            told("checking", index + 1, samples)
+    return int(resumed)
 
 
 def _whole_labels(source: Source) -> list[int | None]:

@@ -20,6 +20,7 @@ from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray
+from ..workers.base.whole_files import writing
 from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.paths import natural_key
@@ -250,10 +251,11 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
         )
     names = [_listed(image) for image in images]
-    classes = _numbered(classes, image_list.with_name("classes.txt"))
-    numbers = {each: f" {number}" for number, each in enumerate(classes)}
-    lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
-    image_list.write_text("\n".join(lines) + "\n")
+    with writing(image_list):
+        classes = _numbered(classes, image_list.with_name("classes.txt"))
+        numbers = {each: f" {number}" for number, each in enumerate(classes)}
+        lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
+        image_list.write_text("\n".join(lines) + "\n")
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = _sized("image_list", {"path": str(image_list)})

@@ -161,18 +161,21 @@ def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any
 def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
     """Iterations and losses of a run's log, by net ("train", "test 0"): JSON lines, CSV, or the lines of a training.
 
-    Raises ParameterError if it holds none.
+    Raises ParameterError if it holds none, or something else in their place.
     """
     text = path.read_text(errors="replace")
     rows: Iterable[Mapping[str, Any]] = ()
     if text.lstrip().startswith("{"):
-        rows = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+        rows = (json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}"))
     elif "loss" in text.partition("\n")[0].split(","):
         rows = csv.DictReader(text.splitlines())
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        if row.get("iteration") not in (None, "") and row.get("loss") not in (None, ""):
-            found[row.get("net") or "train"].append((float(row["iteration"]), float(row["loss"])))
+    try:
+        for row in rows:
+            if row.get("iteration") not in (None, "") and row.get("loss") not in (None, ""):
+                found[row.get("net") or "train"].append((float(row["iteration"]), float(row["loss"])))
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"{path}: {error}; expected numbers as 'iteration' and 'loss'") from None
     if not found:
         found["train"] = [(float(number), float(loss)) for number, loss in _LOG_LINE.findall(text)]
     if not any(found.values()):

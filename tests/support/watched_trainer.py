@@ -28,7 +28,7 @@ SAMPLES = 400
 class Numbers(Source):
     """`number`, float32: the index."""
 
-    kind = "numbers"
+    kind = "[numbers]"
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -47,7 +47,7 @@ class Numbers(Source):
         rows[:] = indices[:, None]
 
     def where(self, index: int) -> str:
-        return f"numbers/{index}.txt"
+        return f"[numbers]/{index}.txt"
 
 
 class Decode:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import cv2
@@ -87,6 +89,29 @@ def test_samples_that_cannot_be_read_are_named_and_the_others_counted(tmp_path: 
     assert list(facts.bad) == [5]
     assert len(facts.first) == 5
     assert any("bad.png cannot be read" in sentence and "on_error: replace" in sentence for sentence in advise(facts))
+
+
+def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, label in enumerate((b"0", b"1", b"0", b"x")):
+            for extension, content in (("png", encoded(picture(8, 8), ".png")), ("cls", label)):
+                member = tarfile.TarInfo(f"{number}.{extension}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    result = run(tmp_path / "a.tar", "--seconds", 0, "--samples", 1)
+    assert result.exit_code == 0, result.output
+    printed = " ".join(result.stdout.split())
+    assert "3.label cannot be decoded" in printed
+    assert "on_error: replace" in printed
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path: Path) -> None:
+    for name in ("[bold]", "[x]", ":cat:"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(encoded(picture(8, 8), ".png"))
+    result = run(tmp_path, "--list", tmp_path / "all.txt", "--seconds", 0)
+    assert result.exit_code == 0, result.output
+    assert all(f" {name}" in result.stdout for name in ("[bold]", "[x]", ":cat:"))
 
 
 def test_data_sets_that_are_samples_with_a_class_each_may_be_empty(tmp_path: Path) -> None:

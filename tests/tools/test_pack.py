@@ -233,6 +233,33 @@ def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Pa
         assert label == other
 
 
+def test_records_of_a_longer_list_do_not_stay_in_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_RECORDS_AT_ONCE", 2)
+    listed = write_list(tmp_path, {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(6)})
+    found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+
+    def interrupt(step: str, done: int, samples: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_encoded(found, tmp_path / "a.lmdb", interrupt)
+    lines = listed.read_text().splitlines(keepends=True)
+    listed.write_text("".join(lines[:3]))
+    with pytest.raises(SourceError, match=r"4 records of an earlier run, and the list names 3 samples: remove .*part"):
+        pack_encoded(found, tmp_path / "a.lmdb", told)
+    listed.write_text("".join(lines))
+    assert pack_encoded(found, tmp_path / "a.lmdb", told).resumed == 4
+
+
+def test_a_database_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
+    found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+    (tmp_path / "a.lmdb.part").write_text("no database" * 1000)
+    with pytest.raises(ParameterError, match=r"a\.lmdb\.part cannot be written: .*name another file, or mend that"):
+        pack_encoded(found, tmp_path / "a.lmdb", told)
+
+
 def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="only listed image files are kept as they are encoded, and this is npy"):
         pack_encoded(found, tmp_path / "a.lmdb", told)
@@ -309,6 +336,7 @@ def refused(*arguments: object) -> str:
 def test_what_cannot_be_packed_is_said_and_nothing_is_left_behind(found: Found, tmp_path: Path) -> None:
     data = found.declared["npy"]["data"]
     assert f"there is no folder {tmp_path}/none" in refused(data, tmp_path / "none" / "a.h5")
+    assert "/proc/a.h5.part cannot be written: " in refused(data, "/proc/a.h5")
     assert "ends in .h5 or .hdf5" in refused(data, tmp_path / "a.npy")
     np.save(tmp_path / "text.npy", np.array(["one", "two"]))
     assert "'data' holds text of type <U3" in refused(tmp_path / "text.npy", tmp_path / "a.h5")

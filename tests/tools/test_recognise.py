@@ -134,6 +134,14 @@ def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> Non
         assert [source.where(index).rpartition("/")[2] for index in range(4)] == ["0.png", "2.png", "1.png", "3.png"]
 
 
+def test_a_list_that_cannot_be_written_is_named() -> None:
+    write_images((20, 30))
+    with pytest.raises(
+        ParameterError, match=r"none/all\.txt cannot be written: No such file or directory: name another"
+    ):
+        source_of(["photos"], image_list=Path("none/all.txt"))
+
+
 def test_lists_in_one_folder_number_the_classes_alike() -> None:
     write_images((20, 30), (20, 30))
     source_of(["photos"], image_list=Path("train.txt"))

@@ -168,6 +168,12 @@ def test_test_nets_have_curves_of_their_own(tmp_path: Path) -> None:
     assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.5], "test 0": [0.7]}
 
 
+def test_a_log_with_words_for_losses_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("iteration,loss\n1,high\n")
+    with pytest.raises(ParameterError, match=r"a\.csv: .*'high'; expected numbers as 'iteration' and 'loss'"):
+        read_losses(tmp_path / "a.csv")
+
+
 def test_a_log_without_losses_says_so(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("nothing\n")
     with pytest.raises(ParameterError, match="holds no losses: expected JSON lines or CSV"):

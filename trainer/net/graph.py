@@ -66,8 +66,6 @@ class Net:
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         positions = included_layers(document, state)
-        if not positions:
-            raise document.error(f"no layer is included in phase {state.phase.name}")
         contexts = [
             LayerContext(document, position, _phase(document, position, state), device, generators, data_parameters)
             for position in positions

@@ -36,8 +36,11 @@ class State:
 
 
 def included_layers(net: Document[NetParameter], state: State) -> list[int]:
-    """Positions in `net.message.layer` of the layers that `state` includes; raises PrototxtError."""
-    return [position for position in range(len(net.message.layer)) if _is_included(net, position, state)]
+    """Positions in `net.message.layer` of the layers that `state` includes; raises PrototxtError, also if none is."""
+    positions = [position for position in range(len(net.message.layer)) if _is_included(net, position, state)]
+    if not positions:
+        raise net.error(f"no layer is included in phase {state.phase.name}")
+    return positions
 
 
 def _is_included(net: Document[NetParameter], position: int, state: State) -> bool:

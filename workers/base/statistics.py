@@ -20,12 +20,15 @@ class Statistics:
     start_s: float
     """seconds of these before the first batch, which no prefetching can avoid"""
     loaders: int
+    """that run now"""
     loader_deaths: int
+    """that died"""
     replaced: int
     """rows into which another sample was put, also by loaders that work ahead; each time a bad sample comes counts"""
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int
+    """parts of batches that were made"""
     cache_hits: int = 0
     """samples that the decoded cache had, for loaders that work ahead too"""
     cache_misses: int = 0

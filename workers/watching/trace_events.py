@@ -34,11 +34,11 @@ def convert(given: Path, target: Path | None, merge: Path | None) -> Path:
     Returns the path that was written. Raises BlobfeedError, and OSError if a file cannot be read.
     """
     is_ring = given.name.endswith(SUFFIX)
+    made = trace_of(*read_ring(given)) if is_ring else load(given)
     if target is None:
         if not is_ring:
             raise BlobfeedError(f"{given} is a trace already: say with -o where the merged one shall be written")
         target = given.with_name(given.name.removesuffix(SUFFIX))
-    made = trace_of(*read_ring(given)) if is_ring else load(given)
     if merge is not None:
         made = merged(made, load(merge))
     with writing(target):

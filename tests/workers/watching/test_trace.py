@@ -114,11 +114,13 @@ def test_two_pipelines_cannot_write_the_same_trace_and_a_folder_must_be_there(tm
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "b.json").write_text('{"traceEvents": []}')
     (tmp_path / "a.json.ring").write_bytes(b"x" * 5000)
     for arguments, words in (
         (["a.json.ring"], "is no trace of this version"),
         (["a.json", "-o", "b.json"], "expected a JSON object with 'traceEvents'"),
-        (["a.json"], "say with -o where"),
+        (["b.json"], "say with -o where"),
+        (["absent.json"], "No such file or directory"),
     ):
         paths = [str(tmp_path / each) if each.startswith(("a", "b")) else each for each in arguments]
         result = CliRunner().invoke(app, ["trace", *paths])
