@@ -218,7 +218,7 @@ class EuclideanLoss(_Loss):
     """Half the mean over the batch of the squared distance between its two bottoms, of one shape (batch, ...)."""
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
-        difference = first - second.view_as(first)
+        difference = first - second.reshape(first.shape)
         return (difference.square().sum() / (2 * len(first)),)
 
 
@@ -230,7 +230,7 @@ class ContrastiveLoss(_Loss):
 
     def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
         options = self.options
-        squares = (first - second).flatten(1).square().sum(1)
+        squares = (first - second.reshape(first.shape)).flatten(1).square().sum(1)
         if options.legacy_version:
             apart = (options.margin - squares).relu()
         else:

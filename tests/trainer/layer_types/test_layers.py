@@ -405,6 +405,22 @@ def test_euclidean_loss_takes_labels_without_a_second_axis(tmp_path: Path) -> No
     np.testing.assert_allclose(run(net, x=a, z=b), ((a[:, 0] - b) ** 2).sum() / 5 / 2, rtol=1e-5)
 
 
+def test_euclidean_loss_takes_a_second_bottom_of_other_axes_that_is_not_contiguous(tmp_path: Path) -> None:
+    a, b = numbers(2, 12), numbers(2, 3, 4, 2)
+    text = """layer { name: "s" type: "Slice" bottom: "z" top: "b" top: "rest" slice_param { axis: 2 } }
+              layer { name: "y" type: "EuclideanLoss" bottom: "x" bottom: "b" top: "y" }"""
+    net = make_net(tmp_path, with_inputs(text, x=a.shape, z=b.shape))
+    np.testing.assert_allclose(run(net, x=a, z=b), ((a - b[:, :, :2].reshape(2, 12)) ** 2).sum() / 4, rtol=1e-5)
+
+
+def test_contrastive_loss_takes_pairs_of_which_one_has_more_axes(tmp_path: Path) -> None:
+    a, b, similar = numbers(3, 4), numbers(3, 4, 1, 1), np.array([1, 0, 1], np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" bottom: "s" type: "ContrastiveLoss"', x=a, z=b, s=similar)
+    distance = np.sqrt(((a - b[..., 0, 0]) ** 2).sum(1))
+    expected = np.where(similar == 1, distance**2, np.maximum(1 - distance, 0) ** 2).sum() / 6
+    np.testing.assert_allclose(run(net, x=a, z=b, s=similar), expected, rtol=1e-5)
+
+
 def test_accuracy_counts_labels_among_the_best_k(tmp_path: Path) -> None:
     x = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [3, 2, 1, 0], [0, 1, 2, 3]], np.float32)
     labels = np.array([0, 1, 2, 0], np.float32)
