@@ -182,7 +182,7 @@ class MultinomialLogisticLoss(_RowLoss):
 
     def forward(self, probabilities: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, probabilities.flatten(1), labels, 1, None)
-        chosen = judged.scores.gather(1, judged.labels.unsqueeze(1))
+        chosen = judged.scores.gather(1, judged.safe_labels.unsqueeze(1))
         return (-chosen.clamp(min=_SMALLEST).log().sum() / len(judged.labels),)
 
 
@@ -192,7 +192,7 @@ class HingeLoss(_RowLoss):
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, scores.flatten(1), labels, 1, None)
-        signs = torch.ones_like(judged.scores).scatter_(1, judged.labels.unsqueeze(1), -1.0)
+        signs = torch.ones_like(judged.scores).scatter_(1, judged.safe_labels.unsqueeze(1), -1.0)
         margins = (1 + signs * judged.scores).relu()
         if self.options.norm == HingeNorm.L2:
             margins = margins.square()

@@ -375,6 +375,18 @@ def test_a_wrong_number_that_only_the_device_has_seen_is_named_later(
     assert len(net.layers["y"]._unchecked) < 20
 
 
+@pytest.mark.parametrize("kind", ["MultinomialLogisticLoss", "HingeLoss"])
+def test_a_loss_is_finite_though_only_the_device_has_seen_a_wrong_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    x, labels = np.full((2, 3), 0.5, np.float32), np.array([0, 7], np.float32)
+    net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=x, z=labels)
+    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    assert np.isfinite(run(net, x=x, z=labels))
+    with pytest.raises(NetError, match="label 7 names no class"):
+        net.check()
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
 def test_on_cuda_the_host_does_not_wait_for_the_labels(tmp_path: Path, kind: str) -> None:
