@@ -146,7 +146,7 @@ class InfogainLoss(_ScoreLoss):
     def read_options(self) -> None:
         self._matrix: Tensor | None = None
         if len(self.param.bottom) < 3:
-            path = self.context.folder / self.options.source
+            path = self.context.net.beside(self.options.source)
             try:
                 self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(self.context.device)
             except (OSError, ValueError) as error:

@@ -615,13 +615,16 @@ def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: s
         layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
 
 
-def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [".", "beside the working directory"])
+def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir(exist_ok=True)
     blob = message_class(BlobProto)()
     fill_blob(blob, np.diag([1, 2, 3]).astype(np.float32).reshape(1, 1, 3, 3))
     (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
     options = 'bottom: "z" type: "InfogainLoss" infogain_loss_param { source: "matrix.binaryproto" }'
     x, labels = numbers(4, 3), np.array([0, 1, 2, 1], np.float32)
-    net = layer_net(tmp_path, options, x=x, z=labels)
+    net = layer_net(tmp_path / folder, options, x=x, z=labels)
     expected = (softmax_loss(x, labels) * np.array([1, 2, 3, 2])).mean()
     np.testing.assert_allclose(run(net, x=x, z=labels), expected, rtol=1e-5)
 
