@@ -558,6 +558,25 @@ def test_dummy_data_draws_anew_unless_it_is_constant(tmp_path: Path) -> None:
     assert not torch.equal(*seen)
 
 
+def test_dummy_data_repeats_for_all_tops_what_is_given_once(tmp_path: Path) -> None:
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+        num: 8 channels: [3, 1] height: [28, 1] width: [28, 1]%s } }"""
+    net = make_net(tmp_path, text % "")
+    net.forward()
+    assert [net.blobs[name].shape for name in "xy"] == [(8, 3, 28, 28), (8, 1, 1, 1)]
+    with pytest.raises(PrototxtError, match="one of each for each of its 2 tops, got 0 and 1"):
+        make_net(tmp_path, text % " width: 5")
+
+
+def test_a_filler_that_dummy_data_does_not_know_is_named_with_its_line(tmp_path: Path) -> None:
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+        shape { dim: 2 } data_filler { value: 4 }
+        data_filler { type: "gausian" } } }"""
+    with pytest.raises(PrototxtError, match=r"'gausian' is not supported .did you mean 'gaussian'") as caught:
+        make_net(tmp_path, text)
+    assert caught.value.line == 3
+
+
 def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Path) -> None:
     x, cont, zero = numbers(6, 2, 3), np.ones((6, 2), np.float32), np.zeros((1, 2, 4), np.float32)
     options = 'recurrent_param { num_output: 4 expose_hidden: true weight_filler { type: "uniform" min: -0.5 } }'
