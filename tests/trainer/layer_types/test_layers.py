@@ -159,7 +159,7 @@ def test_pooling_rounds_up_where_convolution_rounds_down() -> None:
 @pytest.mark.parametrize("average", [False, True])
 def test_global_pooling_follows_the_size_of_its_bottom(tmp_path: Path, average: bool) -> None:
     x = numbers(2, 3, 4, 5)
-    options = f"global_pooling: true pool: {'AVE' if average else 'MAX'}"
+    options = f"global_pooling: true stride: 1 pad: 0 pool: {'AVE' if average else 'MAX'}"
     net = layer_net(tmp_path, f'type: "Pooling" pooling_param {{ {options} }}', x=x)
     for array in (x, numbers(2, 3, 6, 2)):
         expected = (array.mean if average else array.max)((2, 3), keepdims=True)
@@ -616,6 +616,11 @@ def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
         ('type: "Slice" top: "b" top: "c"', "cannot be cut into 3 equal parts"),
         ('type: "Reshape" reshape_param { shape { dim: 3 dim: -1 } }', "cannot be given the shape"),
         ('type: "Reshape" reshape_param { shape { dim: -1 dim: -1 } }', "once -1"),
+        ('type: "SPP" spp_param { pyramid_height: 4 }', r"kernel \(2, 2\) .pad \(2, 2\). would hold only padding"),
+        (
+            'type: "Flatten" } layer { name: "s" bottom: "y" top: "s" type: "SPP" spp_param { pyramid_height: 1 }',
+            "of 4 axes",
+        ),
         ('type: "Tile"', "tiles must be at least 1"),
         ('type: "ArgMax" argmax_param { top_k: 200 }', "top_k must lie between 1 and 100"),
         ('type: "Crop" bottom: "z" crop_param { offset: 3 }', "offset 3 and size 3 exceed an axis"),
