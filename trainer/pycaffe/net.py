@@ -211,6 +211,7 @@ class Net:
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs, without computing them."""
         for step in self._net.steps:
+            step.shapes = None  # the layer is now set up for other shapes than those of its last forward
             if isinstance(step.layer, PythonLayer):
                 step.layer.call_reshape()
                 continue

@@ -149,6 +149,17 @@ def test_a_loss_begins_with_its_weight(tmp_path: Path) -> None:
     close(net.blobs["right"].diff, 3 * (net.blobs["sum"].data - net.blobs["left"].data) / 2)
 
 
+def test_pooling_of_the_whole_follows_every_reshape(tmp_path: Path) -> None:
+    pool = 'layer { name: "p" type: "Pooling" bottom: "data" top: "p" pooling_param { global_pooling: true } }'
+    net = Net(write(tmp_path, with_inputs(pool, data=(2, 1, 6, 6))), TEST)
+    rows = drawn(2, 1, 6, 6)
+    net.forward(data=rows)
+    net.blobs["data"].reshape(2, 1, 3, 3)
+    net.reshape()
+    net.blobs["data"].reshape(2, 1, 6, 6)
+    close(net.forward(data=rows)["p"], rows.max((2, 3), keepdims=True))
+
+
 def test_all_rows_are_run_in_batches_of_the_net(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     rows = drawn(5, 1, 6, 6)
