@@ -60,7 +60,11 @@ class Net:
         generators = Generators.seeded(mode.seed(), device)
         self._wrap(graph.Net(document, State(Phase(phase), level, stages), device, generators))
         if weights is not None:
-            self.copy_from(weights)
+            try:
+                self.copy_from(weights)
+            except BaseException:
+                self.close()
+                raise
 
     @classmethod
     def of(cls, net: graph.Net) -> Self:

@@ -61,12 +61,12 @@ class Solver:
                 net = Net(*source, self.device, Generators.seeded(seed, self.device, data_seed))
                 self.test_nets.append(net)
                 net.share_weights(self.train_net)
+            for paths in self.param.weights:
+                for name in paths.split(","):
+                    self.load_weights(document.beside(name.strip()))
         except BaseException:
             self.close()
             raise
-        for paths in self.param.weights:
-            for name in paths.split(","):
-                self.load_weights(document.beside(name.strip()))
         self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import SMALL_NET, importing_leaves_no_trace, one_thread, with_inputs, write_project
+from tests.support.trainer_nets import (
+    BATCHES,
+    SMALL_NET,
+    importing_leaves_no_trace,
+    one_thread,
+    with_inputs,
+    write_project,
+)
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
@@ -222,6 +230,16 @@ def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:
     assert net.layers[0].at == 8
     net.reshape()
     net.close()
+
+
+def test_a_net_is_closed_if_its_weights_are_missing(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(
+        "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
+    )
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        Net(tmp_path / "net.prototxt", "none.caffemodel", TEST)
+    assert sys.modules["batches"].CLOSED == [1]
 
 
 def test_level_and_stages_choose_layers(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.python import PythonLayer
-from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SolverError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SnapshotError, SolverError
 from blobfeed.trainer.solving.progress import LineReporter, StopRequest
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import train
@@ -175,6 +175,16 @@ def test_layers_are_closed_whatever_happens(tmp_path: Path) -> None:
         layer = net.layers["data"]
         assert isinstance(layer, PythonLayer)
         assert layer.user_layer.closed
+
+
+def test_nets_are_closed_if_the_weights_to_begin_with_are_missing(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=TESTED + 'weights: "none.caffemodel"')
+    (tmp_path / "batches.py").write_text(
+        "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
+    )
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        Solver.from_file(path)
+    assert sys.modules["batches"].CLOSED == [1, 1]
 
 
 def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp_path: Path) -> None:
