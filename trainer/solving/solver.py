@@ -266,13 +266,10 @@ def mean_outputs(
         except EndOfData:
             if not seen:
                 raise
-            return _means(sums, seen)
+            iterations = seen
+            break
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
     net.check()
-    return _means(sums, iterations)
-
-
-def _means(sums: dict[str, Tensor], count: int) -> Scores:
-    return {name: float(total) / count for name, total in sums.items()}
+    return {name: float(total) / iterations for name, total in sums.items()}

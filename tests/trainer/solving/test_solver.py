@@ -237,6 +237,16 @@ def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) ->
         assert solver.test() == expected
 
 
+def test_a_wrong_label_is_named_though_the_data_end_before_the_device_has_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 100 test_interval: 10")
+    (tmp_path / "batches.py").write_text(ENDING.replace("self.label[rows]", "self.label[rows] + 7"))
+    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    with Solver.from_file(path) as solver, pytest.raises(NetError, match="names no class"):
+        solver.test()
+
+
 def test_nets_can_stand_in_files_of_their_own(tmp_path: Path) -> None:
     solver = SMALL_SOLVER.replace('net: "net.prototxt"', 'train_net: "net.prototxt" test_net: "test.prototxt"')
     path = write_project(tmp_path, solver=solver + "test_iter: 2 test_interval: 5")
