@@ -182,13 +182,16 @@ class Net:
             raise SnapshotError(
                 f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
             )
+        filled: set[int] = set()
         for name in names:
             layer = self.layers[name]
+            memory = {own.data_ptr() for own in layer.blobs}
             if name in weights:
                 check_shapes(layer, weights[name], source, leading_ones=True)
                 for own, loaded in zip(layer.blobs, weights[name], strict=True):
                     own.copy_(loaded.view(own.shape))
-            elif not some:
+                filled |= memory
+            elif not some and not memory <= filled:  # Caffe's HDF5 files have shared weights once, in their first layer
                 raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
