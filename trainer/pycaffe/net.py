@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -23,14 +23,6 @@ from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from ..solving.caffe_files import read_weights, write_caffemodel
 from . import mode
-
-
-@dataclass(frozen=True)
-class NativeLayer:
-    """A layer of a net that is not a Python layer."""
-
-    type: str
-    blobs: Sequence[ArrayBlob]
 
 
 class Net:
@@ -95,7 +87,7 @@ class Net:
         self.layer_dict: dict[str, Any] = {
             name: layer.user_layer
             if isinstance(layer, PythonLayer)
-            else NativeLayer(layer.param.type, self.params.get(name, ()))
+            else SimpleNamespace(type=layer.param.type, blobs=self.params.get(name, ()))
             for name, layer in layers
         }
 
