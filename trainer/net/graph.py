@@ -163,14 +163,6 @@ class Net:
         """Every weight blob of the net, in the order of the layers; shared ones once."""
         return self._weights.all()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The weights, as "layer.number"."""
-        return {
-            f"{name}.{nth}": blob.detach()
-            for name, layer in self.layers.items()
-            for nth, blob in enumerate(layer.blobs)
-        }
-
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
         """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.

@@ -91,8 +91,6 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         assert message.layer[1].blobs[0].diff == gradient.numpy().tobytes()
         with h5py.File(path.with_suffix(".h5")) as file:
             assert np.array_equal(file["diff/ip1/0"], gradient.numpy())
-        # As torch users have it:
-        assert torch.equal(net.state_dict()["ip1.0"], net.layers["ip1"].blobs[0])
 
 
 @pytest.mark.parametrize("suffix", ["", ".h5"])
