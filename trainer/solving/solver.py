@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...workers.base.closing import close_all
+from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
 from ..net.graph import Net
@@ -29,7 +29,7 @@ Scores = dict[str, float]
 """By output: its mean over the iterations of a test."""
 
 
-class Solver:
+class Solver(Closing):
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
     The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
@@ -240,12 +240,6 @@ class Solver:
     def close(self) -> None:
         """End what the nets' layers have running."""
         close_all(*(net.close for net in (self.train_net, *self.test_nets)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 @torch.no_grad()
