@@ -157,7 +157,7 @@ class ArrayBlob:
     def reshape(self, *shape: int) -> None:
         if isinstance(self._source, Tensor):
             raise BlobError(f"weights cannot be reshaped: they have the shape {self.shape}, and {shape} was asked for")
-        self._copies.clear()
+        self.upload()
         self._source.reshape(*shape)
 
     def upload(self) -> None:

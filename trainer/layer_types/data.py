@@ -220,6 +220,6 @@ class HDF5Output(Layer):
                 if name not in file:
                     file.create_dataset(name, (0, *rows.shape[1:]), rows.dtype, maxshape=(None, *rows.shape[1:]))
                 file[name].resize(len(file[name]) + len(rows), 0)
-                file[name][-len(rows) :] = rows
+                file[name][len(file[name]) - len(rows) :] = rows
         self._begun = True
         return ()

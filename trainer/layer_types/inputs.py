@@ -98,13 +98,17 @@ class DummyData(Layer):
         options, tops = self.options, len(self.param.top)
         shapes = [tuple(shape.dim) for shape in options.shape]
         if not shapes:
-            shapes = list(zip(options.num, options.channels, options.height, options.width, strict=False))
+            extents = options.num, options.channels, options.height, options.width
+            if {len(each) for each in extents} <= {1, tops}:
+                shapes = list(zip(*(list(each) * (tops // len(each)) for each in extents), strict=True))
         fillers = list(options.data_filler) or [message_class(FillerParameter)()]
         if len(shapes) not in (1, tops) or len(fillers) not in (1, tops):
             raise self.wrong(
-                f"needs one shape and one data_filler, or one of each for each of its {tops} tops, got {len(shapes)} "
-                f"and {len(fillers)}"
+                "needs one shape (or num, channels, height and width) and one data_filler, or one of each for each of "
+                f"its {tops} tops, got {len(shapes)} and {len(fillers)}"
             )
+        for nth, filler in enumerate(fillers):
+            self.check_filler(filler, "data_filler", nth)
         self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
         self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)
         self._constants: list[Tensor | None] = [None] * tops

@@ -141,17 +141,21 @@ class Layer:
         """Append weights of `shape`, filled as the option `name` says, or with `value` if it is not given."""
         given = bool(name) and self.options.HasField(name)
         filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
-        if filler.type not in FILLERS:
-            raise self.wrong(
-                f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
-                f"the known ones are {', '.join(FILLERS)}",
-                name,
-                "type",
-            )
+        self.check_filler(filler, name)
         weights = filled(shape, filler, self.context.generators.weights).to(self.context.device)
         spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
+
+    def check_filler(self, filler: FillerParameter, *field: str | int) -> None:
+        """Raises PrototxtError, at the line of the option `field`, if there is no filler of this type."""
+        if filler.type not in FILLERS:
+            raise self.wrong(
+                f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
+                f"the known ones are {', '.join(FILLERS)}",
+                *field,
+                "type",
+            )
 
     def add_weights_and_bias(self, shape: Shape) -> None:
         """Those of a sum of products: weights of `shape`, and a number for each output if the options want one."""

@@ -146,7 +146,7 @@ class InfogainLoss(_ScoreLoss):
     def read_options(self) -> None:
         self._matrix: Tensor | None = None
         if len(self.param.bottom) < 3:
-            path = self.context.folder / self.options.source
+            path = self.context.net.beside(self.options.source)
             try:
                 self._matrix = torch.from_numpy(read_blob(path.read_bytes())).to(self.context.device)
             except (OSError, ValueError) as error:
@@ -182,7 +182,7 @@ class MultinomialLogisticLoss(_RowLoss):
 
     def forward(self, probabilities: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, probabilities.flatten(1), labels, 1, None)
-        chosen = judged.scores.gather(1, judged.labels.unsqueeze(1))
+        chosen = judged.scores.gather(1, judged.safe_labels.unsqueeze(1))
         return (-chosen.clamp(min=_SMALLEST).log().sum() / len(judged.labels),)
 
 
@@ -192,7 +192,7 @@ class HingeLoss(_RowLoss):
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensors:
         judged = arrange(self, scores.flatten(1), labels, 1, None)
-        signs = torch.ones_like(judged.scores).scatter_(1, judged.labels.unsqueeze(1), -1.0)
+        signs = torch.ones_like(judged.scores).scatter_(1, judged.safe_labels.unsqueeze(1), -1.0)
         margins = (1 + signs * judged.scores).relu()
         if self.options.norm == HingeNorm.L2:
             margins = margins.square()
@@ -218,7 +218,7 @@ class EuclideanLoss(_Loss):
     """Half the mean over the batch of the squared distance between its two bottoms, of one shape (batch, ...)."""
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
-        difference = first - second.view_as(first)
+        difference = first - second.reshape(first.shape)
         return (difference.square().sum() / (2 * len(first)),)
 
 
@@ -230,7 +230,7 @@ class ContrastiveLoss(_Loss):
 
     def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
         options = self.options
-        squares = (first - second).flatten(1).square().sum(1)
+        squares = (first - second.reshape(first.shape)).flatten(1).square().sum(1)
         if options.legacy_version:
             apart = (options.margin - squares).relu()
         else:

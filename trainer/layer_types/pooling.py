@@ -41,8 +41,9 @@ class Pooling(Layer):
         self._check([field.name for field, _ in options.ListFields()])
 
     def _check(self, given: Sequence[str]) -> None:
-        if self._global and any(name.startswith(("kernel", "stride", "pad")) for name in given):
-            raise self.wrong("global_pooling takes no kernel, stride or pad")
+        has_kernel = any(name.startswith("kernel") for name in given)
+        if self._global and (has_kernel or self._stride != (1, 1) or any(self._pad)):
+            raise self.wrong("global_pooling takes no kernel, no stride but 1 and no pad but 0")
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
             raise self.wrong(
                 f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding"
@@ -147,6 +148,10 @@ class SPP(Layer):
         if options.pool == PoolMethod.STOCHASTIC:
             raise self.wrong("pool: STOCHASTIC is not supported here", "pool")
 
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        self.need_axes(4, bottom[0])
+        return super().top_shapes(*bottom)
+
     def forward(self, bottom: Tensor) -> Tensors:
         options = self.options
         sizes = bottom.shape[2:]
@@ -154,6 +159,11 @@ class SPP(Layer):
         for level in range(options.pyramid_height):
             kernel = tuple(-(-size // 2**level) for size in sizes)
             pad = tuple((edge * 2**level - size + 1) // 2 for edge, size in zip(kernel, sizes, strict=True))
+            if any(before >= edge for before, edge in zip(pad, kernel, strict=True) if before):
+                raise self.context.misfit(
+                    f"pyramid_height {options.pyramid_height} is too large for a bottom {tuple(bottom.shape)}: a "
+                    f"window of its kernel {kernel} (pad {pad}) would hold only padding"
+                )
             counts = tuple(pooled_size(*each) for each in zip(sizes, kernel, kernel, pad, strict=True))
             (top,) = pool(bottom, kernel, kernel, pad, counts, average=options.pool == PoolMethod.AVE)
             levels.append(top)

@@ -161,14 +161,6 @@ class Net:
         """Every weight blob of the net, in the order of the layers; shared ones once."""
         return self._weights.all()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The weights, as "layer.number"."""
-        return {
-            f"{name}.{nth}": blob.detach()
-            for name, layer in self.layers.items()
-            for nth, blob in enumerate(layer.blobs)
-        }
-
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
         """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
@@ -180,13 +172,16 @@ class Net:
             raise SnapshotError(
                 f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
             )
+        filled: set[int] = set()
         for name in names:
             layer = self.layers[name]
+            memory = {own.data_ptr() for own in layer.blobs}
             if name in weights:
                 check_shapes(layer, weights[name], source, leading_ones=True)
                 for own, loaded in zip(layer.blobs, weights[name], strict=True):
                     own.copy_(loaded.view(own.shape))
-            elif not some:
+                filled |= memory
+            elif not some and not memory <= filled:  # Caffe's HDF5 files have shared weights once, in their first layer
                 raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:

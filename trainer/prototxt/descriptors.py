@@ -48,20 +48,13 @@ def message_classes() -> dict[str, type[Any]]:
         for text in fields.split(", "):
             found = re.fullmatch(r"(\d+) (\w+) (\w+)(\*?)(?: = (\S+))?", text)
             assert found, f"a field in the row of {name}: {text!r}"
-            _add_field(message, enums, *found.groups())
+            _add_field(message, enums, found)
     messages = make_message_class(file, next(iter(rows))).DESCRIPTOR.file.message_types_by_name
     return {name: class_of(descriptor) for name, descriptor in messages.items()}
 
 
-def _add_field(
-    message: descriptor_pb2.DescriptorProto,
-    enums: dict[str, str],
-    number: str,
-    name: str,
-    kind: str,
-    star: str,
-    default: str | None,
-) -> None:
+def _add_field(message: descriptor_pb2.DescriptorProto, enums: dict[str, str], found: re.Match[str]) -> None:
+    number, name, kind, star, default = found.groups()
     label = _Field.LABEL_REPEATED if star else _Field.LABEL_OPTIONAL
     field = message.field.add(name=name, number=int(number), label=label, default_value=default)
     if kind in _SCALARS:

@@ -9,7 +9,7 @@ from .locations import Location
 from .schema import V1LayerType
 
 # Types of which the words of older files are not today's in small letters.
-_WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss"}
+_WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss", "im2col": "Im2col"}
 _WORDS |= {"conv": "Convolution", "pool": "Pooling", "images": "ImageData"}  # only in files of 2013
 
 _SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in the order of SolverType
@@ -50,34 +50,26 @@ def upgrade_solver(solver: Any) -> None:
 
 def _upgrade_layers(net: Any, root: Location) -> None:
     locations = [each for each in root.inside if each.name == "layers"]
+    kept: list[Location] = []  # they get their new name at the end: an error on the way counts all layers
     padding: dict[str, Any] = {}
     for position, old in enumerate(net.layers):
         if old.HasField("layer") and old.layer.type == "padding":
             padding[old.top[0]] = old
-            root.inside.remove(locations[position])
             continue
         new = net.layer.add()
         if old.HasField("layer"):
             _upgrade_v0(old, new, padding, position)
         else:
             _upgrade_v1(old, new)
-        locations[position].name = "layer"
+        kept.append(locations[position])
+    for location in kept:
+        location.name = "layer"
     net.ClearField("layers")
 
 
 def _upgrade_v1(old: Any, new: Any) -> None:
     _copy_names(old, new, old.name, old.type and V1LayerType(old.type).name.lower())
-    specs = max(len(old.param), len(old.blobs_lr), len(old.weight_decay), len(old.blob_share_mode))
-    for _ in range(specs):
-        new.param.add()
-    for values, field in (
-        (old.param, "name"),
-        (old.blob_share_mode, "share_mode"),
-        (old.blobs_lr, "lr_mult"),
-        (old.weight_decay, "decay_mult"),
-    ):
-        for spec, value in zip(new.param, values, strict=False):
-            setattr(spec, field, value)
+    _add_specs(new, name=old.param, share_mode=old.blob_share_mode, lr_mult=old.blobs_lr, decay_mult=old.weight_decay)
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
             getattr(new, field.name).CopyFrom(value)
@@ -94,8 +86,7 @@ def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> N
         if field.name not in _V0_READ_FOR_ALL and not _set_v0(new, field.name, value):
             text = f"a layer of type {layer.type!r} does not read {field.name!r}"
             raise UpgradeError(text, "layers", position, "layer", field.name)
-    for rate, decay in zip(layer.blobs_lr, layer.weight_decay or [1.0] * len(layer.blobs_lr), strict=False):
-        new.param.add(lr_mult=rate, decay_mult=decay)
+    _add_specs(new, lr_mult=layer.blobs_lr, decay_mult=layer.weight_decay)
     new.blobs.extend(layer.blobs)
     # A layer of type "padding" becomes the pad of the convolution or pooling that takes its top.
     for nth, name in enumerate(new.bottom):
@@ -104,6 +95,15 @@ def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> N
                 raise UpgradeError(f"a layer of type {layer.type!r} cannot take a padding", "layers", position)
             new.bottom[nth] = padding[name].bottom[0]
             _set_v0(new, "pad", padding[name].layer.pad)
+
+
+def _add_specs(new: Any, **values_by_field: Any) -> None:
+    """Add a `param` for each of the layer's weights that has a value; the lists may differ in length."""
+    for _ in range(max(map(len, values_by_field.values()))):
+        new.param.add()
+    for field, values in values_by_field.items():
+        for spec, value in zip(new.param, values, strict=False):
+            setattr(spec, field, value)
 
 
 def _set_v0(new: Any, old_name: str, value: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -23,14 +23,6 @@ from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from ..solving.caffe_files import read_weights, write_caffemodel
 from . import mode
-
-
-@dataclass(frozen=True)
-class NativeLayer:
-    """A layer of a net that is not a Python layer."""
-
-    type: str
-    blobs: Sequence[ArrayBlob]
 
 
 class Net:
@@ -60,7 +52,11 @@ class Net:
         generators = Generators.seeded(mode.seed(), device)
         self._wrap(graph.Net(document, State(Phase(phase), level, stages), device, generators))
         if weights is not None:
-            self.copy_from(weights)
+            try:
+                self.copy_from(weights)
+            except BaseException:
+                self.close()
+                raise
 
     @classmethod
     def of(cls, net: graph.Net) -> Self:
@@ -91,7 +87,7 @@ class Net:
         self.layer_dict: dict[str, Any] = {
             name: layer.user_layer
             if isinstance(layer, PythonLayer)
-            else NativeLayer(layer.param.type, self.params.get(name, ()))
+            else SimpleNamespace(type=layer.param.type, blobs=self.params.get(name, ()))
             for name, layer in layers
         }
 
@@ -211,6 +207,7 @@ class Net:
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs, without computing them."""
         for step in self._net.steps:
+            step.shapes = None  # the layer is now set up for other shapes than those of its last forward
             if isinstance(step.layer, PythonLayer):
                 step.layer.call_reshape()
                 continue

@@ -23,10 +23,12 @@ _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
         ("gamma", "stepvalue"),
         lambda solver, iteration: math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
     ),
-    "poly": (("power",), lambda solver, iteration: math.pow(1 - iteration / solver.max_iter, solver.power)),
+    # Past max_iter the rate stays 0; Caffe's is then negative, not a number, or grows again.
+    "poly": (("power",), lambda solver, iteration: math.pow(max(0.0, 1 - iteration / solver.max_iter), solver.power)),
     "sigmoid": (
         ("gamma", "stepsize"),
-        lambda solver, iteration: 1 / (1 + math.exp(-solver.gamma * (iteration - solver.stepsize))),
+        # math.exp overflows above 709; so small a factor is 0 anyway.
+        lambda solver, iteration: 1 / (1 + math.exp(min(-solver.gamma * (iteration - solver.stepsize), 700.0))),
     ),
 }
 

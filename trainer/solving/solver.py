@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...workers.base.closing import close_all
+from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
 from ..net.graph import Net
@@ -29,7 +29,7 @@ Scores = dict[str, float]
 """By output: its mean over the iterations of a test."""
 
 
-class Solver:
+class Solver(Closing):
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
     The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
@@ -61,12 +61,12 @@ class Solver:
                 net = Net(*source, self.device, Generators.seeded(seed, self.device, data_seed))
                 self.test_nets.append(net)
                 net.share_weights(self.train_net)
+            for paths in self.param.weights:
+                for name in paths.split(","):
+                    self.load_weights(document.beside(name.strip()))
         except BaseException:
             self.close()
             raise
-        for paths in self.param.weights:
-            for name in paths.split(","):
-                self.load_weights(document.beside(name.strip()))
         self._updates = SOLVER_TYPES[self.param.type](list(self.train_net.learnt()), self.param)
 
     @classmethod
@@ -241,12 +241,6 @@ class Solver:
         """End what the nets' layers have running."""
         close_all(*(net.close for net in (self.train_net, *self.test_nets)))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 @torch.no_grad()
 def mean_outputs(
@@ -266,13 +260,10 @@ def mean_outputs(
         except EndOfData:
             if not seen:
                 raise
-            return _means(sums, seen)
+            iterations = seen
+            break
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
             if output.numel() == 1:
                 sums[name] = sums.get(name, 0.0) + output.reshape(())
     net.check()
-    return _means(sums, iterations)
-
-
-def _means(sums: dict[str, Tensor], count: int) -> Scores:
-    return {name: float(total) / count for name, total in sums.items()}
+    return {name: float(total) / iterations for name, total in sums.items()}

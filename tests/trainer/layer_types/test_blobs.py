@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.blobs import Blob
+from blobfeed.trainer.layer_types.blobs import ArrayBlob, Blob
 from blobfeed.trainer.prototxt.errors import BlobError
 from numpy.typing import NDArray
 
@@ -110,3 +110,11 @@ def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
     assert (blob.shape, blob.data.tolist()) == ((3, 1), [[2.0]] * 3)
     blob.reshape(2)
     assert blob.data.tolist() == [1.0, 1.0]
+
+
+def test_what_was_written_to_an_array_stays_though_the_blob_gets_the_shape_that_it_has() -> None:
+    blob = shaped(2)
+    shown = ArrayBlob(blob)
+    shown._copies["data"] = blob.tensor, np.array([3, 4], np.float32)  # as on CUDA, where the array is a copy
+    shown.reshape(2)
+    assert blob.data.tolist() == [3.0, 4.0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tests.support.datums import encoded_datum, raw_datum, write_leveldb, write_lmdb
 from tests.support.pictures import encoded, noise, write_list
-from tests.support.trainer_nets import make_net, one_thread
+from tests.support.trainer_nets import make_net, one_thread, with_inputs
 
 __all__ = ["one_thread"]
 
@@ -191,6 +191,20 @@ def test_what_a_net_computes_is_written_batch_behind_batch(tmp_path: Path, monke
     with h5py.File("o.h5") as file:
         np.testing.assert_array_equal(file["data"][:], 2 * values[:10].astype(np.float32))
         assert file["label"][:].tolist() == list(range(10))
+
+
+def test_a_batch_without_rows_adds_none_to_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """layer { name: "f" type: "Filter" bottom: "x" bottom: "keep" top: "kept" }
+              layer { name: "o" type: "HDF5Output" bottom: "kept" bottom: "kept"
+                      hdf5_output_param { file_name: "o.h5" } }"""
+    net = make_net(tmp_path, with_inputs(text, x=(2, 3), keep=(2,)))
+    for keep in ([1, 0], [0, 0], [0, 1]):
+        net.blobs["x"].data[...] = np.arange(6).reshape(2, 3)
+        net.blobs["keep"].data[...] = keep
+        net.forward()
+    with h5py.File("o.h5") as file:
+        assert file["data"][:].tolist() == file["label"][:].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 # ---- sizes, colours, tops, paths

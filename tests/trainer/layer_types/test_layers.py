@@ -159,7 +159,7 @@ def test_pooling_rounds_up_where_convolution_rounds_down() -> None:
 @pytest.mark.parametrize("average", [False, True])
 def test_global_pooling_follows_the_size_of_its_bottom(tmp_path: Path, average: bool) -> None:
     x = numbers(2, 3, 4, 5)
-    options = f"global_pooling: true pool: {'AVE' if average else 'MAX'}"
+    options = f"global_pooling: true stride: 1 pad: 0 pool: {'AVE' if average else 'MAX'}"
     net = layer_net(tmp_path, f'type: "Pooling" pooling_param {{ {options} }}', x=x)
     for array in (x, numbers(2, 3, 6, 2)):
         expected = (array.mean if average else array.max)((2, 3), keepdims=True)
@@ -375,6 +375,18 @@ def test_a_wrong_number_that_only_the_device_has_seen_is_named_later(
     assert len(net.layers["y"]._unchecked) < 20
 
 
+@pytest.mark.parametrize("kind", ["MultinomialLogisticLoss", "HingeLoss"])
+def test_a_loss_is_finite_though_only_the_device_has_seen_a_wrong_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    x, labels = np.full((2, 3), 0.5, np.float32), np.array([0, 7], np.float32)
+    net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=x, z=labels)
+    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    assert np.isfinite(run(net, x=x, z=labels))
+    with pytest.raises(NetError, match="label 7 names no class"):
+        net.check()
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
 def test_on_cuda_the_host_does_not_wait_for_the_labels(tmp_path: Path, kind: str) -> None:
@@ -403,6 +415,22 @@ def test_euclidean_loss_takes_labels_without_a_second_axis(tmp_path: Path) -> No
     a, b = numbers(5, 1), numbers(5)
     net = layer_net(tmp_path, 'bottom: "z" type: "EuclideanLoss"', x=a, z=b)
     np.testing.assert_allclose(run(net, x=a, z=b), ((a[:, 0] - b) ** 2).sum() / 5 / 2, rtol=1e-5)
+
+
+def test_euclidean_loss_takes_a_second_bottom_of_other_axes_that_is_not_contiguous(tmp_path: Path) -> None:
+    a, b = numbers(2, 12), numbers(2, 3, 4, 2)
+    text = """layer { name: "s" type: "Slice" bottom: "z" top: "b" top: "rest" slice_param { axis: 2 } }
+              layer { name: "y" type: "EuclideanLoss" bottom: "x" bottom: "b" top: "y" }"""
+    net = make_net(tmp_path, with_inputs(text, x=a.shape, z=b.shape))
+    np.testing.assert_allclose(run(net, x=a, z=b), ((a - b[:, :, :2].reshape(2, 12)) ** 2).sum() / 4, rtol=1e-5)
+
+
+def test_contrastive_loss_takes_pairs_of_which_one_has_more_axes(tmp_path: Path) -> None:
+    a, b, similar = numbers(3, 4), numbers(3, 4, 1, 1), np.array([1, 0, 1], np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" bottom: "s" type: "ContrastiveLoss"', x=a, z=b, s=similar)
+    distance = np.sqrt(((a - b[..., 0, 0]) ** 2).sum(1))
+    expected = np.where(similar == 1, distance**2, np.maximum(1 - distance, 0) ** 2).sum() / 6
+    np.testing.assert_allclose(run(net, x=a, z=b, s=similar), expected, rtol=1e-5)
 
 
 def test_accuracy_counts_labels_among_the_best_k(tmp_path: Path) -> None:
@@ -530,6 +558,25 @@ def test_dummy_data_draws_anew_unless_it_is_constant(tmp_path: Path) -> None:
     assert not torch.equal(*seen)
 
 
+def test_dummy_data_repeats_for_all_tops_what_is_given_once(tmp_path: Path) -> None:
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+        num: 8 channels: [3, 1] height: [28, 1] width: [28, 1]%s } }"""
+    net = make_net(tmp_path, text % "")
+    net.forward()
+    assert [net.blobs[name].shape for name in "xy"] == [(8, 3, 28, 28), (8, 1, 1, 1)]
+    with pytest.raises(PrototxtError, match="one of each for each of its 2 tops, got 0 and 1"):
+        make_net(tmp_path, text % " width: 5")
+
+
+def test_a_filler_that_dummy_data_does_not_know_is_named_with_its_line(tmp_path: Path) -> None:
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
+        shape { dim: 2 } data_filler { value: 4 }
+        data_filler { type: "gausian" } } }"""
+    with pytest.raises(PrototxtError, match=r"'gausian' is not supported .did you mean 'gaussian'") as caught:
+        make_net(tmp_path, text)
+    assert caught.value.line == 3
+
+
 def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Path) -> None:
     x, cont, zero = numbers(6, 2, 3), np.ones((6, 2), np.float32), np.zeros((1, 2, 4), np.float32)
     options = 'recurrent_param { num_output: 4 expose_hidden: true weight_filler { type: "uniform" min: -0.5 } }'
@@ -569,6 +616,11 @@ def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
         ('type: "Slice" top: "b" top: "c"', "cannot be cut into 3 equal parts"),
         ('type: "Reshape" reshape_param { shape { dim: 3 dim: -1 } }', "cannot be given the shape"),
         ('type: "Reshape" reshape_param { shape { dim: -1 dim: -1 } }', "once -1"),
+        ('type: "SPP" spp_param { pyramid_height: 4 }', r"kernel \(2, 2\) .pad \(2, 2\). would hold only padding"),
+        (
+            'type: "Flatten" } layer { name: "s" bottom: "y" top: "s" type: "SPP" spp_param { pyramid_height: 1 }',
+            "of 4 axes",
+        ),
         ('type: "Tile"', "tiles must be at least 1"),
         ('type: "ArgMax" argmax_param { top_k: 200 }', "top_k must lie between 1 and 100"),
         ('type: "Crop" bottom: "z" crop_param { offset: 3 }', "offset 3 and size 3 exceed an axis"),
@@ -587,13 +639,16 @@ def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: s
         layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
 
 
-def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [".", "beside the working directory"])
+def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir(exist_ok=True)
     blob = message_class(BlobProto)()
     fill_blob(blob, np.diag([1, 2, 3]).astype(np.float32).reshape(1, 1, 3, 3))
     (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
     options = 'bottom: "z" type: "InfogainLoss" infogain_loss_param { source: "matrix.binaryproto" }'
     x, labels = numbers(4, 3), np.array([0, 1, 2, 1], np.float32)
-    net = layer_net(tmp_path, options, x=x, z=labels)
+    net = layer_net(tmp_path / folder, options, x=x, z=labels)
     expected = (softmax_loss(x, labels) * np.array([1, 2, 3, 2])).mean()
     np.testing.assert_allclose(run(net, x=x, z=labels), expected, rtol=1e-5)
 

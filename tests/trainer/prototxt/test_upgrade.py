@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from blobfeed.trainer.layer_types.layer import LAYER_TYPES
 from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
-from blobfeed.trainer.prototxt.schema import DimCheckMode, NetParameter
+from blobfeed.trainer.prototxt.schema import DimCheckMode, NetParameter, V1LayerType
 from google.protobuf import text_format
 
 
@@ -64,6 +65,23 @@ def test_a_net_of_2013_is_read_as_one_of_today(tmp_path: Path) -> None:
     assert layers(tmp_path, old) == layers(tmp_path, new)
 
 
+def test_rates_and_decays_of_old_layers_need_not_be_of_one_number(tmp_path: Path) -> None:
+    given = {
+        "weight_decay: 1 weight_decay: 0": "param { decay_mult: 1 } param { decay_mult: 0 }",
+        "blobs_lr: 1 blobs_lr: 2 weight_decay: 1": "param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 2 }",
+    }
+    for old, new in given.items():
+        expected = layers(tmp_path, f'layer {{ name: "c" type: "Convolution" {new} }}')
+        assert layers(tmp_path, f'layers {{ layer {{ name: "c" type: "conv" {old} }} }}') == expected
+        assert layers(tmp_path, f'layers {{ name: "c" type: CONVOLUTION {old} }}') == expected
+
+
+def test_every_type_of_2014_is_one_of_today(tmp_path: Path) -> None:
+    for kind in [kind for kind in V1LayerType if kind.value]:
+        (layer,) = read(tmp_path, f"layers {{ type: {kind.name} }}").message.layer
+        assert layer.type in LAYER_TYPES, kind.name
+
+
 @pytest.mark.parametrize(
     "shapes",
     ["input_dim: [2, 3, 4, 5, 6, 1, 1, 1]", "input_shape { dim: [2, 3, 4, 5] } input_shape { dim: [6, 1, 1, 1] }"],
@@ -85,6 +103,7 @@ def test_inputs_of_the_net_become_an_input_layer(tmp_path: Path, shapes: str) ->
         ('\ninput: "x" input_dim: [1, 2]', 2, "four input_dim"),
         ('layer { name: "a" }\nlayers { name: "b" }', 2, "cannot stand in one file"),
         ('layers { layer { type: "relu"\n num_output: 3 } }', 2, "does not read 'num_output'"),
+        ('layers { }\nlayers { layer { type: "relu" pad: 3 } }\nlayers { }', 2, "does not read 'pad'"),
     ],
 )
 def test_what_cannot_be_upgraded_is_named_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import SMALL_NET, importing_leaves_no_trace, one_thread, with_inputs, write_project
+from tests.support.trainer_nets import (
+    BATCHES,
+    SMALL_NET,
+    importing_leaves_no_trace,
+    one_thread,
+    with_inputs,
+    write_project,
+)
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
@@ -149,6 +157,17 @@ def test_a_loss_begins_with_its_weight(tmp_path: Path) -> None:
     close(net.blobs["right"].diff, 3 * (net.blobs["sum"].data - net.blobs["left"].data) / 2)
 
 
+def test_pooling_of_the_whole_follows_every_reshape(tmp_path: Path) -> None:
+    pool = 'layer { name: "p" type: "Pooling" bottom: "data" top: "p" pooling_param { global_pooling: true } }'
+    net = Net(write(tmp_path, with_inputs(pool, data=(2, 1, 6, 6))), TEST)
+    rows = drawn(2, 1, 6, 6)
+    net.forward(data=rows)
+    net.blobs["data"].reshape(2, 1, 3, 3)
+    net.reshape()
+    net.blobs["data"].reshape(2, 1, 6, 6)
+    close(net.forward(data=rows)["p"], rows.max((2, 3), keepdims=True))
+
+
 def test_all_rows_are_run_in_batches_of_the_net(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     rows = drawn(5, 1, 6, 6)
@@ -211,6 +230,16 @@ def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:
     assert net.layers[0].at == 8
     net.reshape()
     net.close()
+
+
+def test_a_net_is_closed_if_its_weights_are_missing(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "batches.py").write_text(
+        "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
+    )
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        Net(tmp_path / "net.prototxt", "none.caffemodel", TEST)
+    assert sys.modules["batches"].CLOSED == [1]
 
 
 def test_level_and_stages_choose_layers(tmp_path: Path) -> None:

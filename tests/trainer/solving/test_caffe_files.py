@@ -16,7 +16,7 @@ from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, re
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
-from tests.support.trainer_nets import importing_leaves_no_trace, one_thread, write_project
+from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs, write_project
 from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS, assert_step, golden_solver
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
@@ -91,8 +91,6 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         assert message.layer[1].blobs[0].diff == gradient.numpy().tobytes()
         with h5py.File(path.with_suffix(".h5")) as file:
             assert np.array_equal(file["diff/ip1/0"], gradient.numpy())
-        # As torch users have it:
-        assert torch.equal(net.state_dict()["ip1.0"], net.layers["ip1"].blobs[0])
 
 
 @pytest.mark.parametrize("suffix", ["", ".h5"])
@@ -145,6 +143,20 @@ def test_fine_tuning_takes_what_layers_have_by_name(tmp_path: Path) -> None:
             solver.load_weights(tmp_path / "other.caffemodel")
         with pytest.raises(SnapshotError, match="they belong to another net"):
             solver.load_weights(tmp_path / "shape.caffemodel")
+
+
+def test_layers_may_share_weights_that_a_file_has_once_at_the_first(tmp_path: Path) -> None:
+    shared = """layer { name: "%s" type: "InnerProduct" bottom: "x" top: "%s" param { name: "w" } param { name: "%s" }
+                inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }"""
+    twins = with_inputs(shared % ("a", "a", "b") + shared % ("a_p", "a_p", "b"), x=(1, 3))
+    net = make_net(tmp_path, twins)
+    # As Caffe writes it: a layer whose weights are all another's is an empty group.
+    write_caffemodel(tmp_path / "w.caffemodel.h5", {"a": [torch.ones(2, 3), torch.zeros(2)], "a_p": []})
+    net.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
+    assert (net.layers["a_p"].blobs[0] == 1).all()
+    other = make_net(tmp_path, with_inputs(shared % ("a", "a", "b") + shared % ("a_p", "a_p", "own"), x=(1, 3)))
+    with pytest.raises(SnapshotError, match=r"no weights for .* 'a_p'"):
+        other.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
 
 
 def test_weights_of_old_nets_are_read(tmp_path: Path) -> None:

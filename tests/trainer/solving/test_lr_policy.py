@@ -43,6 +43,13 @@ def test_rate_follows_the_formula(policy: str, formula: object, iteration: int) 
     assert learning_rate(message, iteration) == pytest.approx(formula(iteration), rel=1e-12)
 
 
+def test_the_rate_is_0_where_the_formula_has_no_number() -> None:
+    assert learning_rate(solver("sigmoid", stepsize=100_000), 0) == pytest.approx(0)
+    past_the_end = solver("poly")
+    past_the_end.power = 0.9
+    assert learning_rate(past_the_end, LAST + 1) == 0
+
+
 def refusal(folder: Path, text: str) -> str:
     (folder / "solver.prototxt").write_text("base_lr: 1\n" + text)
     with pytest.raises(PrototxtError) as caught:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.python import PythonLayer
-from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SolverError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SnapshotError, SolverError
 from blobfeed.trainer.solving.progress import LineReporter, StopRequest
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import train
@@ -177,6 +177,16 @@ def test_layers_are_closed_whatever_happens(tmp_path: Path) -> None:
         assert layer.user_layer.closed
 
 
+def test_nets_are_closed_if_the_weights_to_begin_with_are_missing(tmp_path: Path) -> None:
+    path = write_project(tmp_path, solver=TESTED + 'weights: "none.caffemodel"')
+    (tmp_path / "batches.py").write_text(
+        "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
+    )
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        Solver.from_file(path)
+    assert sys.modules["batches"].CLOSED == [1, 1]
+
+
 def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp_path: Path) -> None:
     two_tests = SMALL_SOLVER + "test_iter: 3 test_iter: 3 test_interval: 10\ntest_state {} test_state {}\n"
     path = write_project(tmp_path, solver=two_tests)
@@ -225,6 +235,16 @@ def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) ->
     del sys.modules["batches"]
     with Solver.from_file(path) as solver:
         assert solver.test() == expected
+
+
+def test_a_wrong_label_is_named_though_the_data_end_before_the_device_has_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 100 test_interval: 10")
+    (tmp_path / "batches.py").write_text(ENDING.replace("self.label[rows]", "self.label[rows] + 7"))
+    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    with Solver.from_file(path) as solver, pytest.raises(NetError, match="names no class"):
+        solver.test()
 
 
 def test_nets_can_stand_in_files_of_their_own(tmp_path: Path) -> None:
