@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -222,8 +221,6 @@ class ImageListSource(Source):
 
     def _made_decoder(self) -> ImageDecoder:
         if self._decoder is None:
-            if os.getpid() != self._home:  # a loader, which shares its cores with the other ones, unlike the trainer
-                cv2.setNumThreads(1)
             self._decoder = ImageDecoder(self._options)
         return self._decoder
 
