@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -154,5 +155,6 @@ def _remove_left_rooms() -> None:
     """Remove the folders of our own trainers that are no more."""
     for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = room.name.removeprefix(_PREFIX).partition("-")[0]
-        if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
-            shutil.rmtree(room, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another rank removes them too
+            if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
+                shutil.rmtree(room, ignore_errors=True)
