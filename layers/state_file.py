@@ -94,7 +94,13 @@ class StateFile:
         """`state`: where the next batch stands."""
         if self._file is not None:
             try:
-                os.pwrite(self._file, self._first_line(state), 0)
+                if len(line := self._first_line(state)) > self._first_line_bytes:  # new weights, say
+                    (self._kept, _), self._is_restored = self._read(), True
+                    file, self._file = self._file, None
+                    os.close(file)
+                    self._file = self._begin(state)
+                else:
+                    os.pwrite(self._file, line, 0)
             except OSError as error:
                 self._fail(f"it cannot be written: {error.strerror}")
 
