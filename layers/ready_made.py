@@ -16,6 +16,7 @@ from ..workers.base.checks import known_names
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
+from ..workers.base.paths import in_folder
 from ..workers.base.specs import IndexArray
 from ..workers.sources import open_source
 from .multi_process_input_layer import MultiProcessInputLayer
@@ -94,6 +95,11 @@ class WindowsInputLayer(_ReadyMadeLayer):
 
     def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
         what = f"layer {type(self).__name__}"
+        if not 0 <= self.extra["fg_fraction"] <= 1:
+            raise ParameterError(
+                f"{what}: parameter 'fg_fraction' is {self.extra['fg_fraction']}: expected 0 to 1, the part of "
+                "each batch that is foreground"
+            )
         wanted = parameters.tops or ("data", "label")
         source: Any = open_source(parameters.source, tops=("data", "label", "area"), base_dir=base_dir)
         self._batch = parameters.batch_size
@@ -111,7 +117,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
     def _mean_of(self, shape: tuple[int, ...], base_dir: Path, what: str) -> NDArray[np.float32] | None:
         values, name = np.array(self.extra["mean_value"], np.float32), self.extra["mean_file"]
         if name:
-            mean = load_mean_file(base_dir / name)
+            mean = load_mean_file(in_folder(base_dir, name))
             offset = (mean.shape[2] - shape[2]) // 2
             cut = mean[:, offset : offset + shape[1], offset : offset + shape[2]]
             if values.size or offset < 0 or cut.shape != shape:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.paths import in_folder
 from ..workers.base.whole_files import write_whole
 from ..workers.plan.plan import State
 from .caffe_base import IS_STANDIN
@@ -173,7 +174,7 @@ def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
     that asks for one, in their order; None in our own trainer, whose snapshots hold the data's position themselves.
     """
     if state_file != "auto":
-        return base_dir / state_file
+        return in_folder(base_dir, state_file)
     if (solver := _of_command("solver")) is None:
         if IS_STANDIN:
             return None

@@ -242,6 +242,11 @@ def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(n
     assert train(6, f"--snapshot={tmp_path}/net_iter_4.solverstate") == whole[4:6]
 
 
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_of("~/data.json", Path("elsewhere"), 0) == tmp_path / "data.json"
+
+
 # ---- auto
 
 

@@ -14,6 +14,7 @@ from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
 from ...base.parameters import NotNegative
+from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.paths import PackedNames
@@ -66,7 +67,7 @@ class LmdbSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
-        self._path = str(base_dir / checked.path)
+        self._path = str(in_folder(base_dir, checked.path))
         self._stamp, self._keys = self._list_keys(self._path)
         if not len(self._keys):
             raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
