@@ -64,14 +64,8 @@ class LevelDb:
         with self._opened.iterator(include_value=False) as iterator:
             return PackedNames.of(iterator)
 
-    def get(self, key: bytes) -> bytes:
-        """The value under `key`; raises ValueError if LevelDB cannot give it."""
-        try:
-            value: bytes | None = self._opened.get(key)
-        except plyvel.Error as error:
-            raise ValueError(str(error)) from error
-        if value is None:
-            raise ValueError("the database has no such key")
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._opened.get(key)
         return value
 
     def close(self) -> None:

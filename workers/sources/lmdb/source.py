@@ -30,9 +30,7 @@ _LABEL = "label"
 
 
 class _Database(Protocol):
-    def get(self, key: bytes) -> bytes:
-        """The value under `key`; raises ValueError if it cannot be given."""
-
+    def get(self, key: bytes) -> bytes | None: ...
     def close(self) -> None: ...
 
 
@@ -138,7 +136,9 @@ class LmdbSource(Source):
             self._database = self._open()
         datum = datum_class()()
         try:
-            datum.ParseFromString(self._database.get(self._keys[index]))
+            if (record := self._database.get(self._keys[index])) is None:
+                raise ValueError("the database has no such key")
+            datum.ParseFromString(record)
         except Exception as error:  # DecodeError is no ValueError, and importing it costs every loader
             raise self._bad(index, error) from error
         return datum
