@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, chosen
 from ...base.errors import ParameterError, SampleError, SourceError
 from ...base.parameters import NotNegative, Positive
 from ...base.paths import in_folder
@@ -99,12 +99,7 @@ class WindowSource(Source):
             "label": ArraySpec((), whole),
             "area": ArraySpec((4,), whole),
         }
-        for name in tops or ():
-            if name not in known:
-                raise ParameterError(
-                    f"source windows: unknown top {name!r}{nearest(name, known)}; it gives {', '.join(known)}"
-                )
-        self._specs = known if tops is None else {name: known[name] for name in tops}
+        self._specs = chosen(known, tops, f"source windows: {self._path}")
 
     def __len__(self) -> int:
         return len(self._labels) * (2 if self._options.mirror else 1)

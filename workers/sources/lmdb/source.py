@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.checks import check_options, chosen
+from ...base.errors import SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
 from ...base.parameters import NotNegative
 from ...base.paths import in_folder
@@ -77,13 +77,7 @@ class LmdbSource(Source):
         self._is_color = self._channels_wanted(first) == 3
         self._float = not first.encoded and not first.data
         known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
-        for name in tops or ():
-            if name not in known:
-                raise ParameterError(
-                    f"source {self.kind}: unknown top {name!r}{nearest(name, known)}; {self._path} gives "
-                    f"{' and '.join(known)}"
-                )
-        self._specs = known if tops is None else {name: known[name] for name in tops}
+        self._specs = chosen(known, tops, f"source {self.kind}: {self._path}")
         self.modules = (__name__, "google.protobuf.descriptor_pb2")
         if first.encoded:
             self.modules += (f"{__package__.rpartition('.')[0]}.images.decode",)
