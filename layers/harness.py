@@ -142,7 +142,7 @@ def _declared_tops(text: str | Mapping[str, object]) -> tuple[str, ...]:
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
     plain: dict[str, object] = _plain(values)
     try:
-        return yaml.safe_dump(plain)
+        return yaml.safe_dump(plain, sort_keys=False)
     except yaml.representer.RepresenterError:
         return plain
 

@@ -91,14 +91,13 @@ class MultiProcessInputLayer(CaffeLayer):
         what = f"layer {type(self).__name__}"
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
-        options = read_param_str(
+        parameters, self.extra = read_param_str(
             self.param_str, _extra_parameters(type(self)), self._inner_source(), what, self.trainer_parameters
         )
-        self.extra = options.extra
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
         base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
-        parameters = self._prepared(options.parameters, base_dir)
+        parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)

@@ -29,22 +29,16 @@ class InnerSource:
         return (*self.options, *(tops if self.names_tops else ()))
 
 
-@dataclass(frozen=True)
-class LayerOptions:
-    """What a param_str says, checked."""
-
-    parameters: Parameters
-    extra: Mapping[str, object]
-
-
 def read_param_str(
     text: str | Mapping[str, object],
     extra: Mapping[str, object],
     source: InnerSource | None,
     what: str,
     trainers: Mapping[str, object] | None = None,
-) -> LayerOptions:
-    """`extra`: a subclass's own parameters and their defaults. `what` begins the messages. `trainers`: take the place
+) -> tuple[Parameters, Mapping[str, object]]:
+    """What a param_str says, checked: the parameters, and the subclass's own.
+
+    `extra`: a subclass's own parameters and their defaults. `what` begins the messages. `trainers`: take the place
     of what is in `text`. Raises ParameterError."""
     values = {**parse_param_str(text), **(trainers or {})}
     if source is not None and "path" in source.options and isinstance(values.get("source"), str):
@@ -64,7 +58,7 @@ def read_param_str(
             f"{what}: parameter 'device' is {parameters.device!r}: it is for readers; a layer fills its "
             "blobs wherever the net has them: leave it out"
         )
-    return LayerOptions(parameters, own)
+    return parameters, own
 
 
 def _checked(name: str, value: object, default: object, what: str) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +15,9 @@ from ..workers.base.checks import known_names
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
+from ..workers.base.paths import in_folder
 from ..workers.base.specs import IndexArray
-from ..workers.sources import open_source
+from ..workers.sources import open_source, options_of
 from .multi_process_input_layer import MultiProcessInputLayer
 from .options import InnerSource
 
@@ -26,38 +26,29 @@ class _ReadyMadeLayer(MultiProcessInputLayer):
     source_kind: ClassVar[str]
     """The key under `source:` that MultiProcessInputLayer would want."""
 
-    source_options: ClassVar[str]
-    """module:class of the source's options, below workers.sources; imported when a layer is set up."""
-
     source_names_tops: ClassVar[bool] = False
     """Whether the source takes its tops' names as further options."""
 
     def _inner_source(self) -> InnerSource:
-        module, _, name = self.source_options.partition(":")
-        package = __name__.partition(".")[0]
-        options = getattr(importlib.import_module(f"{package}.workers.sources.{module}"), name)
-        return InnerSource(self.source_kind, known_names(options), self.source_names_tops)
+        return InnerSource(self.source_kind, known_names(options_of(self.source_kind)), self.source_names_tops)
 
 
 class HDF5InputLayer(_ReadyMadeLayer):
     """HDF5 files with one data set per top: `param_str: "{path: train.h5, batch_size: 64}"`."""
 
     source_kind = "hdf5"
-    source_options = "hdf5.source:HDF5Options"
 
 
 class HDF5SamplesInputLayer(_ReadyMadeLayer):
     """HDF5 files with one data set, or one group, per sample: `param_str: "{path: all.h5, batch_size: 64}"`."""
 
     source_kind = "hdf5_samples"
-    source_options = "hdf5_samples.source:HDF5SamplesOptions"
 
 
 class NpyInputLayer(_ReadyMadeLayer):
     """.npy files, one or several per top: `param_str: "{data: images.npy, label: labels.npy, batch_size: 64}"`."""
 
     source_kind = "npy"
-    source_options = "stored.npy:NpyOptions"
     source_names_tops = True
 
 
@@ -65,14 +56,12 @@ class ImageListInputLayer(_ReadyMadeLayer):
     """Images named in a text file, as Caffe's ImageData takes it: `param_str: "{path: train.txt, batch_size: 64}"`."""
 
     source_kind = "image_list"
-    source_options = "images.options:ImageListOptions"
 
 
 class StreamInputLayer(_ReadyMadeLayer):
     """Samples from iterators: `param_str: "{make: my_data:samples, capacity: 1000, batch_size: 64}"`."""
 
     source_kind = "stream"
-    source_options = "stream:StreamOptions"
 
 
 class WindowsInputLayer(_ReadyMadeLayer):
@@ -84,7 +73,6 @@ class WindowsInputLayer(_ReadyMadeLayer):
     """
 
     source_kind = "windows"
-    source_options = "images.windows:WindowOptions"
     extra_parameters: ClassVar[Mapping[str, object]] = {
         "fg_fraction": 0.25,
         "mean_file": "",
@@ -94,6 +82,11 @@ class WindowsInputLayer(_ReadyMadeLayer):
 
     def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
         what = f"layer {type(self).__name__}"
+        if not 0 <= self.extra["fg_fraction"] <= 1:
+            raise ParameterError(
+                f"{what}: parameter 'fg_fraction' is {self.extra['fg_fraction']}: expected 0 to 1, the part of "
+                "each batch that is foreground"
+            )
         wanted = parameters.tops or ("data", "label")
         source: Any = open_source(parameters.source, tops=("data", "label", "area"), base_dir=base_dir)
         self._batch = parameters.batch_size
@@ -111,7 +104,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
     def _mean_of(self, shape: tuple[int, ...], base_dir: Path, what: str) -> NDArray[np.float32] | None:
         values, name = np.array(self.extra["mean_value"], np.float32), self.extra["mean_file"]
         if name:
-            mean = load_mean_file(base_dir / name)
+            mean = load_mean_file(in_folder(base_dir, name))
             offset = (mean.shape[2] - shape[2]) // 2
             cut = mean[:, offset : offset + shape[1], offset : offset + shape[2]]
             if values.size or offset < 0 or cut.shape != shape:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.paths import in_folder
 from ..workers.base.whole_files import write_whole
 from ..workers.plan.plan import State
 from .caffe_base import IS_STANDIN
@@ -94,7 +95,13 @@ class StateFile:
         """`state`: where the next batch stands."""
         if self._file is not None:
             try:
-                os.pwrite(self._file, self._first_line(state), 0)
+                if len(line := self._first_line(state)) > self._first_line_bytes:  # new weights, say
+                    (self._kept, _), self._is_restored = self._read(), True
+                    file, self._file = self._file, None
+                    os.close(file)
+                    self._file = self._begin(state)
+                else:
+                    os.pwrite(self._file, line, 0)
             except OSError as error:
                 self._fail(f"it cannot be written: {error.strerror}")
 
@@ -167,7 +174,7 @@ def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
     that asks for one, in their order; None in our own trainer, whose snapshots hold the data's position themselves.
     """
     if state_file != "auto":
-        return base_dir / state_file
+        return in_folder(base_dir, state_file)
     if (solver := _of_command("solver")) is None:
         if IS_STANDIN:
             return None

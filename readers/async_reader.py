@@ -135,7 +135,8 @@ class AsyncReader(Closing):
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
         self._feed.pipeline.start()
-        ends_epoch = self._plan().ends_epoch(asked)
+        left = Batches(self.samples, self._feed.parameters, int(self.state_dict()["position"]))
+        ends_epoch = left.ends_epoch(asked)
         self._fetches += 1
         return ends_epoch
 
@@ -164,7 +165,7 @@ class AsyncReader(Closing):
 
     def state_dict(self) -> State:
         """Where the next batch stands that has not been got; what was only asked for does not count."""
-        return self._feed.batches.state_dict()
+        return self._feed.batches.delivery.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what was asked for is forgotten. Raises ParameterError."""
@@ -184,10 +185,6 @@ class AsyncReader(Closing):
     def _asked(self) -> int:
         """Batches that have been asked for and not been got."""
         return self._fetches - self._feed.batches.count
-
-    def _plan(self) -> Batches:
-        """The batches that have not been got."""
-        return Batches(self.samples, self._feed.parameters, int(self._feed.batches.state_dict()["position"]))
 
 
 class _OnData:

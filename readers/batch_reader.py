@@ -136,7 +136,7 @@ class BatchReader(Closing):
         try:
             if span.end is not None and batches.count >= span.end:
                 return None
-            if span.end_epoch is not None and self._feed.loops.next_epoch(batches) >= span.end_epoch:
+            if span.end_epoch is not None and self._feed.loops.next_epoch(batches.delivery) >= span.end_epoch:
                 span.has_ended = True
                 return None
             return batches.next()
@@ -162,7 +162,7 @@ class BatchReader(Closing):
         begun = self._begun
         if begun is not None and begun.has_ended and begun.batches is self._feed.batches:
             return self._state_of_next_loop()
-        return self._feed.batches.state_dict()
+        return self._feed.batches.delivery.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
@@ -193,7 +193,7 @@ class BatchReader(Closing):
         self._finalizer()
 
     def _state_of_next_loop(self) -> State:
-        state, begun = self._feed.batches.state_dict(), self._begun
+        state, begun = self._feed.batches.delivery.state_dict(), self._begun
         if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
             return state  # the loop's last batch said that it was the last of its epochs
         return self._feed.loops.next_loop(state)

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..workers.base.errors import ParameterError
+from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.sources.files.paths import list_hdf5_files
+from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
-from .h5_attributes import attribute_names
+from ..workers.sources.stored.hdf5_library import h5py
+from ..workers.sources.stored.library_rows import open_file
 from .looped import check_hook
 
 Item = dict[str, Any]
@@ -60,7 +62,7 @@ class H5Dataset(Dataset[Item]):
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
         wanted = [groups] if isinstance(groups, str) else list(groups)
         if labels is None:
-            labels = attribute_names(listed[0], wanted, datasets)
+            labels = _attribute_names(listed[0], wanted, datasets)
         self._labels = tuple(labels)
         if clash := {"data", *datasets, "labels"} & set(self._labels):
             raise ParameterError(
@@ -131,3 +133,44 @@ def _label(value: AnyArray) -> Any:
 
 def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
     return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
+
+
+def _attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -> list[str]:
+    """The names of the attributes that one sample of the file at `path` has; which sample, HDF5 decides.
+
+    It is the first that comes to hand: the first in natural order would be known after sorting all names. `datasets`:
+    the paths of a sample's data sets in its group; empty where each data set is a sample. Raises SourceError.
+    """
+    with open_file(stamp_of(path), None) as file:
+        for name in groups:
+            group = file.get(name) if name else file
+            holders = _first_sample(group, datasets) if isinstance(group, h5py.Group) else None
+            if holders:
+                return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))
+    kind = f"group with {', '.join(datasets)}" if datasets else "data set"
+    raise SourceError(f"H5Dataset: no samples: no {kind} in the groups {list(groups)!r} of {path!r}")
+
+
+def _label_names(holder: h5py.HLObject) -> list[str]:
+    """Attributes that are numbers or strings: HDF5 keeps references to dimension scales there too."""
+    return [name for name, value in holder.attrs.items() if _is_plain(np.asarray(value))]
+
+
+def _is_plain(value: AnyArray) -> bool:
+    return value.dtype.kind in "biufcSU" or all(isinstance(text, str | bytes) for text in value.ravel().tolist())
+
+
+def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> list[h5py.HLObject] | None:
+    """The objects that hold a sample's attributes: the data set, or the group and its data sets."""
+
+    def visit(name: bytes) -> list[h5py.HLObject] | None:
+        entry = group if name == b"." else group[name]
+        if not datasets:
+            return [entry] if isinstance(entry, h5py.Dataset) else None
+        if isinstance(entry, h5py.Group) and all(path in entry for path in datasets):
+            return [entry, *(entry[path] for path in datasets)]
+        return None
+
+    # In the order in which they are stored: visititems would sort a million names to find the first one.
+    found: list[h5py.HLObject] | None = h5py.h5o.visit(group.id, visit, order=h5py.h5.ITER_NATIVE)
+    return found

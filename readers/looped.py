@@ -118,7 +118,7 @@ class LoopedPipeline:
 
     def close(self) -> None:
         if self.pipeline.is_ours:
-            close_all(self.batches.close, self.pipeline.close)
+            close_all(self.batches.delivery.close, self.pipeline.close)
 
     def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
         return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)

@@ -14,7 +14,7 @@ from ..workers.plan.plan import State
 
 
 class UpcomingBatches(Protocol):
-    """What `NamedBatches` knows of the batch that comes next."""
+    """What a `Delivery` knows of the batch that comes next."""
 
     def next_epoch(self) -> int: ...
     def state_dict(self) -> State: ...

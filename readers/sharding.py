@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -32,11 +32,6 @@ class Shard:
 WHOLE = Shard(0, 1, "nobody: one process reads everything")
 
 
-def choose_shard(*told: Shard | None) -> Shard:
-    """The first of `told` that says anything, else the whole data."""
-    return next((shard for shard in told if shard is not None), WHOLE)
-
-
 def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
     """The shard of this process: from the arguments, else from where its trainer keeps it.
 
@@ -45,13 +40,14 @@ def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
     and `caffe.solver_count()`, if Caffe has been imported. None of them is imported for the question: anyone who uses
     them has done so. Raises ParameterError.
     """
-    return choose_shard(
-        _from_arguments(rank, world_size),
-        _from_torch_distributed(),
-        _from_ray_train(),
-        shard_in_environment(os.environ),
-        _from_caffe(),
+    asked: tuple[Callable[[], Shard | None], ...] = (
+        lambda: _from_arguments(rank, world_size),
+        _from_torch_distributed,
+        _from_ray_train,
+        lambda: shard_in_environment(os.environ),
+        _from_caffe,
     )
+    return next((shard for ask in asked if (shard := ask()) is not None), WHOLE)
 
 
 def with_shard(parameters: Parameters) -> Parameters:

@@ -23,6 +23,7 @@ from blobfeed.trainer.prototxt.schema import NetParameter
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.statistics import Statistics
+from blobfeed.workers.sources import OPTIONS, options_of
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -107,7 +108,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def unknown_parameters(declared: Any) -> set[str]:
-    structs: list[type[msgspec.Struct]] = [Parameters, *map(parameters.source_options, parameters._SOURCES)]
+    structs: list[type[msgspec.Struct]] = [Parameters, *map(options_of, OPTIONS)]
     return set(declared) - {name for struct in structs for name in struct.__struct_fields__} - {"data", "label"}
 
 
@@ -154,7 +155,7 @@ def test_the_table_of_counts_has_all_statistics() -> None:
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "": Parameters,
     **parameters._PARTS,
-    **{kind: parameters.source_options(kind) for kind in parameters._SOURCES},
+    **{kind: options_of(kind) for kind in OPTIONS},
 }
 
 

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from msgspec import inspect as types
 
 from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ParameterError
-from ..workers.base.extras import need
 from ..workers.base.parameters import Cache, Pad, Parameters, RemoteLoaders, Transform
+from ..workers.sources import OPTIONS, options_of
 
-_SOURCES = {
-    "hdf5": "hdf5.source:HDF5Options",
-    "hdf5_samples": "hdf5_samples.source:HDF5SamplesOptions",
-    "npy": "stored.npy:NpyOptions",
-    "npz": "arrays:NpzOptions",
-    "image_list": "images.options:ImageListOptions",
-    "windows": "images.windows:WindowOptions",
-    "lmdb": "lmdb.source:LmdbOptions",
-    "leveldb": "lmdb.source:LmdbOptions",
-    "tar": "tar.source:TarOptions",
-    "zarr": "zarr.source:ZarrOptions",
-    "stream": "stream:StreamOptions",
-}
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "transform": Transform,
     "pad": Pad,
@@ -78,25 +63,16 @@ def _default(field: types.Field) -> str:
     return str(field.default) if isinstance(field.default, str | int | float) else ""
 
 
-def source_options(kind: str) -> type[msgspec.Struct]:
-    """The class of the options of a kind of source; raises ExtraMissing."""
-    if kind in ("lmdb", "leveldb"):
-        need("lmdb", "source lmdb")
-    module, _, name = _SOURCES[kind].partition(":")
-    found: Any = getattr(importlib.import_module(f"..workers.sources.{module}", __package__), name)
-    return found  # type: ignore[no-any-return]
-
-
 def as_text(name: str = "") -> str:
     """For the terminal: one parameter, a part such as transform, a kind of source, or all; raises ParameterError."""
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
-        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(_SOURCES)}"
-    if name not in everything and name not in _SOURCES:
-        known = [*everything, *_SOURCES]
+        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(OPTIONS)}"
+    if name not in everything and name not in OPTIONS:
+        known = [*everything, *OPTIONS]
         raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
     head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
-    part = source_options(name) if name in _SOURCES else _PARTS.get(name)
+    part = options_of(name) if name in OPTIONS else _PARTS.get(name)
     return "\n".join([head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))])
 
 
@@ -113,7 +89,7 @@ def as_markdown() -> str:
         "terminal `blobfeed params NAME` prints the same.\n"
     )
     parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
-    kinds = [f"## source: {kind}\n\n{_table(documented(source_options(kind)))}" for kind in _SOURCES]
+    kinds = [f"## source: {kind}\n\n{_table(documented(options_of(kind)))}" for kind in OPTIONS]
     return "\n".join([head, _table(documented(Parameters)), *parts, *kinds])
 
 

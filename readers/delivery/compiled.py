@@ -41,7 +41,7 @@ def convert_compiled(
         return False
     by_plane, by_item, _, _ = loops
     scales = np.float32(scale).reshape(-1)
-    if mean.size in (1, rows.shape[1]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
+    if mean.size in (1, *rows.shape[1:2]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
         planes = (rows.shape[0] * max(mean.size, scales.size), -1)
         by_plane(rows.reshape(planes), out.reshape(planes), mean.reshape(-1), scales)
     elif scales.size > 1:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ class CudaDelivery(Delivery):
         return super()._upcoming()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[torch.Tensor]:
-        tensors = [_tensor(blob) for blob in blobs]
+        tensors = [cast("torch.Tensor", blob.data) for blob in blobs]
         for top, shape, tensor in zip(self.tops, upcoming.shapes, tensors, strict=True):
             require_shape(top, shape, tuple(tensor.shape))
         if not self._turns.sent:
@@ -131,7 +131,7 @@ class CudaDelivery(Delivery):
             # What raises here belongs to a later batch. That one stays where it is, and it is tried again, and raises
             # again, when it is asked for.
             with contextlib.suppress(Exception):
-                self._send_ahead(_numpy_types([_tensor(blob) for blob in blobs]))
+                self._send_ahead(_numpy_types([cast("torch.Tensor", blob.data) for blob in blobs]))
 
     # ---- to the device
 
@@ -258,19 +258,12 @@ def _check_values(top: Top, host: AnyArray, into: np.dtype[np.generic] | None, c
 
 
 def _sent(buffer: _Buffer) -> _Sent:
-    if buffer.sent is None:
-        raise RuntimeError("a device buffer is said to hold a batch, and none was sent into it")
+    assert buffer.sent is not None
     return buffer.sent
 
 
 def _is_done(event: torch.cuda.Event) -> bool:
     return bool(event.query())  # type: ignore[no-untyped-call]
-
-
-def _tensor(blob: Blob) -> torch.Tensor:
-    if not isinstance(data := blob.data, torch.Tensor):
-        raise TypeError(f"expected a blob whose data is a torch tensor, got {type(data).__name__}")
-    return data
 
 
 def _numpy_types(tensors: Sequence[torch.Tensor]) -> _Types:
@@ -281,6 +274,5 @@ def _numpy_types(tensors: Sequence[torch.Tensor]) -> _Types:
 
 def _whole_memory(rows: AnyArray) -> NDArray[np.uint8]:
     """The whole ring, of which `rows` is a part: NumPy keeps for every view the array that it was first cut from."""
-    if not isinstance(rows.base, np.ndarray):
-        raise TypeError("expected rows that are a view on the ring's memory")
+    assert isinstance(rows.base, np.ndarray)
     return rows.base

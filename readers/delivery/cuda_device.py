@@ -35,14 +35,10 @@ class CudaDevice:
     def __init__(self, device: str) -> None:
         named = torch.device(device)
         # "cuda" is the device that is current now, also if another one is made the current one later.
-        self._device = named if named.index is not None else torch.device("cuda", torch.cuda.current_device())
+        self.device = named if named.index is not None else torch.device("cuda", torch.cuda.current_device())
         self._locked: NDArray[np.uint8] | None = None
         with torch.cuda.device(self.device):
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
 
     def refuse_capture(self) -> None:
         """Raise RuntimeError if the caller's stream captures a graph.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -177,13 +177,6 @@ class Delivery(ABC):
         """
 
 
-@runtime_checkable
-class AdoptingBlob(Protocol):
-    """A blob that can show other memory as its data, until its next `reshape`."""
-
-    def adopt(self, memory: Any, /) -> None: ...
-
-
 class HostDelivery(Delivery):
     """Into memory that NumPy can see: one copy, nothing allocated, and the slot is released at once.
 
@@ -242,7 +235,7 @@ class HostDelivery(Delivery):
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:
             for i, top in self._shown:
-                cast(AdoptingBlob, blobs[i]).adopt(self._shown_as(cast(AnyArray, batch.tops[top.name])))
+                cast(Any, blobs[i]).adopt(self._shown_as(cast(AnyArray, batch.tops[top.name])))
         if self.pipeline.is_next(batch):
             self.pipeline.take()
         if self._loans and blobs:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...workers.base.errors import ParameterError
 from ...workers.pipeline.pipeline import Pipeline
-from .delivery import AdoptingBlob, Blob, Delivery, HostDelivery, as_numpy, is_as_stored
+from .delivery import Blob, Delivery, HostDelivery, as_numpy, is_as_stored
 from .tops import Top
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _can_be_shown(top: Top, blob: Blob) -> bool:
     """Whether a batch in its slot is already what `blob` shall get; raises ParameterError."""
     if not is_as_stored(top) or top.dtype != as_numpy(blob.data).dtype:
         return False
-    if not isinstance(blob, AdoptingBlob):
+    if not hasattr(blob, "adopt"):
         raise ParameterError(
             f"parameter 'delivery' is 'view', and the blob of top {top.name!r} ({type(blob).__name__}) has no "
             "adopt(tensor) to be shown other memory with: use delivery: copy"

@@ -12,7 +12,6 @@ from ...workers.base.extras import need
 from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
-from ...workers.plan.plan import State
 from .array_pool import ArrayPool
 from .delivery import Delivery, HostDelivery, is_as_stored
 from .tops import Shape, Top
@@ -108,18 +107,6 @@ class NamedBatches:
     def count(self) -> int:
         """Batches that have been received."""
         return self.delivery.progress.taken
-
-    def next_epoch(self) -> int:
-        """The epoch of the next batch, which stays where it is; waits for it."""
-        return self.delivery.next_epoch()
-
-    def state_dict(self) -> State:
-        """Where the next batch stands that has not been received."""
-        return self.delivery.state_dict()
-
-    def close(self) -> None:
-        """The pipeline is about to be closed, and all loans with it."""
-        self.delivery.close()
 
     def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
         return [_Array(memory(shape)) for memory, shape in zip(self._memory, shapes, strict=True)]

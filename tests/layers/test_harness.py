@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer
+from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
 from blobfeed.workers.base.errors import ParameterError
@@ -48,6 +48,15 @@ class _TooEarly(Layer):
 def test_what_ends_caffe_ends_the_test_loudly() -> None:
     with pytest.raises(CaffeAbort, match="before its first reshape"):
         LayerHarness(_TooEarly, "", tops=["data"])
+
+
+def test_a_mapping_keeps_the_order_of_its_tops(tmp_path: Path) -> None:
+    for name in ("image", "annot"):
+        np.save(tmp_path / f"{name}.npy", np.arange(4) + 10 * (name == "image"))
+    values = {"image": tmp_path / "image.npy", "annot": tmp_path / "annot.npy", "batch_size": 2, "num_loaders": 0}
+    with LayerHarness(NpyInputLayer, values) as harness:
+        first, second = harness.forward().values()
+        assert (first.tolist(), second.tolist()) == ([10, 11], [0, 1])
 
 
 @pytest.fixture

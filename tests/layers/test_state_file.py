@@ -86,6 +86,25 @@ def test_a_snapshot_that_is_written_again_is_noted_again(tmp_path: Path) -> None
         assert training.restored(snapshot) == shown[2:]
 
 
+def test_a_position_that_outgrows_its_line_leaves_the_snapshots_behind_it_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_images(tmp_path / "train.h5", samples=1000)
+    more = {"shuffle": False, "sampler": {"draws": 1000}}
+    with _Training(tmp_path, **more) as training:
+        training.step(2)
+        first = training.snapshot()
+        shown = training.step(1)
+        training.harness.layer.set_weights(np.random.default_rng(0).random(1000), at_once=True)
+        training.step(3)
+        last = training.snapshot()
+        expected = training.step(5)
+    assert "begins anew" not in caplog.text
+    for snapshot, steps in ((last, expected), (first, shown)):
+        with _Training(tmp_path, **more) as training:
+            assert training.restored(snapshot)[: len(steps)] == steps
+
+
 def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +240,11 @@ def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(n
     assert resumed == whole[6:10]
     assert train(15, f"--snapshot={tmp_path}/net_iter_8.solverstate") == whole[8:]
     assert train(6, f"--snapshot={tmp_path}/net_iter_4.solverstate") == whole[4:6]
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_of("~/data.json", Path("elsewhere"), 0) == tmp_path / "data.json"
 
 
 # ---- auto

@@ -428,7 +428,7 @@ def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_wh
     reader = read(source, epochs=1)
     next(iter(reader))
     assert leftovers.orphans()
-    monkeypatch.setattr(reader._feed.batches, "close", fail)
+    monkeypatch.setattr(reader._feed.batches.delivery, "close", fail)
     with pytest.raises(OSError, match="the device has gone"):
         reader.close()
     wait_until(lambda: not leftovers.orphans(), "the processes have ended")
@@ -522,11 +522,11 @@ from blobfeed import BatchReader
 
 reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
 next(iter(reader))
-close = reader._feed.batches.close
+close = reader._feed.batches.delivery.close
 def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     close()
-reader._feed.batches.close = interrupted
+reader._feed.batches.delivery.close = interrupted
 os.kill(os.getpid(), signal.SIGINT)
 """
 

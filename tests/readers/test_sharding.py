@@ -7,15 +7,11 @@ import sys
 import types
 
 import pytest
-from blobfeed.readers.sharding import WHOLE, Shard, choose_shard, find_shard, shard_in_environment, with_shard
+from blobfeed.readers.sharding import WHOLE, find_shard, shard_in_environment, with_shard
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import check_parameters
 from hypothesis import given
 from hypothesis import strategies as st
-
-shards = st.integers(1, 1000).flatmap(
-    lambda size: st.builds(Shard, st.integers(0, size - 1), st.just(size), st.just("a test"))
-)
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +56,11 @@ def test_a_process_that_only_starts_ray_train_has_no_rank(
     assert find_shard() == WHOLE
 
 
-@given(st.lists(st.none() | shards, max_size=4))
-def test_the_first_who_knows_decides(told: list[Shard | None]) -> None:
-    known = [shard for shard in told if shard is not None]
-    assert choose_shard(*told) == (known[0] if known else WHOLE)
+@pytest.mark.parametrize("rank", ["1", "abc"])
+def test_the_parameters_overrule_an_environment_that_makes_no_sense(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", rank)
+    found = find_shard(0, 2)
+    assert (found.rank, found.world_size) == (0, 2)
 
 
 def test_a_process_that_nobody_told_reads_everything() -> None:

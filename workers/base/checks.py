@@ -17,6 +17,7 @@ from msgspec import inspect
 from .errors import ParameterError
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
+_Spec = TypeVar("_Spec")
 
 
 _MOST_SHOWN = 300
@@ -71,6 +72,14 @@ def meant(word: str, known: Collection[str]) -> str:
 def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
     """The keys that a mapping of these options may have."""
     return tuple(field.encode_name for field in msgspec.structs.fields(options))
+
+
+def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) -> Mapping[str, _Spec]:
+    """Those of a source's tops that are wanted, in that order, None meaning all; raises ParameterError."""
+    for name in tops or ():
+        if name not in known:
+            raise ParameterError(f"{what}: unknown top {name!r}{nearest(name, known)}; it gives {' and '.join(known)}")
+    return known if tops is None else {name: known[name] for name in tops}
 
 
 def check_names(names: Iterable[object], known: Iterable[str], what: str) -> None:

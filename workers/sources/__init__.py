@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
+
+import msgspec
 
 from ..base.checks import nearest, shown
 from ..base.errors import ParameterError
@@ -26,6 +29,21 @@ _CLASSES = {
     "idx": "arrays:IdxSource",
     "concat": "mixed:open_concat",
 }
+
+OPTIONS = {
+    "hdf5": "hdf5.source:HDF5Options",
+    "hdf5_samples": "hdf5_samples.source:HDF5SamplesOptions",
+    "npy": "stored.npy:NpyOptions",
+    "npz": "arrays:NpzOptions",
+    "image_list": "images.options:ImageListOptions",
+    "windows": "images.windows:WindowOptions",
+    "lmdb": "lmdb.source:LmdbOptions",
+    "leveldb": "lmdb.source:LmdbOptions",
+    "tar": "tar.source:TarOptions",
+    "zarr": "zarr.source:ZarrOptions",
+    "stream": "stream:StreamOptions",
+}
+"""The classes of the options of those kinds that have any."""
 
 _LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2", "zarr": "zarr"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
@@ -57,9 +75,22 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
     if kind in _LIBRARIES:
         need(_LIBRARIES[kind], f"source {kind}")
-    module_name, _, class_name = _CLASSES[kind].partition(":")
-    open_it: Callable[..., Source] = getattr(importlib.import_module(f".{module_name}", __name__), class_name)
+    open_it: Callable[..., Source] = _named(_CLASSES[kind])
     return open_it(options, tops=tops, base_dir=base_dir)
+
+
+def options_of(kind: str) -> type[msgspec.Struct]:
+    """The class of the options of a kind of source; raises ExtraMissing."""
+    if kind in ("lmdb", "leveldb"):
+        need("lmdb", "source lmdb")
+    options: type[msgspec.Struct] = _named(OPTIONS[kind])
+    return options
+
+
+def _named(place: str) -> Any:
+    """What `place` names, `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __name__), name)
 
 
 def is_our_own(source: Source) -> bool:
@@ -68,4 +99,4 @@ def is_our_own(source: Source) -> bool:
     return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
 
 
-__all__ = ["Source", "is_our_own", "open_source"]
+__all__ = ["OPTIONS", "Source", "is_our_own", "open_source", "options_of"]

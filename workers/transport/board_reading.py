@@ -76,7 +76,12 @@ class Reading:
         return cls(
             now_ns=now_ns,
             begun_ns=words[at.BEGUN],
-            about=About(*words[at.TRAINER :][:3].tolist(), source=_text(words[at.SOURCE : at.LAST_DEATH])),
+            about=About(
+                words[at.TRAINER],
+                words[at.SLOTS],
+                words[at.BATCHES_PER_SLOT],
+                _text(words[at.SOURCE : at.LAST_DEATH]),
+            ),
             assembler=words[at.ASSEMBLER],
             counts=tuple(words[at.COUNTS : at.COUNTS + len(Count)]),
             last_death=_text(words[at.LAST_DEATH : at.HEADER]),

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blobfeed.layers import LayerHarness, WindowsInputLayer
 from blobfeed.trainer.prototxt.blob_proto import fill_blob
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.schema import BlobProto, Phase
 from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.sources import open_source
 from numpy.typing import NDArray
 
@@ -123,6 +125,7 @@ def test_r_cnns_old_layer_reads_the_same(folder: Path) -> None:
         (window_data("crop_size: 9"), 3, "'crop_size' belongs in transform_param"),
         (window_data('crop_mode: "round"'), 0, "crop_mode"),
         (window_data("fg_threshold: 2"), 0, "no foreground windows"),
+        (window_data().replace("fg_fraction: 0.5", "fg_fraction: 2"), 0, "'fg_fraction' is 2.*: expected 0 to 1"),
     ],
 )
 def test_mistakes_are_named(folder: Path, text: str, line: int, message: str) -> None:
@@ -131,6 +134,15 @@ def test_mistakes_are_named(folder: Path, text: str, line: int, message: str) ->
     if line:
         assert isinstance(error.value, PrototxtError)
         assert error.value.line == line
+
+
+def test_the_mean_file_of_the_layer_may_lie_in_the_home_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    values = {"path": "windows.txt", "crop_size": SIZE, "batch_size": 4, "mean_file": "~/mean.npy"}
+    with pytest.raises(ParameterError, match=f"mean_file {folder}/home/mean.npy cannot be read"):
+        LayerHarness(WindowsInputLayer, values, base_dir=folder)
 
 
 MEMORY = """

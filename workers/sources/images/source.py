@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, chosen
 from ...base.digests import blake2b
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.errors import SampleError, SampleTooLargeError, SourceError
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
@@ -159,20 +158,15 @@ class ImageListSource(Source):
     def _checksum(self) -> int:
         return int(xxh3_64_intdigest(self._memory["text"].data))
 
-    def _chosen(self, tops: Sequence[str] | None) -> dict[str, ArraySpec]:
+    def _chosen(self, tops: Sequence[str] | None) -> Mapping[str, ArraySpec]:
         options = self._options
         fixed = options.equal_sizes or options.new_height > 0
         shape = (self._channels, *(self._size_of_first() if options.equal_sizes else options.largest_size))
         known = {_DATA: ArraySpec(shape, np.dtype(np.uint8), varies=not fixed)}
         if self._memory["labels"].size:
             known[_LABEL] = self._label_spec
-        for name in tops or ():
-            if name not in known:
-                raise ParameterError(
-                    f"source {self.kind}: unknown top {name!r}{nearest(name, known)}; {self._path} gives "
-                    f"{' and '.join(known)}{'' if _LABEL in known else ' (its lines have no labels)'}"
-                )
-        return known if tops is None else {name: known[name] for name in tops}
+        lacks = "" if _LABEL in known else " (its lines have no labels)"
+        return chosen(known, tops, f"source {self.kind}: {self._path}{lacks}")
 
     def _size_of_first(self) -> tuple[int, int]:
         with self._naming(0):
@@ -222,8 +216,6 @@ class ImageListSource(Source):
 
     def _made_decoder(self) -> ImageDecoder:
         if self._decoder is None:
-            if os.getpid() != self._home:  # a loader, which shares its cores with the other ones, unlike the trainer
-                cv2.setNumThreads(1)
             self._decoder = ImageDecoder(self._options)
         return self._decoder
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options, nearest
+from ...base.checks import check_options, chosen
 from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SourceError
 from ...base.parameters import NotNegative, Positive
@@ -99,12 +99,7 @@ class WindowSource(Source):
             "label": ArraySpec((), whole),
             "area": ArraySpec((4,), whole),
         }
-        for name in tops or ():
-            if name not in known:
-                raise ParameterError(
-                    f"source windows: unknown top {name!r}{nearest(name, known)}; it gives {', '.join(known)}"
-                )
-        self._specs = known if tops is None else {name: known[name] for name in tops}
+        self._specs = chosen(known, tops, f"source windows: {self._path}")
 
     def __len__(self) -> int:
         return len(self._labels) * (2 if self._options.mirror else 1)
@@ -161,7 +156,6 @@ class WindowSource(Source):
     def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:
         """The window as it shall appear, shape (height, width, 3), and its area."""
         if self._decoder is None:
-            cv2.setNumThreads(1)
             self._decoder = ImageDecoder(PictureOptions(dct_scaling=False))
         image, (height, width) = self._decoder.decode(read_whole(self._image_path(window)))
         options = self._options
@@ -215,12 +209,14 @@ def _parse(text: bytes, name: str) -> tuple[list[bytes], NDArray[np.int32], NDAr
     windows: list[NDArray[np.float32]] = []
     for number, path, lines in _pictures(text, name):
         # A file may have ten millions of windows: so they are not converted number by number.
-        values = np.array(b" ".join(lines).split(), np.float32)
-        if values.size != _NUMBERS * len(lines):
-            raise SourceError(f"window file {name} line {number}: each window needs {_NUMBERS} numbers")
+        try:
+            windows.append(np.array(b" ".join(lines).split(), np.float32).reshape(len(lines), _NUMBERS))
+        except ValueError as error:
+            raise SourceError(
+                f"window file {name} line {number}: each window needs {_NUMBERS} numbers: {error}"
+            ) from None
         paths.append(path)
         counts.append(len(lines))
-        windows.append(values.reshape(-1, _NUMBERS))
     if not sum(counts):
         raise SourceError(f"window file {name} lists no windows")
     return paths, np.repeat(np.arange(len(paths), dtype=np.int32), counts), np.concatenate(windows)
@@ -238,7 +234,7 @@ def _pictures(text: bytes, name: str) -> Iterator[tuple[int, bytes, list[bytes]]
             mark, count = head[0][:1], int(head[5])
         except (IndexError, ValueError):
             mark, count = b"", 0
-        if mark != b"#" or at + 6 + count > len(lines):
+        if mark != b"#" or count < 0 or at + 6 + count > len(lines):
             raise SourceError(
                 f"window file {name} line {at + 1}: expected '# number', the picture's path, its channels, height and "
                 f"width, the number of its windows, and a line for each, got {os.fsdecode(lines[at])!r}"

@@ -55,14 +55,8 @@ class Database:
         self._transaction = environment.begin()
         self._environment = environment  # closed by LMDB when the last source lets go of it
 
-    def get(self, key: bytes) -> bytes:
-        """The value under `key`; raises ValueError if LMDB cannot give it."""
-        try:
-            value: bytes | None = self._transaction.get(key)
-        except lmdb.Error as error:
-            raise ValueError(str(error)) from error
-        if value is None:
-            raise ValueError("the database has no such key")
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._transaction.get(key)
         return value
 
     def close(self) -> None:

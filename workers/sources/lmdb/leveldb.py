@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,14 +64,8 @@ class LevelDb:
         with self._opened.iterator(include_value=False) as iterator:
             return PackedNames.of(iterator)
 
-    def get(self, key: bytes) -> bytes:
-        """The value under `key`; raises ValueError if LevelDB cannot give it."""
-        try:
-            value: bytes | None = self._opened.get(key)
-        except plyvel.Error as error:
-            raise ValueError(str(error)) from error
-        if value is None:
-            raise ValueError("the database has no such key")
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._opened.get(key)
         return value
 
     def close(self) -> None:
@@ -154,5 +149,6 @@ def _remove_left_rooms() -> None:
     """Remove the folders of our own trainers that are no more."""
     for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = room.name.removeprefix(_PREFIX).partition("-")[0]
-        if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
-            shutil.rmtree(room, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another rank removes them too
+            if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
+                shutil.rmtree(room, ignore_errors=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.checks import check_options, chosen
+from ...base.errors import SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
 from ...base.parameters import NotNegative
+from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.paths import PackedNames
@@ -29,9 +30,7 @@ _LABEL = "label"
 
 
 class _Database(Protocol):
-    def get(self, key: bytes) -> bytes:
-        """The value under `key`; raises ValueError if it cannot be given."""
-
+    def get(self, key: bytes) -> bytes | None: ...
     def close(self) -> None: ...
 
 
@@ -66,7 +65,7 @@ class LmdbSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
-        self._path = str(base_dir / checked.path)
+        self._path = str(in_folder(base_dir, checked.path))
         self._stamp, self._keys = self._list_keys(self._path)
         if not len(self._keys):
             raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
@@ -78,13 +77,7 @@ class LmdbSource(Source):
         self._is_color = self._channels_wanted(first) == 3
         self._float = not first.encoded and not first.data
         known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
-        for name in tops or ():
-            if name not in known:
-                raise ParameterError(
-                    f"source {self.kind}: unknown top {name!r}{nearest(name, known)}; {self._path} gives "
-                    f"{' and '.join(known)}"
-                )
-        self._specs = known if tops is None else {name: known[name] for name in tops}
+        self._specs = chosen(known, tops, f"source {self.kind}: {self._path}")
         self.modules = (__name__, "google.protobuf.descriptor_pb2")
         if first.encoded:
             self.modules += (f"{__package__.rpartition('.')[0]}.images.decode",)
@@ -137,7 +130,9 @@ class LmdbSource(Source):
             self._database = self._open()
         datum = datum_class()()
         try:
-            datum.ParseFromString(self._database.get(self._keys[index]))
+            if (record := self._database.get(self._keys[index])) is None:
+                raise ValueError("the database has no such key")
+            datum.ParseFromString(record)
         except Exception as error:  # DecodeError is no ValueError, and importing it costs every loader
             raise self._bad(index, error) from error
         return datum

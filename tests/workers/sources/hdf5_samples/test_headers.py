@@ -97,7 +97,7 @@ def _with_labels_of_another_type(file: h5py.File) -> None:
 
 def _with_labels_that_fill_no_eight_bytes(file: h5py.File) -> None:
     for number in range(SAMPLES):
-        _add(file, number, label=lambda label: np.float32([label, label + 0.5, -label]))
+        _add(file, number, label=lambda label: np.array([label, label + 0.5, -label], np.float32))
 
 
 def _with_labels_that_become_narrower(file: h5py.File) -> None:

@@ -26,8 +26,10 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
     code = (
         "import pickle, sys, cv2, numpy as np\n"
         "from blobfeed.workers.base.specs import allocate_rows\n"
+        "from blobfeed.workers.processes.loader import settle\n"
         "cv2.setNumThreads(3)\n"
         "source = pickle.load(sys.stdin.buffer)\n"
+        "settle()\n"
         "rows = allocate_rows(source.specs, 2)\n"
         "source.read(np.arange(2), rows)\n"
         "assert cv2.getNumThreads() == 1, 'a loader shares its cores'\n"

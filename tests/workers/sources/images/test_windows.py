@@ -118,6 +118,16 @@ def test_windows_are_cut_and_warped_as_by_caffe(folder: Path, mode: str, pad: in
         assert not outside.any()
 
 
+def test_the_trainer_keeps_its_own_opencv_threads(folder: Path) -> None:
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+    try:
+        everything(opened(folder, crop_size=8))
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(threads)
+
+
 def test_windows_between_the_thresholds_are_left_out(folder: Path) -> None:
     source = opened(folder, crop_size=8, fg_threshold=0.6, bg_threshold=0.3)
     assert everything(source)["label"].tolist() == [0, 0, 3, 7]
@@ -133,6 +143,8 @@ def test_windows_between_the_thresholds_are_left_out(folder: Path) -> None:
         ({"crop_size": 8, "path": "0.png"}, "line 1: expected '# number'"),
         ({"crop_size": 8, "path": "short.txt"}, "line 7: each window needs 6 numbers"),
         ({"crop_size": 8, "path": "cut.txt"}, "line 1: expected '# number'"),
+        ({"crop_size": 8, "path": "word.txt"}, "line 7: each window needs 6 numbers: .*'abc'"),
+        ({"crop_size": 8, "path": "negative.txt"}, "line 1: expected '# number'"),
         ({"crop_size": 8, "path": "class.txt"}, "a class below 1"),
     ],
 )
@@ -140,6 +152,8 @@ def test_mistakes_are_named(folder: Path, options: dict[str, object], message: s
     head = "# 0\n0.png\n3\n40\n60\n1\n"
     (folder / "short.txt").write_text(head + "1 0.5 2 3 4\n")
     (folder / "cut.txt").write_text(head)
+    (folder / "word.txt").write_text(head + "1 0.5 abc 3 4 5\n")
+    (folder / "negative.txt").write_text(head.replace("60\n1", "60\n-6"))
     (folder / "class.txt").write_text(head + "0 0.9 1 1 5 5\n")
     with pytest.raises((ParameterError, SourceError), match=message):
         opened(folder, **options)

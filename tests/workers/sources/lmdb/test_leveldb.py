@@ -73,6 +73,11 @@ def test_what_a_killed_trainer_left_goes_with_the_next_one(database: Path) -> No
     gc.collect()
 
 
+def test_what_another_rank_has_just_removed_is_passed_over(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path(tempfile.gettempdir(), "blobfeed-leveldb-999999999-gone")])
+    assert len(opened(database)) == 200
+
+
 def test_encoded_pictures_are_those_of_an_lmdb(tmp_path: Path) -> None:
     records = [encoded_datum(encoded(noise(9, 8, nth), ".png"), nth) for nth in range(4)]
     level, plain = write_leveldb(tmp_path / "level", records), write_lmdb(tmp_path / "lmdb", records)
