@@ -1,4 +1,4 @@
-"""Keys for everything that looks random: a pure function of the seed and of what the key is for.
+"""Keys for everything that looks random: pure functions of the seed and of what the key is for. And the hash behind them.
 
 A cryptographic hash, since its cost (about a microsecond, once per epoch) does not matter, and since keys of
 neighbouring seeds or epochs then have nothing in common, which sums and products of seeds do not give.
@@ -6,7 +6,14 @@ neighbouring seeds or epochs then have nothing in common, which sums and product
 
 from __future__ import annotations
 
-from .digests import blake2b
+try:
+    # `hashlib` loads OpenSSL's libcrypto, 3.8 MB of memory in each process, and `secrets` loads it too, by way of
+    # `hmac`. BLAKE2b is an extension module of Python's own, and os.urandom gives the same bytes as `secrets`.
+    from _blake2 import blake2b
+except ImportError:  # an interpreter whose BLAKE2b is OpenSSL's
+    from hashlib import blake2b
+
+__all__ = ["blake2b", "derive_key"]
 
 
 def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from ..base.checks import check_options, nearest
-from ..base.digests import blake2b
 from ..base.errors import ParameterError, SourceError
+from ..base.keys import blake2b
 from ..base.paths import in_folder
 from ..base.specs import AnyArray, IndexArray
 from ..base.whole_files import read_whole

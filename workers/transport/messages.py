@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ..base.digests import blake2b
+from ..base.keys import blake2b
 
 _SEAL_BYTES = 8
 MAX_FRAME_BYTES = 64 << 20

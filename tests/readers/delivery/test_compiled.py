@@ -57,7 +57,7 @@ def test_compiled_and_numpy_agree_to_the_bit(
 @pytest.mark.usefixtures("loops")
 def test_samples_of_one_number_are_compiled_too() -> None:
     out = np.full(6, np.nan, np.float32)
-    assert convert_compiled(np.arange(6, dtype=np.int16), out, np.float32(1).reshape(()), 0.5)
+    assert convert_compiled(np.arange(6, dtype=np.int16), out, np.array(1, np.float32), 0.5)
     assert out.tolist() == [-0.5, 0, 0.5, 1, 1.5, 2]
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...base.digests import blake2b
+from ...base.keys import blake2b
 from ...base.specs import ArraySpec
 from .checksums import SUM_BYTES
 

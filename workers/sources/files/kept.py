@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
-from ...base.digests import blake2b
+from ...base.keys import blake2b
 from ...base.whole_files import read_whole, write_whole
 
 _VERSION = 2

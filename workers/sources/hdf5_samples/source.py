@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from ...base.checks import check_options, nearest
-from ...base.digests import blake2b
 from ...base.errors import BlobfeedError, ParameterError, SourceError
+from ...base.keys import blake2b
 from ...base.parameters import Positive
 from ...base.paths import in_folder
 from ...base.source import Source

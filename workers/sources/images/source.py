@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, chosen
-from ...base.digests import blake2b
 from ...base.errors import SampleError, SampleTooLargeError, SourceError
 from ...base.hooks import FLOAT32_WHOLE
+from ...base.keys import blake2b
 from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows

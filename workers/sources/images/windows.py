@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
-from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SourceError
+from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ...base.paths import in_folder
 from ...base.source import Source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...base.digests import blake2b
 from ...base.errors import BlobfeedError, SourceError
+from ...base.keys import blake2b
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.remote import CONNECTIONS, RemoteStamp

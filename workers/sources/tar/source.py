@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
-from ...base.digests import blake2b
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
+from ...base.keys import blake2b
 from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
