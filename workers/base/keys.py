@@ -1,4 +1,4 @@
-"""Keys for everything that looks random: pure functions of the seed and of what the key is for. And the hash behind them.
+"""Keys for everything that looks random: pure functions of the seed and of what the key is for; and their hash.
 
 A cryptographic hash, since its cost (about a microsecond, once per epoch) does not matter, and since keys of
 neighbouring seeds or epochs then have nothing in common, which sums and products of seeds do not give.
