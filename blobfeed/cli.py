@@ -193,9 +193,9 @@ def time_net(
 
 
 @app.command("device_query")
-def device_query() -> None:
+def device_query(debug: Debug = False) -> None:
     """Print the CUDA devices that nets can be computed on."""
-    with one_message(False):
+    with one_message(debug):
         need("torch", "this command")
         from .devices import cuda_devices
 
@@ -288,9 +288,9 @@ def trace_file(
 
 
 @app.command("doctor")
-def doctor() -> None:
+def doctor(debug: Debug = False) -> None:
     """Print what this machine and this Python have that matters here, for a bug report."""
-    with one_message(False):
+    with one_message(debug):
         from .doctor import report
 
         typer.echo(report())

@@ -251,8 +251,10 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
         )
     names = [_listed(image) for image in images]
+    numbering = image_list.with_name("classes.txt")
+    with writing(numbering):
+        classes = _numbered(classes, numbering)
     with writing(image_list):
-        classes = _numbered(classes, image_list.with_name("classes.txt"))
         numbers = {each: f" {number}" for number, each in enumerate(classes)}
         lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
         image_list.write_text("\n".join(lines) + "\n")

@@ -101,9 +101,8 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
 
 def _batch_size(trace: Mapping[str, Any]) -> int:
     """Samples in a batch, as the fullest slot says."""
-    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot" and event["name"] == "full")
-    rows = max((slot["rows"] for slot in slots), default=1)
-    return max(1, rows // int(trace.get("blobfeed", {}).get("batches_per_slot", 1)))
+    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
+    return max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)
 
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:

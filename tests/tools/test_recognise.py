@@ -137,7 +137,7 @@ def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> Non
 def test_a_list_that_cannot_be_written_is_named() -> None:
     write_images((20, 30))
     with pytest.raises(
-        ParameterError, match=r"none/all\.txt cannot be written: No such file or directory: name another"
+        ParameterError, match=r"none/classes\.txt cannot be written: No such file or directory: name another"
     ):
         source_of(["photos"], image_list=Path("none/all.txt"))
 

@@ -42,7 +42,7 @@ def trace() -> dict[str, Any]:
             span("trainer", "wait", begin, 6, batch=batch),
             span("trainer", "copy", begin + 6, 1, batch=batch),
             span("trainer", "step", begin + 7, 3, batch=batch),
-            span("slot", "full", begin, 6, batch=batch, rows=8),
+            span("slot", "full", begin, 6, batch=batch, rows=24, batches=3),
         ]
         for loader in (1, 2):
             task, busy = 2 * batch + loader, 8 if loader == 1 else 4
@@ -67,7 +67,7 @@ def trace() -> dict[str, Any]:
     return {
         "traceEvents": events,
         "baseTimeNanoseconds": 0,
-        "blobfeed": {"batches_per_slot": 1, "cache": {"hits": 60, "misses": 20, "damaged": 3}},
+        "blobfeed": {"batches_per_slot": 16, "cache": {"hits": 60, "misses": 20, "damaged": 3}},
     }
 
 

@@ -10,7 +10,7 @@ try:
     # `hashlib` loads OpenSSL's libcrypto, 3.8 MB of memory in each process, and `secrets` loads it too, by way of
     # `hmac`. BLAKE2b is an extension module of Python's own, and os.urandom gives the same bytes as `secrets`.
     from _blake2 import blake2b
-except ImportError:  # an interpreter whose BLAKE2b is OpenSSL's
+except ImportError:  # an interpreter that has the module under another name
     from hashlib import blake2b
 
 __all__ = ["blake2b", "derive_key"]

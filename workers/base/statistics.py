@@ -24,7 +24,7 @@ class Statistics:
     loader_deaths: int
     """that died"""
     replaced: int
-    """rows into which another sample was put, also by loaders that work ahead; each time a bad sample comes counts"""
+    """rows into which another sample was put, also by loaders that work ahead; each time a bad one comes"""
     dropped_messages: int
     """frames that were not ours, not valid or not expected"""
     tasks: int

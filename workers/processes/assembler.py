@@ -178,7 +178,7 @@ class Assembler:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
             if self._trace is not None and isinstance(message, Announce):
-                self._trace.announced(message, sum(self._assembly.batch_rows(message)))
+                self._trace.announced(message, self._assembly.batch_rows(message))
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..scheduling.assembly import Death
@@ -16,6 +17,7 @@ class _Slot:
     begun_ns: int = 0
     rows: int = 0
     """0 until it is announced."""
+    batches: int = 0
 
 
 class SlotTrace:
@@ -31,11 +33,11 @@ class SlotTrace:
         if task.group not in self._groups:
             self._groups[task.group] = _Slot(task.slot, time.monotonic_ns())
 
-    def announced(self, announce: Announce, rows: int) -> None:
+    def announced(self, announce: Announce, batch_rows: Sequence[int]) -> None:
         group = self._groups.setdefault(announce.group, _Slot(announce.slot))
         if group.rows:
             return
-        group.rows = rows
+        group.rows, group.batches = sum(batch_rows), len(batch_rows)
         self._span(Kind.FILL, announce.group, group)
 
     def released(self, number: int) -> None:
@@ -48,5 +50,5 @@ class SlotTrace:
 
     def _span(self, kind: Kind, number: int, group: _Slot) -> None:
         now = time.monotonic_ns()
-        self._trace.write(kind, group.begun_ns, now, group.rows, group.slot, number)
+        self._trace.write(kind, group.begun_ns, now, group.rows, group.slot, number, group.batches)
         group.begun_ns = now

@@ -81,7 +81,8 @@ class Run(NamedTuple):
 
 
 class Span(NamedTuple):
-    """`loader`: for FILL and FULL the slot. What is not known is -1, tasks and rows 0."""
+    """For FILL and FULL `loader` is the slot, and `task` how many batches it has. What is not known is -1, tasks and
+    rows 0."""
 
     begun_ns: int
     duration_ns: int

@@ -49,7 +49,7 @@ class Interval:
     cpu_s: float
     delay_s: float
     median_s: float
-    """Of the time that a sample takes, since the start; 0 if none is known, as of remote loaders' samples."""
+    """Of the time that a sample takes, since the start; 0 if none is known. With remote loaders alone, of a task's."""
     slowest: SlowSample | None
     """The slowest sample ever, if it fell into this interval. A remote loader tells of whole tasks only."""
     present: SlowSample | None
@@ -100,7 +100,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
         cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
-        median_s=median_s([line.times for line in local]),
+        median_s=median_s([line.times for line in local or loaders]),
         slowest=_slowest(local, 0 if before is None else before.now_ns),
         present=_present(now),
         in_process=now.in_process,

@@ -107,6 +107,8 @@ def _args(span: Span, run: Run, slot: bool) -> dict[str, int]:
         args["batch"], batches = span.group, args.pop("rows")
     elif span.group >= 0:
         args["batch"] = run.first_batch + span.group * batches
+    if slot:
+        batches = args.pop("task", batches)
     if batches > 1 and "batch" in args:
         args["batches"] = batches
     if span.loader >= 0:

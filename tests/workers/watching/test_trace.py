@@ -203,10 +203,12 @@ def test_a_death_in_the_ring_of_the_assembler_is_no_task_of_its_own(tmp_path: Pa
     writer = ring.assembler()
     writer.write(Kind.FILL, 1_000, 2_000, 4, 0, 0)
     writer.write(Kind.DEATH, 5_000, 5_000, 0, 2, -1, 7, 11)
-    writer.write(Kind.FULL, 2_000, 6_000, 4, 0, 0)
+    writer.write(Kind.FULL, 2_000, 6_000, 4, 0, 0, 1)
     events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
     ring.close()
     assert [event["name"] for event in events if event["ph"] != "M"] == ["fill", "full", "death"]
+    (full,) = (event["args"] for event in events if event["name"] == "full")
+    assert full == {"batch": 0, "rows": 4, "slot": 0}, "a slot of fewer batches than there is room for says so"
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["trainer", "assembler", "slots of the ring"]
 

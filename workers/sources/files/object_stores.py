@@ -235,7 +235,7 @@ class _Obstore(ObjectStore):
 
 
 class _Fsspec(ObjectStore):
-    """Any other scheme, chained URLs included (zip://…::…). `root` is the scheme with the slashes, keys the rest."""
+    """Any other scheme, chained URLs included (zip://…::…). `root` is what stands before the first slash."""
 
     def _opened(self, key: str) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]

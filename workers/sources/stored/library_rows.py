@@ -68,20 +68,25 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The data set `name`; raises SourceError that lists what the file holds."""
     _require_regular_files(file, name)
     try:
-        entry = file[name]
+        entry = file[_encoded(name)]
     except Exception as error:
         raise _missing(file, name, error) from error
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
     if entry.external:
         del entry  # a data set that is open cannot be given another prefix
-        return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), _access()))
+        return h5py.Dataset(h5py.h5d.open(file.id, _encoded(name), _access()))
     return entry
+
+
+def _encoded(name: str) -> bytes:
+    """As the file has it: a name that is no UTF-8 comes with surrogates, which h5py does not take."""
+    return name.encode(errors="surrogateescape")
 
 
 def _require_regular_files(file: h5py.File, name: str) -> None:
     """Raises SourceError if an external link on the way to `name` leads to a FIFO or the like, in which to wait."""
-    group, parts = file, [part for part in name.split("/") if part]
+    group, parts = file, [part for part in _encoded(name).split(b"/") if part]
     for _ in range(_LONGEST_WAY):
         link = group.get(parts[0], getlink=True) if parts and isinstance(group, h5py.Group) else None
         if isinstance(link, h5py.ExternalLink):
@@ -94,8 +99,8 @@ def _require_regular_files(file: h5py.File, name: str) -> None:
                     )
             return
         if isinstance(link, h5py.SoftLink):
-            group, parts = (file if link.path.startswith("/") else group), link.path.split("/") + parts[1:]
-            parts = [part for part in parts if part not in ("", ".")]
+            group, parts = (file if link.path.startswith("/") else group), _encoded(link.path).split(b"/") + parts[1:]
+            parts = [part for part in parts if part not in (b"", b".")]
         elif link is None:
             return
         else:

@@ -93,7 +93,7 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
 
 
 def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_path: Path) -> None:
-    data = some_array((4, 5), ">i2")
+    data = some_array((5, 5), ">i2")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["pad"], file["x"] = np.zeros(99), data[1]
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -101,9 +101,11 @@ def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_p
         file["1"] = h5py.ExternalLink("other.h5", "x")
         file["2"] = data[2].astype("<i2")
         file.create_dataset("3", data=data[3], chunks=(2,), compression="lzf")
+        file.create_dataset("no UTF-8", data=data[4], chunks=(2,))
+        file.id.links.move(b"no UTF-8", file.id, b"4\xf6")
     source = opened(KIND, tmp_path, path="a.h5")
     assert source.modules == (LIBRARY_MODULE,)
-    assert_delivers(source, {"data": data}, patterns(4))
+    assert_delivers(source, {"data": data}, patterns(5))
 
 
 def test_a_user_block_before_the_data_does_not_shift_it(tmp_path: Path) -> None:
