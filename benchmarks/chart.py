@@ -40,7 +40,7 @@ def chart(works: Sequence[Work], results: Results) -> str:
             y += _BAR + _GAP
         y += 24
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" role="img">'
-    title = "<title>Samples per second as a share of what the machine can do at most</title>"
+    title = "<title>Samples per second as a share of the limit of the run</title>"
     return "\n".join([head, title, f"<style>{_STYLE}</style>", *lines, "</svg>", ""])
 
 

@@ -1,7 +1,8 @@
 """What this machine can do at most in the same run: the floor under every transport, with nothing delivered to anyone.
 
 copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
-read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
+gather: the trainer alone gathers rows of the mapped data file, in random order, right into its blob: each byte moves
+once.  read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
 read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
 more: one read and one copy of each byte on two cores, with nobody waiting for anybody.  read and convert: the same, and
 the copy is the conversion to float32.
@@ -32,7 +33,7 @@ from .page_cache import files
 from .works import Work
 
 _SLOTS = 6
-"""Buffers used in turn, as a ring's slots are: copying the same one again and again would stay in the cache."""
+"""Buffers used in turn, as a ring's slots are, and so many that they do not stay in the cache."""
 
 _LOOK_S = 0.005
 _BLOCK_BYTES = 1 << 20
@@ -55,13 +56,26 @@ def open_converting_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 
 
 def _copies(work: Work, stored: np.dtype[Any]) -> Iterator[Batch]:
-    slots = np.ones((_SLOTS, work.batch_size, *work.shape), stored)
-    blob = np.zeros(slots.shape[1:], work.dtype)
-    turn = 0
+    blob = np.zeros((work.batch_size, *work.shape), work.dtype)
+    slots = np.ones((max(_SLOTS, _MOVED_BYTES // (blob.size * stored.itemsize)), *blob.shape), stored)
     while True:
-        np.copyto(blob, slots[turn], casting="unsafe")
-        turn = (turn + 1) % _SLOTS
-        yield blob, range(work.batch_size)
+        for slot in slots:
+            np.copyto(blob, slot, casting="unsafe")
+            yield blob, range(work.batch_size)
+
+
+@contextmanager
+def open_gather(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    yield _gathers(work, samples)
+
+
+def _gathers(work: Work, samples: int) -> Iterator[Batch]:
+    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
+    blob = np.zeros((work.batch_size, rows.shape[1]), np.uint8)
+    while True:
+        for start in range(0, samples - work.batch_size + 1, work.batch_size):
+            np.take(rows, order[start : start + work.batch_size], axis=0, out=blob, mode="clip")
+            yield blob, range(work.batch_size)
 
 
 def _work_on(effort: Effort, work: Work, samples: int, worker: int, done: Array[c_longlong]) -> None:

@@ -8,7 +8,7 @@ Readers are opened at the first read, hence in the worker that reads; they are p
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Labels = NDArray[np.int64]
+Make = Callable[[tuple[int, ...], "np.dtype[Any]"], Array]
+"""(shape, dtype) → the memory of a batch."""
 
 
 class Reader(Protocol):
@@ -25,8 +27,8 @@ class Reader(Protocol):
     def one(self, index: int) -> tuple[Array, int]:
         """Sample `index`, without a batch axis, and its label."""
 
-    def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
-        """The samples of `indices`, in that order, shape (len(indices), ...), and their labels."""
+    def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
+        """The samples of `indices`, in that order, shape (len(indices), ...), made by `make`; and their labels."""
 
 
 class HDF5Rows:
@@ -58,25 +60,26 @@ class HDF5Rows:
         data, labels = self._open()
         return data[index].astype(self._dtype, copy=False), int(labels[index])
 
-    def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
-        # A chunk cache that holds chunks of more than the default's 1 MB.
+    def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
+        # A chunk cache that holds a window of chunks: each of them is more than the default's 1 MB.
         data, labels = self._open(rdcc_nbytes=64 << 20)
         rows = np.asarray(indices)
+        batch = make((len(rows), *data.shape[1:]), data.dtype)
         if data.chunks is None:
-            return self._gathered(data, rows), labels[rows]
+            self._gather(data, rows, batch)
+            return batch, labels[rows]
         # In file order, so that a chunk is read once. A list of rows in one call was 20 to 150 times as slow in h5py as
         # one row after the other.
-        order = np.argsort(rows)
-        batch = np.empty((len(rows), *data.shape[1:]), data.dtype)
-        for row in order:
-            batch[row] = data[rows[row]]
+        for row in np.argsort(rows):
+            data.read_direct(batch, np.s_[rows[row]], np.s_[row])
         return batch, labels[rows]
 
-    def _gathered(self, data: Any, rows: Labels) -> Array:
+    def _gather(self, data: Any, rows: Labels, batch: Array) -> None:
         """Contiguous rows without the library: it says where they begin, and NumPy gathers them from a map."""
         if self._map is None:
             self._map = np.memmap(self._path, data.dtype, "r", data.id.get_offset(), data.shape)
-        return np.asarray(self._map[rows])
+        # mode="clip": with the default, take() would gather into a buffer of its own first.
+        np.take(self._map, rows, axis=0, out=batch, mode="clip")
 
 
 class NpyRows:
@@ -102,10 +105,12 @@ class NpyRows:
         data, labels = self._open()
         return np.array(data[index]), int(labels[index])
 
-    def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
+    def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
         data, labels = self._open()
         rows = np.asarray(indices)
-        return np.asarray(data[rows]), np.asarray(labels[rows])
+        batch = make((len(rows), *data.shape[1:]), data.dtype)
+        np.take(data, rows, axis=0, out=batch, mode="clip")
+        return batch, np.asarray(labels[rows])
 
 
 class HDF5Samples:
@@ -115,20 +120,38 @@ class HDF5Samples:
         self._path = path
         self._samples = samples
         self._file: Any = None
+        self._bytes: Array = np.empty(0, np.uint8)
+        self._places: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return self._samples
 
-    def one(self, index: int) -> tuple[Array, int]:
+    def _open(self) -> Any:
         if self._file is None:
             import h5py
 
             self._file = h5py.File(self._path, "r")
-        dataset = self._file[f"sample_{index}"]
+        return self._file
+
+    def one(self, index: int) -> tuple[Array, int]:
+        dataset = self._open()[f"sample_{index}"]
         return dataset[()], int(dataset.attrs["label"])
 
-    def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
-        return stack([self.one(int(index)) for index in indices])
+    def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
+        """Each sample is looked up once, and from then on read where it lies: a look-up takes longer than the read."""
+        first = self._open()["sample_0"]
+        if not self._places:
+            self._bytes = np.memmap(self._path, np.uint8, "r")
+        batch, labels = make((len(indices), *first.shape), first.dtype), np.empty(len(indices), np.int64)
+        size = first.dtype.itemsize * first.size
+        flat = batch.reshape(len(indices), -1).view(np.uint8)
+        for row, index in enumerate(map(int, indices)):
+            if index not in self._places:
+                dataset = self._file[f"sample_{index}"]
+                self._places[index] = dataset.id.get_offset(), int(dataset.attrs["label"])
+            at, labels[row] = self._places[index]
+            flat[row] = self._bytes[at : at + size]
+        return batch, labels
 
 
 class JpegCrops:
@@ -154,8 +177,8 @@ class JpegCrops:
     def one(self, index: int) -> tuple[Array, int]:
         return np.ascontiguousarray(random_crop(self.decode(index), self._crop)), index
 
-    def many(self, indices: Sequence[int] | Labels) -> tuple[Array, Labels]:
-        data = np.empty((len(indices), 3, self._crop, self._crop), np.uint8)
+    def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
+        data = make((len(indices), 3, self._crop, self._crop), np.dtype(np.uint8))
         for row, index in enumerate(indices):
             data[row] = random_crop(self.decode(int(index)), self._crop)
         return data, np.array(indices, np.int64)

@@ -142,7 +142,12 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
     found: dict[str, float] = {}
     for (work, name), result in results.items():
         value = result.median(row.metric)
-        if work == row.work.name and value is not None and not name.startswith(("blobfeed", LIMITS, *_COLUMNS)):
+        if (
+            work == row.work.name
+            and value is not None
+            and not name.startswith(("blobfeed", LIMITS))
+            and name not in _COLUMNS
+        ):
             found[name] = value
     if not found:
         return None
@@ -206,7 +211,13 @@ def _detail_row(name: str, result: Result, torch: float | None, limit: float | N
         return [name, result.reason, *[""] * (len(_DETAILS) + 2)]
     own = result.median("samples_per_s")
     figures = [text(result.median(metric)) for _, metric, text in _DETAILS]
-    return [name, *figures, f"{result.spread('samples_per_s'):.0%}", times(ratio(own, torch)), times(ratio(own, limit))]
+    return [
+        f"{name} ({result.reason})" if result.reason else name,
+        *figures,
+        f"{result.spread('samples_per_s'):.0%}",
+        times(ratio(own, torch)),
+        times(ratio(own, limit)),
+    ]
 
 
 # ---- where and when

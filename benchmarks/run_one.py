@@ -18,7 +18,7 @@ import numpy as np
 from .datasets import data_folder
 from .entrants import Batch, Entrant, find_entrant
 from .job import Figures, Job, Outcome
-from .page_cache import drop
+from .page_cache import drop, fill
 from .photographs import stamped
 from .processes import MARK, Memory, cpu_seconds, members, memory
 from .reading import Array, Labels
@@ -113,7 +113,8 @@ def measure(job: Job, mark: str) -> Figures:
     entrant, work = find_entrant(job.entrant), find_work(job.work)
     module = _imported(entrant)
     if hasattr(module, "prepare"):
-        module.prepare(job.samples)
+        for path in module.prepare(job.samples):
+            fill(path)
     if job.cold:
         drop(work.data.path(job.samples))
     begin = time.perf_counter()

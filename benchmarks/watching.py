@@ -89,12 +89,12 @@ class Turns:
         self._children = [feed._assembler.pid, *(state.pid for state in self.pipeline.activities())]
 
     def turn(self, seconds: float) -> Cost:
-        batches, begun, before = 0, time.thread_time(), self._cpu_s()
+        batches, begun, before = 0, time.process_time(), self._cpu_s()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             next(self._loop)
             batches += 1
-        own = time.thread_time() - begun
+        own = time.process_time() - begun
         return Cost((own + self._cpu_s() - before) / batches, own / batches)
 
     def _cpu_s(self) -> float:

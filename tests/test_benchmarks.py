@@ -136,7 +136,7 @@ def test_the_chart_has_a_bar_for_each_entrant_as_long_as_its_share_of_the_limit(
         ("npy_224", "blobfeed"): measured(samples_per_s=400.0),
         ("npy_224", "torch"): measured(samples_per_s=100.0),
         ("npy_224", "grain"): Result(reason="not installed: grain"),
-        ("npy_224", "limit: read and copy"): measured(samples_per_s=500.0),
+        ("npy_224", "limit: gather"): measured(samples_per_s=500.0),
     }
     root = ET.fromstring(chart([find_work("npy_224"), find_work("jpeg")], results))
     bars = [each for each in root.iter() if each.tag.endswith("rect")]

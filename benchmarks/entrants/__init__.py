@@ -3,8 +3,8 @@
 It yields (data, labels) without end: `data` is a batch of `work.shape` and `work.dtype` in the trainer's own process, a
 NumPy array or a torch tensor. What stands at the top of the module is imported before the clock starts; everything the
 function does counts as the time to the first batch. Everybody has two workers and batches of 64; only "blobfeed" has
-the default, `num_loaders: auto`. The peers hand over their own memory, a fresh one each time; blobfeed puts each batch
-into the trainer's, so it is charged one copy more.
+the default, `num_loaders: auto`. Most peers hand over their own memory, a fresh one each time, as blobfeed's view does;
+blobfeed puts each batch into the trainer's blob: one copy more with loaders, none in the trainer's own process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _limit(name: str, function: str, checked: bool = False) -> Entrant:
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 ENTRANTS = (
-    _blobfeed("blobfeed", num_loaders="auto", warmups=6),
+    _blobfeed("blobfeed", num_loaders="auto", warmups=9),
     _blobfeed("blobfeed, in process", num_loaders=0),
     _blobfeed("blobfeed, 1 loader", num_loaders=1),
     _blobfeed("blobfeed, 2 loaders"),
@@ -86,12 +86,14 @@ ENTRANTS = (
     Entrant("tensorpack", "tensorpack_runner", packages=("tensorpack",), peer=True),
     Entrant("tensorpack, batched", "tensorpack_runner", "open_batched", packages=("tensorpack",), peer=True),
     Entrant("grain", "grain_loader", packages=("grain",), peer=True),
+    Entrant("grain, tuned", "grain_loader", "open_tuned", packages=("grain",), peer=True),
     Entrant("spdl", "spdl_threads", packages=("spdl.pipeline",), peer=True),
     Entrant("dali", "dali_cpu", packages=("nvidia.dali",), peer=True, works=frozenset({"jpeg"})),
     Entrant("ffcv", "ffcv_beton", packages=("ffcv",), peer=True, works=frozenset({"jpeg", "npy_224"})),
     Entrant("webdataset", "webdataset_tar", packages=("webdataset", "torch"), peer=True, works=frozenset({"jpeg"})),
     _limit("copy", "open_copy"),
     _limit("converting copy", "open_converting_copy"),
+    _limit("gather", "open_gather"),
     _limit("read row by row", "open_read_row_by_row"),
     _limit("read and copy", "open_read_and_copy"),
     _limit("read and convert", "open_read_and_copy"),

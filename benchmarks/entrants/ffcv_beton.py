@@ -60,14 +60,15 @@ def _beton(path: Path) -> Path:
     return path.with_name(f"{path.name}.beton")
 
 
-def prepare(samples: int) -> None:
-    """Write what is there of the two data sets into FFCV's format, once."""
+def prepare(samples: int) -> list[Path]:
+    """Write what is there of the two data sets into FFCV's format, once; where that lies."""
     if (path := JPEG.path(samples)).exists():
         image = fields.RGBImageField(write_mode="jpg", jpeg_quality=90)
         _write(_beton(path), {"data": image, "label": fields.IntField()}, _Pictures(path, samples))
     if (path := NPY_224.path(samples)).exists():
         array = fields.NDArrayField(dtype=np.dtype(np.uint8), shape=(3, 224, 224))
         _write(_beton(path), {"data": array, "label": fields.IntField()}, _Arrays(NpyRows(path, samples)))
+    return [_beton(path) for path in (JPEG.path(samples), NPY_224.path(samples)) if path.exists()]
 
 
 def _write(path: Path, columns: dict[str, Any], data: Any) -> None:

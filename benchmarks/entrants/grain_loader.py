@@ -1,4 +1,5 @@
-"""grain's DataLoader: a random-access source, an index sampler that shuffles, batches made in two worker processes.
+"""grain: as most write it, and tuned. Most: its DataLoader over a random-access source, batches of samples made in two
+worker processes. Tuned: its MapDataset of indices, whole batches of which are read in one call in the workers.
 
 One reading thread per worker: grain's own advice for data in memory is none or few, and its default of 16 only makes
 them queue for h5py's lock. Batches travel through shared memory, which grain arranges by itself. Its workers are
@@ -16,6 +17,7 @@ import numpy as np
 from ..reading import Array, Reader
 from ..works import Work
 from . import WORKERS, Batch
+from .orders import into_blob
 
 grain = importlib.import_module("grain.python")
 
@@ -43,3 +45,12 @@ def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
         read_options=grain.ReadOptions(num_threads=1, prefetch_buffer_size=work.batch_size),
     )
     yield iter(loader)
+
+
+@contextmanager
+def open_tuned(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    indices = grain.MapDataset.range(samples).shuffle(seed=0).repeat().batch(work.batch_size, drop_remainder=True)
+    one_thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+    dataset = indices.map(work.reader(samples).many).to_iter_dataset(one_thread)
+    options = grain.MultiprocessingOptions(num_workers=WORKERS, per_worker_buffer_size=2)
+    yield into_blob(work, dataset.mp_prefetch(options))

@@ -1,25 +1,37 @@
-"""No workers at all: read, stack, go on. `batched`: whole batches at a time, as a generator over arrays does it."""
+"""No workers at all: read, stack, go on. `batched`: whole batches at a time, into one array that is used again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from ..reading import stack
+from ..reading import Array, stack
 from ..works import Work
 from . import Batch
-from .orders import shuffled_batches
+from .orders import batches_of, into_blob, shuffled_batches
 
 
 @contextmanager
 def open_batches(work: Work, samples: int, batched: bool = False) -> Iterator[Iterator[Batch]]:
+    yield _whole_batches(work, samples) if batched else _single_samples(work, samples)
+
+
+def _single_samples(work: Work, samples: int) -> Iterator[Batch]:
     reader = work.reader(samples)
+    for indices in shuffled_batches(samples, work.batch_size):
+        data, labels = stack([reader.one(int(index)) for index in indices])
+        yield data.astype(np.dtype(work.dtype), copy=False), labels
 
-    def batches() -> Iterator[Batch]:
-        for indices in shuffled_batches(samples, work.batch_size):
-            data, labels = reader.many(indices) if batched else stack([reader.one(int(i)) for i in indices])
-            yield data.astype(np.dtype(work.dtype), copy=False), labels
 
-    yield batches()
+def _whole_batches(work: Work, samples: int) -> Iterator[Batch]:
+    reader, memory = work.reader(samples), list[Array]()
+
+    def again(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        if not memory:
+            memory.append(np.empty(shape, dtype))
+        return memory[0]
+
+    yield from into_blob(work, (reader.many(indices, again) for indices in batches_of(work, samples)))

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-import numpy as np
-
-from ..reading import Reader, stack
+from ..reading import Array, Labels, Reader, stack
 from ..works import Work
 from . import WORKERS, Batch
-from .orders import shuffled_batches
+from .orders import into_blob, shuffled_batches
 
 _FORK = multiprocessing.get_context("fork")
 _AHEAD = 4
@@ -55,21 +53,21 @@ def _running(*workers: tuple[Callable[..., None], tuple[Any, ...]]) -> Iterator[
             process.join()
 
 
-def _ask_and_take(work: Work, samples: int, tasks: Queue, batches: Queue) -> Iterator[Batch]:
+def _ask_and_take(work: Work, samples: int, tasks: Queue, batches: Queue) -> Iterator[tuple[Array, Labels]]:
     order = shuffled_batches(samples, work.batch_size)
     for _ in range(_AHEAD):
         tasks.put(next(order))
     while True:
         data, labels = batches.get()
         tasks.put(next(order))
-        yield data.astype(np.dtype(work.dtype), copy=False), labels
+        yield data, labels
 
 
 @contextmanager
 def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     tasks, batches = _FORK.Queue(), _FORK.Queue()
     with _running(*[(_read_batches, (work.reader(samples), tasks, batches))] * WORKERS):
-        yield _ask_and_take(work, samples, tasks, batches)
+        yield into_blob(work, _ask_and_take(work, samples, tasks, batches))
 
 
 @contextmanager
@@ -77,4 +75,4 @@ def open_assembled(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     tasks, results, batches = _FORK.Queue(), _FORK.Queue(maxsize=_AHEAD * work.batch_size), _FORK.Queue()
     readers = [(_read_samples, (work.reader(samples), tasks, results))] * WORKERS
     with _running(*readers, (_assemble, (results, batches, work.batch_size))):
-        yield _ask_and_take(work, samples, tasks, batches)
+        yield into_blob(work, _ask_and_take(work, samples, tasks, batches))

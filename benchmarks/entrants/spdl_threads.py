@@ -7,31 +7,21 @@ decoder needs a system FFmpeg; OpenCV lets the GIL go too and is as fast.
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
-from ..reading import Array, Labels, Reader
 from ..works import Work
 from . import WORKERS, Batch
-from .orders import shuffled_batches
+from .orders import batches_of, into_blob
 
 spdl = importlib.import_module("spdl.pipeline")
 
 
 @contextmanager
 def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    each = threading.local()
-
-    def read(indices: Labels) -> tuple[Array, Labels]:
-        reader: Reader = each.reader if hasattr(each, "reader") else work.reader(samples)
-        each.reader = reader
-        data, labels = reader.many(indices)
-        return data.astype(np.dtype(work.dtype), copy=False), labels
-
-    builder = spdl.PipelineBuilder().add_source(shuffled_batches(samples, work.batch_size))
-    pipeline = builder.pipe(read, concurrency=WORKERS).add_sink(4).build(num_threads=WORKERS)
+    # One for both threads: what the HDF5 library reads it reads for one at a time anyway, and its chunks are kept once.
+    reader = work.reader(samples)
+    builder = spdl.PipelineBuilder().add_source(batches_of(work, samples))
+    pipeline = builder.pipe(reader.many, concurrency=WORKERS).add_sink(4).build(num_threads=WORKERS)
     with pipeline.auto_stop():
-        yield iter(pipeline)
+        yield into_blob(work, pipeline)

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from ..reading import Array, Labels, Reader
 from ..works import Work
 from . import WORKERS, Batch
-from .orders import shuffled_batches
+from .orders import batches_of, into_blob, shuffled_batches
 
 # Without types of its own, and no part of the project's environment: hence not by an import statement.
 dataflow = importlib.import_module("tensorpack.dataflow")
@@ -40,33 +38,31 @@ class Samples:
 class WholeBatches:
     """An epoch of whole batches."""
 
-    def __init__(self, reader: Reader, batch_size: int) -> None:
-        self.reader = reader
-        self.batch_size = batch_size
+    def __init__(self, work: Work, samples: int) -> None:
+        self.work, self.reader = work, work.reader(samples)
 
     def __len__(self) -> int:
-        return len(self.reader) // self.batch_size
+        return len(self.reader) // self.work.batch_size
 
     def __iter__(self) -> Iterator[list[Array | Labels]]:
-        for indices in shuffled_batches(len(self.reader), self.batch_size, seed=os.getpid()):
+        for indices in batches_of(self.work, len(self.reader), seed=os.getpid()):
             yield list(self.reader.many(indices))
 
 
-def _received(runner: Any, dtype: str) -> Iterator[Batch]:
+def _received(runner: Any) -> Iterator[tuple[Array, Labels]]:
     runner.reset_state()
     while True:
-        for data, labels in runner:
-            yield data.astype(np.dtype(dtype), copy=False), labels
+        yield from runner
 
 
 @contextmanager
 def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     flow = dataflow.BatchData(dataflow.DataFromGenerator(Samples(work.reader(samples))), work.batch_size)
-    yield _received(dataflow.MultiProcessRunnerZMQ(flow, WORKERS), work.dtype)
+    yield into_blob(work, _received(dataflow.MultiProcessRunnerZMQ(flow, WORKERS)))
 
 
 @contextmanager
 def open_batched(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    flow = dataflow.DataFromGenerator(WholeBatches(work.reader(samples), work.batch_size))
+    flow = dataflow.DataFromGenerator(WholeBatches(work, samples))
     # hwm counts messages, here batches: as few ahead as everybody has, not the 50 that suit single samples.
-    yield _received(dataflow.MultiProcessRunnerZMQ(flow, WORKERS, hwm=4), work.dtype)
+    yield into_blob(work, _received(dataflow.MultiProcessRunnerZMQ(flow, WORKERS, hwm=4)))

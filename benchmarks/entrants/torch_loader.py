@@ -1,23 +1,29 @@
 """torch.utils.data.DataLoader: as most write it, and tuned.
 
 Most: `__getitem__` reads one row through h5py, default collation, two workers kept over the epochs.
-Tuned: `__getitems__` gets the whole batch and reads it in one sorted call, no collation beyond `from_numpy`, conversion
-to float in the trainer (so that a quarter of the bytes travels), OMP_NUM_THREADS=1 (set by the harness).
+Tuned: `__getitems__` gets the whole batch and reads it in one sorted call into shared memory, as torch's own collation
+does it, so that nothing is copied on the way to the trainer; there it becomes float in a tensor that was there before
+(so that a quarter of the bytes travels); OMP_NUM_THREADS=1 (set by the harness). Chunks that are decompressed as a
+whole are shuffled in windows, and each worker has windows of its own.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ..datasets import JPEG
-from ..reading import Array, Labels, PillowCrops, Reader
+from ..reading import Array, PillowCrops, Reader
 from ..works import Work
 from . import WORKERS, Batch
+from .orders import batches_of
 
 
 class Samples(Dataset[tuple[Array, int]]):
@@ -32,14 +38,33 @@ class Samples(Dataset[tuple[Array, int]]):
 
 
 class BatchedSamples(Samples):
-    def __getitems__(self, indices: list[int]) -> tuple[Array, Labels]:
-        return self.reader.many(indices)
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        made: list[torch.Tensor] = []
+
+        def shared(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+            storage = torch.UntypedStorage._new_shared(math.prod(shape) * dtype.itemsize)  # type: ignore[no-untyped-call]
+            empty = torch.empty(0, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+            made.append(empty.set_(storage, 0, shape))  # type: ignore[call-overload]
+            return np.asarray(made[0].numpy())
+
+        _, labels = self.reader.many(indices, shared)
+        return made[0], torch.from_numpy(labels)
 
 
-def _as_tensors(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """`batch`: what `__getitems__` gave; torch's types know it only as a list of samples."""
-    data, labels = batch
-    return torch.from_numpy(data), torch.from_numpy(labels)
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Order:
+    """Batches of indices, without end: by turns from a stream of each worker, as the DataLoader deals them."""
+
+    def __init__(self, work: Work, samples: int) -> None:
+        self._work, self._samples = work, samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        streams = [batches_of(self._work, self._samples, seed) for seed in range(WORKERS)]
+        for stream in itertools.cycle(streams if self._work.chunk else streams[:1]):
+            yield next(stream).tolist()
 
 
 def _endless(loader: DataLoader[tuple[Array, int]], dtype: torch.dtype) -> Iterator[Batch]:
@@ -77,12 +102,14 @@ def open_pillow(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 def open_tuned(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     loader = DataLoader(
         BatchedSamples(work.reader(samples)),
-        batch_size=work.batch_size,
-        shuffle=True,
-        drop_last=True,
+        batch_sampler=Order(work, samples),
         num_workers=WORKERS,
-        persistent_workers=True,
         prefetch_factor=2,
-        collate_fn=_as_tensors,
+        collate_fn=_as_it_is,
     )
-    yield _endless(loader, getattr(torch, work.dtype))
+    yield _into_a_blob(loader, torch.empty((work.batch_size, *work.shape), dtype=getattr(torch, work.dtype)))
+
+
+def _into_a_blob(loader: DataLoader[tuple[Array, int]], blob: torch.Tensor) -> Iterator[Batch]:
+    for data, labels in loader:
+        yield data if data.dtype == blob.dtype else blob.copy_(data), labels

@@ -24,8 +24,8 @@ wds = importlib.import_module("webdataset")
 _SHARDS = 4
 
 
-def prepare(samples: int) -> None:
-    """Pack the pictures into tar files, once."""
+def prepare(samples: int) -> list[Path]:
+    """Pack the pictures into tar files, once; where these lie."""
     pictures = JPEG.path(samples)
     _shard(pictures, 0).parent.mkdir(exist_ok=True)
     for shard in range(_SHARDS):
@@ -34,6 +34,7 @@ def prepare(samples: int) -> None:
             unfinished = path.with_suffix(".part")
             _pack(unfinished, pictures, range(shard, samples, _SHARDS))
             unfinished.rename(path)
+    return [_shard(pictures, 0).parent]
 
 
 def _shard(pictures: Path, shard: int) -> Path:

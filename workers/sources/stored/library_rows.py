@@ -88,21 +88,23 @@ def _require_regular_files(file: h5py.File, name: str) -> None:
     """Raises SourceError if an external link on the way to `name` leads to a FIFO or the like, in which to wait."""
     group, parts = file, [part for part in _encoded(name).split(b"/") if part]
     for _ in range(_LONGEST_WAY):
-        link = group.get(parts[0], getlink=True) if parts and isinstance(group, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
+        if not parts or not isinstance(group, h5py.Group) or not (links := group.id.links).exists(parts[0]):
+            return
+        kind = links.get_info(parts[0]).type
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            target = os.fsdecode(links.get_val(parts[0])[0])
             folders = {os.path.dirname(file.filename), os.path.dirname(os.path.realpath(file.filename)), ""}  # noqa: PTH120
-            for path in [Path(folder, os.fsdecode(link.filename)) for folder in folders]:
+            for path in [Path(folder, target) for folder in folders]:
                 if path.exists() and not path.is_file():
                     raise SourceError(
                         f"source hdf5: {file.filename!r}:{name} is an external link to {str(path)!r}, which is no "
                         "regular file"
                     )
             return
-        if isinstance(link, h5py.SoftLink):
-            group, parts = (file if link.path.startswith("/") else group), _encoded(link.path).split(b"/") + parts[1:]
+        if kind == h5py.h5l.TYPE_SOFT:
+            way = links.get_val(parts[0])
+            group, parts = (file if way.startswith(b"/") else group), way.split(b"/") + parts[1:]
             parts = [part for part in parts if part not in (b"", b".")]
-        elif link is None:
-            return
         else:
             group, parts = group[parts[0]], parts[1:]
 
