@@ -14,6 +14,7 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
+.NOTPARALLEL:  # steps share build/ and the environment
 .PHONY: help train test test-long test-cloud quick faults bench docs lint types pytest format clean distclean
 
 help:

@@ -21,7 +21,16 @@ import blobfeed
 from .support.imports import FOLDERS
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES_AT_THE_TOP = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
+FILES_AT_THE_TOP = (
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "constraints.txt",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "setup.py",
+)
 FOLDERS_OF_THE_SDIST = ("benchmarks", "blobfeed", "docs", "prototxt_examples", "tests", *FOLDERS)
 NOT_SHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.solverstate", "*.caffemodel")
 

@@ -174,6 +174,7 @@ def test_params_in_the_terminal() -> None:
     assert "last_batch: what happens" in said()
     assert "  crop_size: height and width" in said("transform")
     assert said("hdf5").startswith("source: {hdf5: …}\n  path: an HDF5 file")
+    assert said("idx").startswith("source: {idx: …}\n  the files of MNIST")
     assert "unknown parameter 'shufle' (did you mean 'shuffle'?)" in said("shufle")
     with pytest.raises(ParameterError):
         parameters.as_text("none")

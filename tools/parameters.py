@@ -21,6 +21,13 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "remote_loaders": RemoteLoaders,
 }
 
+_TOPS_ALONE: dict[str, str] = {
+    "arrays": "arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone.",
+    "idx": "the files of MNIST and its like, each under a top's name: {idx: {data: images.gz, label: labels.gz}}.",
+    "concat": "a list of sources, one behind the other: {concat: [{hdf5: …}, {npy: …}]}.",
+}
+"""Kinds of source that have no options."""
+
 
 @dataclass(frozen=True)
 class Documented:
@@ -67,7 +74,10 @@ def as_text(name: str = "") -> str:
     """For the terminal: one parameter, a part such as transform, a kind of source, or all; raises ParameterError."""
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
-        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(OPTIONS)}"
+        kinds = ", ".join((*OPTIONS, *_TOPS_ALONE))
+        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {kinds}"
+    if name in _TOPS_ALONE:
+        return f"source: {{{name}: …}}\n  {_TOPS_ALONE[name]}"
     if name not in everything and name not in OPTIONS:
         known = [*everything, *OPTIONS]
         raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
@@ -90,7 +100,8 @@ def as_markdown() -> str:
     )
     parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
     kinds = [f"## source: {kind}\n\n{_table(documented(options_of(kind)))}" for kind in OPTIONS]
-    return "\n".join([head, _table(documented(Parameters)), *parts, *kinds])
+    others = [f"## source: {kind}\n\n{text[0].upper()}{text[1:]}\n" for kind, text in _TOPS_ALONE.items()]
+    return "\n".join([head, _table(documented(Parameters)), *parts, *kinds, *others])
 
 
 def _table(parameters: list[Documented]) -> str:

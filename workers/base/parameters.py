@@ -114,7 +114,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     seed: what the order and all random numbers depend on.
     seed_globals: whether NumPy's and Python's global generators are seeded for each sample, too.
     rand_skip: at the start, skip a number of samples below this one, drawn by the seed, as Caffe's data layers do.
-    epochs: the data end after so many epochs; without it a layer's data never end, and one loop over a reader does not.
+    epochs: the data end after so many epochs; without it they never end.
     last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
         give a "partial" batch.
     in_order: false gives batches as they are completed, so the order is no longer reproducible.

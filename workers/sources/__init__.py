@@ -81,8 +81,8 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
 
 def options_of(kind: str) -> type[msgspec.Struct]:
     """The class of the options of a kind of source; raises ExtraMissing."""
-    if kind in ("lmdb", "leveldb"):
-        need("lmdb", "source lmdb")
+    if kind in ("lmdb", "leveldb", "windows"):
+        need("cv2" if kind == "windows" else "lmdb", f"source {kind}")
     options: type[msgspec.Struct] = _named(OPTIONS[kind])
     return options
 

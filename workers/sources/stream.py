@@ -37,7 +37,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     make: `module:function`; see StreamSource.
     shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.
-    capacity, min_after_dequeue: of each shard's shuffle buffer; 0 for no shuffling.
+    capacity: samples in each shard's shuffle buffer; 0 for no shuffling.
+    min_after_dequeue: samples that stay in it until the shard ends.
     string_bytes: the longest string that a component may be, in UTF-8.
     """
 

@@ -37,7 +37,7 @@ class _Database(Protocol):
 class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {lmdb: …}`.
 
-    path: the database: a folder with data.mdb, or a file.
+    path: the database: of an LMDB a folder with data.mdb, or a file; of a LevelDB a folder with CURRENT.
     is_color: decode encoded records to three channels, or to one; without it, to as many as the first record has.
     color: the order of the channels of encoded records: BGR, as in Caffe, or RGB.
     max_height, max_width: the largest size, if sizes vary; without them all must have the size of the first record.
