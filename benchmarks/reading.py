@@ -48,11 +48,14 @@ class HDF5Rows:
     def __len__(self) -> int:
         return self._samples
 
-    def _open(self, **options: Any) -> tuple[Any, Labels]:
+    def _open(self, cache_bytes: int = 1 << 20) -> tuple[Any, Labels]:
+        """`cache_bytes`: of the chunk cache, if chunks are compressed. Else rows are read alone, past a small one."""
         if self._opened is None:
             import h5py  # type: ignore[import-untyped]
 
-            file = h5py.File(self._path, "r", **options)
+            file = h5py.File(self._path, "r")
+            if file["data"].compression is not None:
+                file = h5py.File(self._path, "r", rdcc_nbytes=cache_bytes)
             self._opened = file["data"], file["label"][:]
         return self._opened
 
@@ -61,8 +64,7 @@ class HDF5Rows:
         return data[index].astype(self._dtype, copy=False), int(labels[index])
 
     def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
-        # A chunk cache that holds a window of chunks: each of them is more than the default's 1 MB.
-        data, labels = self._open(rdcc_nbytes=64 << 20)
+        data, labels = self._open(64 << 20)  # a window of chunks: each of them is more than the default's 1 MB
         rows = np.asarray(indices)
         batch = make((len(rows), *data.shape[1:]), data.dtype)
         if data.chunks is None:

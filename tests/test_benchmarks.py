@@ -217,17 +217,18 @@ def test_users_readers_ask_h5py_for_no_more_than_the_rows(
     path = data.ensure(16)
     calls = {"look-ups": 0, "reads": 0}
 
-    def counted(owner: Any, what: str) -> None:
-        right = owner.__getitem__
+    def counted(owner: Any, what: str, name: str = "__getitem__") -> None:
+        right = getattr(owner, name)
 
-        def getitem(self: object, key: object, **options: object) -> object:
+        def call(self: object, *given: object, **options: object) -> object:
             calls[what] += 1
-            return right(self, key, **options)
+            return right(self, *given, **options)
 
-        monkeypatch.setattr(owner, "__getitem__", getitem)
+        monkeypatch.setattr(owner, name, call)
 
     counted(h5py.Group, "look-ups")
     counted(h5py.Dataset, "reads")
+    counted(h5py.Dataset, "reads", "read_direct")
     for read in ("one", "many"):
         reader = data.reader(path, 16, "uint8")
         getattr(reader, read)(3 if read == "one" else [3])
