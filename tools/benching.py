@@ -15,7 +15,6 @@ from ..readers.batch_reader import BatchReader
 from ..workers.base.extras import is_installed
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray
-from ..workers.processes.loader import settle
 from .recognise import Found, sample_of
 
 _ROUNDS = 3
@@ -80,17 +79,11 @@ def _torch(source: Source, batch_size: int, loaders: int) -> Iterator[Batches]:
     dataset: Any = range(len(source))
     endless = RandomSampler(dataset, num_samples=sys.maxsize)  # between epochs the workers would start again
     collate = partial(_collated, source)
-    options: Any = {"num_workers": loaders, "collate_fn": collate, "worker_init_fn": _settled}
-    batches: Any = iter(DataLoader(dataset, batch_size, sampler=endless, **options))
+    batches: Any = iter(DataLoader(dataset, batch_size, sampler=endless, num_workers=loaders, collate_fn=collate))
     try:
         yield (len(next(iter(batch.values()))) for batch in batches)
     finally:
         batches._shutdown_workers()  # they otherwise live until the iterator is collected
-
-
-def _settled(_worker: int) -> None:
-    """OpenCV decodes with one thread in each of torch's workers, as in our loaders."""
-    settle()
 
 
 def _collated(source: Source, indices: Sequence[int]) -> Mapping[str, AnyArray]:

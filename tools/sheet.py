@@ -69,10 +69,6 @@ def draw_sheet(
         raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
-            if parameters or tops:
-                raise ParameterError(
-                    f"--sheet of {paths[0]}: the net says its own parameters: leave out --parameters and --tops"
-                )
             plan, base_dir = stack.enter_context(_plan_of_net(Path(paths[0])))
             is_bgr = True
         else:
