@@ -93,20 +93,25 @@ class StateFile:
 
     def after_batch(self, state: State) -> None:
         """`state`: where the next batch stands."""
-        if self._file is not None:
-            try:
-                if len(line := self._first_line(state)) > self._first_line_bytes:  # new weights, say
-                    (self._kept, _), self._is_restored = self._read(), True
-                    file, self._file = self._file, None
-                    os.close(file)
-                    self._file = self._begin(state)
-                else:
-                    os.pwrite(self._file, line, 0)
-            except OSError as error:
-                self._fail(f"it cannot be written: {error.strerror}")
+        if self._file is None:
+            return
+        line = self._first_line(state)
+        try:
+            if len(line) <= self._first_line_bytes:
+                os.pwrite(self._file, line, 0)
+            else:  # it has grown, by new weights for example: a file with a longer first line takes this one's place
+                self._kept, _ = self._read()
+                self._is_restored = True
+                self._close_file()
+                self._file = self._begin(state)
+        except OSError as error:
+            self._fail(f"it cannot be written: {error.strerror}")
 
     def close(self) -> None:
         _in_use.difference_update({(self._path, rank) for path, rank in _in_use if path == self._path})
+        self._close_file()
+
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

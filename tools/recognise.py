@@ -254,9 +254,9 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     numbering = image_list.with_name("classes.txt")
     with writing(numbering):
         classes = _numbered(classes, numbering)
+    numbers = {each: f" {number}" for number, each in enumerate(classes)}
+    lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
     with writing(image_list):
-        numbers = {each: f" {number}" for number, each in enumerate(classes)}
-        lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
         image_list.write_text("\n".join(lines) + "\n")
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")

@@ -47,6 +47,8 @@ def into_blob(work: Work, batches: Iterable[tuple[Array, Labels]]) -> Iterator[B
     """Batches of another type are converted into an array that was there before, as a trainer's own code would."""
     blob = np.zeros((work.batch_size, *work.shape), work.dtype)
     for data, labels in batches:
-        if data.dtype != blob.dtype:
+        if data.dtype == blob.dtype:
+            yield data, labels
+        else:
             np.copyto(blob, data)
-        yield data if data.dtype == blob.dtype else blob, labels
+            yield blob, labels

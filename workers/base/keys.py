@@ -1,4 +1,4 @@
-"""Keys for everything that looks random: pure functions of the seed and of what the key is for; and their hash.
+"""Keys for everything that looks random, pure functions of the seed and of their purpose; and digests.
 
 A cryptographic hash, since its cost (about a microsecond, once per epoch) does not matter, and since keys of
 neighbouring seeds or epochs then have nothing in common, which sums and products of seeds do not give.
@@ -13,7 +13,7 @@ try:
 except ImportError:  # an interpreter that has the module under another name
     from hashlib import blake2b
 
-__all__ = ["blake2b", "derive_key"]
+__all__ = ["blake2b", "derive_key", "text_digest"]
 
 
 def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
@@ -23,3 +23,8 @@ def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
     """
     text = ":".join((purpose, str(seed), *map(str, numbers)))
     return int.from_bytes(blake2b(text.encode(), digest_size=bits // 8).digest(), "little")
+
+
+def text_digest(text: str) -> str:
+    """What stands for `text` in the names and keys of caches: 64 hexadecimal digits."""
+    return blake2b(text.encode(), digest_size=32).hexdigest()

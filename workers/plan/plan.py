@@ -38,8 +38,8 @@ from .packed import Packed
 State = dict[str, int | str]
 
 _AHEAD = 4
-"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With two of them the
-trainer had to wait for every fourth slot of tiny batches."""
+"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With only two,
+the trainer waited at every fourth slot of tiny batches."""
 
 
 class Progress(Protocol):

@@ -369,7 +369,7 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     finally:
         nursery.close()
         links.remove_socket_directory(Path(config.sockets))
-    # It ends this process, and the programs that user code started in loaders and left behind.
+    # The signal ends this process too, with the programs that user code has started in loaders and left behind.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
 

@@ -25,7 +25,7 @@ from ..transport.messages import (
 )
 from ..transport.status_board import LoaderState
 from .ledger import Ledger, Task, Weight
-from .loader_speed import MEMORY
+from .loader_speed import moving_mean
 
 TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
@@ -72,7 +72,7 @@ class TaskSize:
     def observe(self, rows: int, seconds: float) -> None:
         """A task of `rows` rows took `seconds`."""
         if rows > 0:
-            self._seconds_per_row = MEMORY * self._seconds_per_row + (1 - MEMORY) * seconds / rows
+            self._seconds_per_row = moving_mean(self._seconds_per_row, seconds / rows)
 
     @property
     def rows(self) -> int:

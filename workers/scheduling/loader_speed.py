@@ -15,8 +15,12 @@ MAX_ASSIGNED_REMOTE = 4
 _REST = 20
 """A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
 
-MEMORY = 0.7
+_MEMORY = 0.7
 """Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
+
+
+def moving_mean(before: float, now: float) -> float:
+    return _MEMORY * before + (1 - _MEMORY) * now
 
 
 @dataclass(slots=True)
@@ -40,8 +44,7 @@ class LoaderSpeed:
         """A task of `rows` rows took `seconds` until `now`; one of no rows postprocesses a whole batch."""
         self.rests_until = now + _REST * seconds
         if rows:
-            before = self.seconds_per_row or seconds / rows
-            self.seconds_per_row = MEMORY * before + (1 - MEMORY) * seconds / rows
+            self.seconds_per_row = moving_mean(self.seconds_per_row or seconds / rows, seconds / rows)
 
 
 def compare_speeds(speeds: Sequence[LoaderSpeed], open_tasks: int, now: float) -> None:

@@ -25,7 +25,7 @@ NAME: Final = "blobfeed-board"
 
 MAGIC: Final = 0x626C_6F62_0004
 
-# The header, in words of 8 bytes. The numbers of About follow each other.
+# The header, in words of 8 bytes.
 LINES, ASSEMBLER, BEGUN, TRAINER, SLOTS, BATCHES_PER_SLOT = range(1, 7)
 COUNTS, SOURCE, LAST_DEATH, HEADER = 8, 24, 32, 64
 

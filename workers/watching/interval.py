@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..transport.board_reading import LoaderLine, Reading, bucket_ns
 from ..transport.status_board import BUSY, Activity, Count
@@ -95,8 +96,8 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         slots_full=now.counts[Count.SLOTS_FULL],
         deaths=grown(Count.LOADER_DEATHS),
         last_death=now.last_death,
-        spent_s=tuple(_sum(loaders, old, lambda line: line.spent_ns[each]) for each in Activity),  # noqa: B023 - called at once
-        sampling_s=_sum(sampler, old, lambda line: line.spent_ns[Activity.SAMPLING]),
+        spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
+        sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
         cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
@@ -112,6 +113,10 @@ def _stall_ns(reading: Reading) -> int:
     since = counts[Count.WAITING_SINCE]
     now_waiting = reading.now_ns - since if since and counts[Count.FIRST_BATCH_NS] else 0
     return counts[Count.WAITED_NS] - counts[Count.START_NS] + now_waiting
+
+
+def _spent(activity: Activity, line: LoaderLine) -> int:
+    return line.spent_ns[activity]
 
 
 def _sum(lines: Sequence[LoaderLine], old: dict[int, LoaderLine], of: Callable[[LoaderLine], int]) -> float:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...base.keys import blake2b
+from ...base.keys import text_digest
 from ...base.specs import ArraySpec
 from .checksums import SUM_BYTES
 
@@ -80,7 +80,7 @@ def lay_out(specs: Mapping[str, ArraySpec], samples: int, key: str) -> Layout:
 def _identity(specs: Mapping[str, ArraySpec], samples: int, key: str, size: int) -> bytes:
     """The first bytes of the file, which tell it from any other one; people can read them, too."""
     whole = json.dumps([key, samples, [(name, str(spec), spec.dtype.str) for name, spec in specs.items()]])
-    digest = blake2b(whole.encode(), digest_size=32).hexdigest()
+    digest = text_digest(whole)
     text = MAGIC + VERSION + json.dumps({"content": digest, "samples": samples, "bytes": size}).encode() + b"\n"
     return text.ljust(IDENTITY_BYTES, b"\0")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
-from ...base.keys import blake2b
+from ...base.keys import blake2b, text_digest
 from ...base.whole_files import read_whole, write_whole
 
 _VERSION = 2
@@ -27,7 +27,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
     depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
     """
-    name = blake2b(repr((_VERSION, kind.__qualname__, made_from)).encode(), digest_size=32).hexdigest()
+    name = text_digest(repr((_VERSION, kind.__qualname__, made_from)))
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"
     try:
         content = read_whole(path)

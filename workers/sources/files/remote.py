@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,9 @@ _BLOCK_BYTES = 1 << 15
 _BLOCKS_KEPT_BYTES = 32 << 20
 _ANNOUNCED_BYTES = 64 << 20
 _FORGOTTEN_AFTER = 8
+
+_Key = TypeVar("_Key")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,16 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
+def take_announced(under_way: dict[_Key, Future[_Found]], key: _Key, ask: Callable[[_Key], _Found]) -> _Found:
+    """What comes of the request for `key` that is under way, or else of asking now."""
+    found = under_way.pop(key, None)
+    try:
+        return ask(key) if found is None else found.result()
+    except Exception:
+        under_way.clear()  # another attempt is to ask again, also for what failed beside it
+        raise
+
+
 class WholeObjects:
     """Objects that are read as a whole, such as pictures: those that are wanted together are fetched together.
 
@@ -245,13 +259,7 @@ class WholeObjects:
 
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""
-        found = self._under_way.pop(url, None)
-        try:
-            data = _whole(url) if found is None else found.result()
-        except Exception:
-            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
-            raise
-        if data is None:
+        if (data := take_announced(self._under_way, url, _whole)) is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)
 

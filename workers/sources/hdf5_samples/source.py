@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.checks import check_options, nearest
 from ...base.errors import BlobfeedError, ParameterError, SourceError
-from ...base.keys import blake2b
+from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.paths import in_folder
 from ...base.source import Source
@@ -72,7 +72,7 @@ class HDF5SamplesSource(Source):
         wanted = _wanted(checked, tops)
         self._tops = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
-        self._key = blake2b(repr((stamps, wanted, checked.allow_external)).encode(), digest_size=32).hexdigest()
+        self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
         self._data = {top: data for top, data in self._index.data.items() if top in self._tops}

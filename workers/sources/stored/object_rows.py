@@ -18,7 +18,7 @@ from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
-from ..files.remote import RemoteStamp, threads
+from ..files.remote import RemoteStamp, take_announced, threads
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -62,12 +62,7 @@ class ObjectRows(ChunkedRows):
 
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
-        found = self._under_way.pop(number, None)
-        try:
-            stored = self._stored(number) if found is None else found.result()
-        except Exception:
-            self._under_way.clear()  # another attempt is to ask again, also for what failed beside it
-            raise
+        stored = take_announced(self._under_way, number, self._stored)
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:

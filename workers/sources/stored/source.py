@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...base.errors import BlobfeedError, SourceError
-from ...base.keys import blake2b
+from ...base.keys import text_digest
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.remote import CONNECTIONS, RemoteStamp
@@ -142,7 +142,7 @@ class StoredSource(Source):
         stored = [(array.file, array.others, array.name, array.arrangement) for array in arrays]
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
         text = repr((stored, specs, self._samples))
-        return f"{self.kind}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
+        return f"{self.kind}:{text_digest(text)}"
 
     def close(self) -> None:
         self._files.close()

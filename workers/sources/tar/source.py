@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...base.checks import check_options, nearest
 from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
-from ...base.keys import blake2b
+from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
@@ -134,7 +134,7 @@ class TarSource(Source):
     def fingerprint(self) -> str:
         options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)
         text = repr((self._stamps, [(top, str(spec)) for top, spec in self._specs.items()], options))
-        return f"{self.kind}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
+        return f"{self.kind}:{text_digest(text)}"
 
     def close(self) -> None:
         self._files.close()
