@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import reprlib
@@ -45,6 +44,8 @@ def shown(value: object) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing if no known word is near."""
+    import difflib  # a quarter of a megabyte, for mistakes alone
+
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -9,7 +9,6 @@ and formats apply to what its children log.
 from __future__ import annotations
 
 import logging
-import logging.handlers
 import os
 import pickle
 import re
@@ -18,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any, cast
 
 import cloudpickle
 
@@ -79,19 +79,20 @@ def levels_of_trainer() -> Levels:
 
 def log_to_trainer(channel: socket.socket, levels: Levels) -> None:
     """Send whatever this process and its forks log over `channel`; what does not fit goes to standard error."""
-    logging.root.handlers[:] = [_ToTrainer(channel)]
+    from logging.handlers import QueueHandler  # not in the trainer: half a megabyte
+
+    logging.root.handlers[:] = [QueueHandler(cast("Any", _LogChannel(channel)))]
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
 
 
-class _ToTrainer(logging.handlers.QueueHandler):
-    """The standard library's way to prepare a record for another process, over our channel."""
+class _LogChannel:
+    """What QueueHandler takes for a queue: it prepares a record for another process, and puts it here."""
 
     def __init__(self, channel: socket.socket) -> None:
-        super().__init__(None)  # type: ignore[arg-type]
         self._channel = channel
 
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def put_nowait(self, record: logging.LogRecord) -> None:
         try:
             self._channel.send(pickle.dumps((0, record)), socket.MSG_DONTWAIT)
         except OSError:  # the trainer is busy, or gone
