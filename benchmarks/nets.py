@@ -2,7 +2,7 @@
 
 LeNet, CIFAR-10 full and CaffeNet, of a prototxt by the trainer and of torch's own modules by torch's own SGD, with the
 weights channels last and without. Each in one process, one thread, turn by turn; medians of the rounds, in CPU time,
-which others on the machine disturb less. Real Caffe is in no registry; in its place stands "the least of Caffe": its
+which others on the machine disturb less. Real Caffe is in no registry; in its place stands "Caffe at most": its
 matrix products and some of what no build of it for a CPU can leave out beside them.
 """
 
@@ -273,7 +273,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, float]]:
             "blobfeed": by_trainer(Path(folder), text, shape, classes),
             "torch, channels last": by_torch(make()[1], shape, classes, channels_last=True),
             "torch": by_torch(make()[1], shape, classes, channels_last=False),
-            "the least of Caffe": by_caffes_least(make()[1], shape),
+            "Caffe at most": by_caffes_least(make()[1], shape),
         }
     found: dict[str, list[tuple[float, float]]] = {each: [] for each in entrants}
     for step in entrants.values():

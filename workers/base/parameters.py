@@ -72,7 +72,7 @@ class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     count: how many; "auto" follows the cluster: as many as it has room for.
     limit: the most that "auto" starts.
-    address: of the cluster, as ray.init takes it.
+    address: the cluster's address, as ray.init takes it.
     num_cpus: processors that each of them takes there.
     resources: what else each of them takes, by Ray's names.
     runtime_env: Ray's, for files and packages that the nodes lack.
