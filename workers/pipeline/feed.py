@@ -30,7 +30,7 @@ from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Release, Resend, SetWeights, Stop, ToTrainer
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
@@ -95,8 +95,8 @@ class Feed:
         shared = self.shared
         shared.board.describe(self._plan.description)
         self._inbox = ErrorInbox(shared.errors)
-        self._sealer = Sealer(shared.key)
-        self._opener: Opener[ToTrainer] = Opener(shared.key, ToTrainer)
+        self._sealer = links.Sealer(shared.key)
+        self._opener: links.Opener[ToTrainer] = links.Opener(shared.key, ToTrainer)
         config = Config(
             self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
         )

@@ -24,7 +24,7 @@ from ..loading.worker import Worker
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.memory import keep_freed_memory
-from ..transport.messages import Done, Fill, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
+from ..transport.messages import Done, Fill, FromLoader, Order, Ready, StartFailed, ToLoader
 from ..transport.ring import Ring
 from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
@@ -66,7 +66,7 @@ def settle() -> None:
 def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) -> Report:
     results = links.open_socket(context, zmq.PUSH)
     results.connect(links.address(Path(config.sockets), "results"))
-    sealer = Sealer(config.key)
+    sealer = links.Sealer(config.key)
 
     def report(message: FromLoader) -> None:
         results.send(sealer.seal(message))
@@ -89,7 +89,7 @@ class Tasks:
     def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
         self._loader = loader
         self._link = link
-        self._opener: Opener[Order] = Opener(key, Order)
+        self._opener: links.Opener[Order] = links.Opener(key, Order)
         self._status = status
         self._last = 0
 

@@ -13,7 +13,8 @@ from ..base.specs import IndexArray
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 from ..transport.error_channel import waiting
-from ..transport.messages import Draw, DrawFailed, FromSampler, Opener, Sealer
+from ..transport.links import Opener, Sealer
+from ..transport.messages import Draw, DrawFailed, FromSampler
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config
