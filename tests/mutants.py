@@ -53,11 +53,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_reception.py",
         "workers/scheduling/test_task_size.py",
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
-    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/scheduling/test_interleavings.py"),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",

@@ -27,6 +27,7 @@ from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
@@ -36,7 +37,6 @@ from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
 from .failures import end_of_data, explain, too_many_held, what_loaders_do
 from .files import finish_trace, open_trace
-from .reception import Reception
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
