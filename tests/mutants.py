@@ -50,7 +50,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_loader_speed.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
         "workers/scheduling/test_reception.py",

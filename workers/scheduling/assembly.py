@@ -25,8 +25,7 @@ from ..transport.messages import (
     ToTrainer,
 )
 from ..transport.status_board import LoaderState
-from .ledger import Ledger, Task, Weight
-from .loader_speed import moving_mean
+from .ledger import Ledger, Task, Weight, moving_mean
 
 TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
