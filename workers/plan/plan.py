@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -21,17 +21,16 @@ from typing import Any, ClassVar, Protocol, Self
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec, NamedRows, Rows
+from ..base.specs import ArraySpec, Rows
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
-from ..loading.worker import DecodedSource, Worker
+from ..loading.worker import DecodedSource, Worker, Workplace
 from ..order.batches import Batches
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.error_channel import SendError
 from ..transport.messages import Announce, DrawnRows, StreamBatch
 from ..transport.ring import SlotLayout
-from ..transport.status_board import About, LoaderStatus
+from ..transport.status_board import About
 from .batch import Batch
 from .packed import Packed
 
@@ -183,11 +182,8 @@ class Plan(ABC):
         """For one assembler, from the plan's start."""
 
     @abstractmethod
-    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int) -> Worker:
-        """For one loader; raises whatever unpickling user code raises.
-
-        `drawn`: the file with the sampler's indices, -1 if there is none.
-        """
+    def worker(self, place: Workplace) -> Worker:
+        """For one loader; raises whatever unpickling user code raises."""
 
     def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
         """Note new weights for the sampler, and from where on they count; raises ParameterError."""

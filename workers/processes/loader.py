@@ -20,7 +20,7 @@ from pathlib import Path
 
 import zmq
 
-from ..loading.worker import Worker
+from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.memory import keep_freed_memory
@@ -45,7 +45,8 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     report = _connect_results(context, config)
     try:
         ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
-        worker = config.plan.worker(ring.views, status, partial(send_exception, channel), config.descriptors.drawn)
+        send_error = partial(send_exception, channel)
+        worker = config.plan.worker(Workplace(ring.views, status, send_error, config.descriptors.drawn))
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)
