@@ -71,9 +71,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/indexed_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/plan.py": ("workers/plan", "workers/scheduling/test_assembly.py"),
+    "workers/plan/plan.py": (
+        "workers/plan",
+        "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_interleavings.py",
+    ),
     "readers/loops.py": ("readers/test_loops.py",),
 }
 

@@ -28,8 +28,7 @@ from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights, WeightsChange
 from ..plan.batch import Batch
-from ..plan.indexed_plan import IndexedPlan
-from ..plan.plan import Plan
+from ..plan.plan import IndexedPlan, Plan
 from ..plan.sampled_plan import SampledPlan
 from ..plan.sampled_schedule import SampledSchedule
 from ..processes.process import interrupts_deferred

@@ -16,9 +16,8 @@ from ..order.samplers import DECLARED, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
 from .batch import Batch
-from .indexed_plan import IndexedPlan
 from .packed import Packed
-from .plan import Plan, Progress, State, check_state
+from .plan import IndexedPlan, Plan, Progress, State, check_state
 from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
