@@ -29,7 +29,7 @@ from ..order.batches import Batches, Groups
 from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.messages import Announce, DrawnRows, StreamBatch
+from ..transport.messages import Announce, DrawnRows, Replaced, StreamBatch
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
 from .batch import Batch
@@ -100,9 +100,7 @@ class Schedule(ABC):
         """(epoch, index, where) of the sample in `row`, as far as it is known here; `seen`: what a loader was at."""
 
     @abstractmethod
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         """What to tell the trainer; None if there is nothing for it in the group.
 
         `good_rows`: if the run ends with a bad row of the group, how many lie before it.
@@ -317,9 +315,7 @@ class IndexedPlan(Plan, Schedule):
         position = self.groups.position_of(group, row)
         return position // self.order.samples, int(self.order.indices(position, 1)[0]), ""
 
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         if 0 <= good_rows < self.parameters.batch_size:
             return None
         return Announce(group, slot, replaced, rows=good_rows)

@@ -13,7 +13,7 @@ from ..loading.stream_worker import StreamWorker, counts_of
 from ..loading.worker import Workplace
 from ..order.shard_turns import JOINED, Draw, Part, ShardTurns, StreamPosition, join_ends
 from ..sources.stream import EMPTY_EPOCH
-from ..transport.messages import Announce, StreamBatch
+from ..transport.messages import Announce, Replaced, StreamBatch
 from .batch import Batch
 from .plan import Plan, Schedule, State, check_state
 
@@ -229,9 +229,7 @@ class StreamSchedule(Schedule):
         index = seen if seen >= 0 else draw.sequence * self.plan.parameters.batch_size + first + row
         return draw.epoch, index, f"the stream's shard {self._shard_of_all(draw)}"
 
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         streams = self._announced(group)
         del self._draws[group]
         self._rows.pop(group, None)

@@ -78,8 +78,12 @@ class End(Message, frozen=True, tag="end"):
     """A stream has ended in all its epochs: there will be no more batches."""
 
 
+Replaced = tuple[tuple[int, int], ...]
+"""(row, sample index) of each sample of a group that was put in for a bad one."""
+
+
 class Announce(Message, frozen=True, tag="announce"):
-    """`group` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
+    """`group` lies complete in `slot`; `replaced`: the samples put in for bad ones.
 
     `streams`: which batch of a stream it is, or which rows of which batches. `rows`: if the run ends with a bad row of
     the group, how many lie before it; else -1.
@@ -87,7 +91,7 @@ class Announce(Message, frozen=True, tag="announce"):
 
     group: int
     slot: int
-    replaced: tuple[tuple[int, int], ...] = ()
+    replaced: Replaced = ()
     streams: tuple[StreamBatch, ...] = ()
     rows: int = -1
     drawn: tuple[DrawnBatch, ...] = ()
@@ -152,7 +156,7 @@ class Postprocess(Message, frozen=True, tag="postprocess"):
     group: int
     slot: int
     batches: tuple[int, ...]
-    replaced: tuple[tuple[int, int], ...] = ()
+    replaced: Replaced = ()
     streams: tuple[StreamBatch, ...] = ()
     drawn: tuple[DrawnRows, ...] = ()
 
