@@ -332,7 +332,7 @@ class Assembler:
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
     """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
-    yield from Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
+    yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
 def run(descriptor: int, unguard: Callable[[], None]) -> None:

@@ -44,7 +44,7 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     report = _connect_results(context, config)
     try:
-        ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
+        ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
         send_error = partial(send_exception, channel)
         worker = config.plan.worker(Workplace(ring.views, status, send_error, config.descriptors.drawn))
     except Exception as error:
