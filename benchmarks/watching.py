@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.base.usage import usage_of
 from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.processes.upkeep import usage_of
 
 from blobfeed import BatchReader
 

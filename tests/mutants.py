@@ -50,14 +50,13 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_loader_speed.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "workers/scheduling/loader_speed.py": ("workers/scheduling/test_loader_speed.py",),
     "workers/scheduling/assembly.py": (
         "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_reception.py",
         "workers/scheduling/test_task_size.py",
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
-    "workers/pipeline/reception.py": ("workers/pipeline/test_reception.py", "workers/scheduling/test_interleavings.py"),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",
@@ -72,9 +71,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/indexed_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/plan.py": ("workers/plan", "workers/scheduling/test_assembly.py"),
+    "workers/plan/plan.py": (
+        "workers/plan",
+        "workers/scheduling/test_assembly.py",
+        "workers/scheduling/test_interleavings.py",
+    ),
     "readers/loops.py": ("readers/test_loops.py",),
 }
 
@@ -118,7 +120,7 @@ _ALIKE: dict[str, str] = {
     r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
-    r"workers/plan/plan\.py: def announcement\(.*": "an abstract method's default is nobody's",
+    r"workers/plan/plan\.py: def announcement\(.*": "an abstract method's default is nobody's; IndexedPlan's is alike",
     r"workers/plan/stream_plan\.py: return self\._short.*  →  .*\(None, -?\d\)\)\[0\] == draw": (
         "only the first of the two is looked at"
     ),

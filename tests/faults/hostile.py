@@ -14,7 +14,7 @@ import zmq
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import links
-from blobfeed.workers.transport.messages import Announce, Done, Ready, Release, Sealer
+from blobfeed.workers.transport.messages import Announce, Done, Ready, Release
 
 from ..support.waiting import DEADLINE_S
 from .figures import Figure
@@ -88,19 +88,19 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> dict[str,
 
 
 def _send(attackers: dict[str, zmq.Socket[bytes]], pipeline: Pipeline, frames: int, rng: random.Random) -> int:
-    sealer = Sealer(_feed(pipeline).shared.key)
+    sealer = links.Sealer(_feed(pipeline).shared.key)
     for _ in range(frames):
         name = rng.choice(list(attackers))
         attackers[name].send(rng.choice(_forgeries(name, sealer))(rng))
     return frames
 
 
-def _forgeries(link: str, sealer: Sealer) -> list[Forge]:
+def _forgeries(link: str, sealer: links.Sealer) -> list[Forge]:
     """What may be sent on `link`."""
     announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED, 0), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)
-    stranger = Sealer(secrets.token_bytes(32))
+    stranger = links.Sealer(secrets.token_bytes(32))
     known: list[Forge] = [lambda _: sealer.seal(Ready(987_654))] if link == "results" else []
     replayed: list[Forge] = [lambda _: sealer.seal(twice)] if twice is not None else []
     return [

@@ -9,9 +9,8 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.batches import Batches, Groups
 from blobfeed.workers.order.epoch_order import SequentialOrder
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.indexed_plan import IndexedPlan
 from blobfeed.workers.plan.packed import Packed
-from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.plan.plan import IndexedPlan, Plan
 from blobfeed.workers.plan.stream_plan import StreamPlan
 
 SLOTS = 2

@@ -22,9 +22,8 @@ from typing import Any
 import zmq
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
 from blobfeed.workers.pipeline.feed import Feed
-from blobfeed.workers.pipeline.reception import Reception
 from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.scheduling.assembly import Assembly, Death
+from blobfeed.workers.scheduling.assembly import Assembly, Death, Reception
 from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Task, Weight
 from blobfeed.workers.transport.messages import (
     Announce,

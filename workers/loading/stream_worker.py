@@ -15,12 +15,12 @@ from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
 from ..sources.stream import EMPTY_EPOCH, StreamSource, shuffled
-from ..transport.error_channel import SendError, summary_of
+from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
-from ..transport.status_board import Activity, LoaderStatus
+from ..transport.status_board import Activity
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
-from .worker import WorkDone, Worker, location_of
+from .worker import WorkDone, Worker, Workplace, location_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +110,8 @@ class StreamWorker(Worker):
     rows are kept: to make them again, the shard would have to be run through all its epochs.
     """
 
-    def __init__(
-        self,
-        decoded: DecodedStream,
-        parameters: Parameters,
-        slots: Sequence[NamedRows],
-        status: LoaderStatus,
-        send_error: SendError,
-        *,
-        keep_ends: bool,
-    ) -> None:
-        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
+    def __init__(self, decoded: DecodedStream, parameters: Parameters, place: Workplace, *, keep_ends: bool) -> None:
+        super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
         self._keep_ends = keep_ends

@@ -55,23 +55,27 @@ class WorkDone:
     stream_rows: int = -1
 
 
-class Worker(ABC):
-    """Makes rows in the slots, and says which could not be made. `slots`: each slot's rows by name."""
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What a loader has. `slots`: each slot's rows by name. `drawn`: the file with a sampler's indices, -1 if none."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        postprocessor: Postprocessor | None,
-        slots: Sequence[NamedRows],
-        status: LoaderStatus,
-        send_error: SendError,
-    ) -> None:
+    slots: Sequence[NamedRows]
+    status: LoaderStatus
+    send_error: SendError
+    drawn: int
+
+
+class Worker(ABC):
+    """Makes rows in the slots, and says which could not be made."""
+
+    def __init__(self, parameters: Parameters, postprocessor: Postprocessor | None, place: Workplace) -> None:
+        slots = place.slots
         self.parameters = parameters
         self.slots = [postprocessor.decoded_rows(slot) for slot in slots] if postprocessor else slots
-        self.status = status
+        self.status = place.status
         self._postprocessor = postprocessor
         self._whole_slots = slots
-        self._send_error = send_error
+        self._send_error = place.send_error
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
         """`task` will have to be done later."""
@@ -212,15 +216,8 @@ class WantedRows(NamedTuple):
 class IndexedWorker(Worker):
     """Samples by index; a subclass knows which ones a task wants."""
 
-    def __init__(
-        self,
-        decoded: DecodedSource,
-        parameters: Parameters,
-        slots: Sequence[NamedRows],
-        status: LoaderStatus,
-        send_error: SendError,
-    ) -> None:
-        super().__init__(parameters, decoded.postprocessor, slots, status, send_error)
+    def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
+        super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, list[WantedRows]] = {}
@@ -311,16 +308,9 @@ class OrderedWorker(IndexedWorker):
     """Which samples a task wants is a function of the order and the groups."""
 
     def __init__(
-        self,
-        decoded: DecodedSource,
-        order: EpochOrder,
-        groups: Groups,
-        parameters: Parameters,
-        slots: Sequence[NamedRows],
-        status: LoaderStatus,
-        send_error: SendError,
+        self, decoded: DecodedSource, order: EpochOrder, groups: Groups, parameters: Parameters, place: Workplace
     ) -> None:
-        super().__init__(decoded, parameters, slots, status, send_error)
+        super().__init__(decoded, parameters, place)
         self._order = order
         self._groups = groups
 
@@ -339,17 +329,9 @@ class OrderedWorker(IndexedWorker):
 class SampledWorker(IndexedWorker):
     """A sampler draws the epochs: the tasks say where the indices of their rows lie in a file that loaders share."""
 
-    def __init__(
-        self,
-        decoded: DecodedSource,
-        drawn: SharedFile,
-        parameters: Parameters,
-        slots: Sequence[NamedRows],
-        status: LoaderStatus,
-        send_error: SendError,
-    ) -> None:
-        super().__init__(decoded, parameters, slots, status, send_error)
-        self._drawn = drawn
+    def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
+        super().__init__(decoded, parameters, place)
+        self._drawn = SharedFile(place.drawn)
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for run in task.drawn:

@@ -20,8 +20,7 @@ from ..base.specs import AnyArray
 from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
-from ..plan.indexed_plan import IndexedPlan
-from ..plan.plan import Plan
+from ..plan.plan import IndexedPlan, Plan
 from ..processes.process import interrupts_deferred
 from ..sources import is_our_own
 from ..transport.messages import Announce

@@ -27,16 +27,16 @@ from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Opener, Release, Resend, Sealer, SetWeights, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Release, Resend, SetWeights, Stop, ToTrainer
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
 from .failures import end_of_data, explain, too_many_held, what_loaders_do
 from .files import finish_trace, open_trace
-from .reception import Reception
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
@@ -77,14 +77,7 @@ class Feed:
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
             with interrupts_deferred():
-                self.shared = Shared(
-                    plan.layout,
-                    plan.slots,
-                    plan.status_lines,
-                    sampler=plan.needs_sampler,
-                    source=plan.source.descriptors,
-                    trace=open_trace(plan),
-                )
+                self.shared = Shared(plan, open_trace(plan))
                 self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
                 stack.callback(self.close)
                 self._start()
@@ -95,8 +88,8 @@ class Feed:
         shared = self.shared
         shared.board.describe(self._plan.description)
         self._inbox = ErrorInbox(shared.errors)
-        self._sealer = Sealer(shared.key)
-        self._opener: Opener[ToTrainer] = Opener(shared.key, ToTrainer)
+        self._sealer = links.Sealer(shared.key)
+        self._opener: links.Opener[ToTrainer] = links.Opener(shared.key, ToTrainer)
         config = Config(
             self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
         )

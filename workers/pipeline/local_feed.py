@@ -24,11 +24,11 @@ from ..base.closing import close_all
 from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError
 from ..base.specs import AnyArray, Rows
 from ..base.statistics import Statistics
+from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights, WeightsChange
 from ..plan.batch import Batch
-from ..plan.indexed_plan import IndexedPlan
-from ..plan.plan import Plan
+from ..plan.plan import IndexedPlan, Plan
 from ..plan.sampled_plan import SampledPlan
 from ..plan.sampled_schedule import SampledSchedule
 from ..processes.process import interrupts_deferred
@@ -102,7 +102,7 @@ class LocalFeed:
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
         self._next_note = 0
-        self._worker = plan.worker(self.views, Unwatched(), self._errors.keep, descriptor)
+        self._worker = plan.worker(Workplace(self.views, Unwatched(), self._errors.keep, descriptor))
         self._globals = None if reads_only(plan) else OwnGlobals()
 
     # ---- groups

@@ -36,10 +36,9 @@ from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
-from .indexed_plan import IndexedPlan
 from .make_sampler import make_sampler
 from .packed import Packed, hook_name
-from .plan import Plan, max_loaders, usable_cores
+from .plan import IndexedPlan, Plan, max_loaders, usable_cores
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
 from .trial import on_trial

@@ -4,16 +4,16 @@
     assembler   what to make next: `schedule`
     loaders     how to make it: `worker`
 
-Reading by index, in a sampler's order and as a stream are three classes of plan. Anyone who needs `batch_size`, `seed`
-or another parameter asks `parameters`; nobody keeps a copy.
+Reading by index, the usual way, is `IndexedPlan`; reading in a sampler's order and as a stream have files of their own.
+Anyone who needs `batch_size`, `seed` or another parameter asks `parameters`; nobody keeps a copy.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
@@ -21,21 +21,23 @@ from typing import Any, ClassVar, Protocol, Self
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec, NamedRows, Rows
+from ..base.specs import ArraySpec, Rows
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
-from ..loading.worker import DecodedSource, Worker
-from ..order.batches import Batches
+from ..loading.worker import DecodedSource, OrderedWorker, Worker, Workplace
+from ..order.batches import Batches, Groups
+from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.error_channel import SendError
-from ..transport.messages import Announce, DrawnRows, StreamBatch
+from ..transport.messages import Announce, DrawnRows, Replaced, StreamBatch
 from ..transport.ring import SlotLayout
-from ..transport.status_board import About, LoaderStatus
+from ..transport.status_board import About
 from .batch import Batch
 from .packed import Packed
 
 State = dict[str, int | str]
+
+_STATE_VERSION = 1
 
 _AHEAD = 4
 """Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With only two,
@@ -98,9 +100,7 @@ class Schedule(ABC):
         """(epoch, index, where) of the sample in `row`, as far as it is known here; `seen`: what a loader was at."""
 
     @abstractmethod
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         """What to tell the trainer; None if there is nothing for it in the group.
 
         `good_rows`: if the run ends with a bad row of the group, how many lie before it.
@@ -183,11 +183,8 @@ class Plan(ABC):
         """For one assembler, from the plan's start."""
 
     @abstractmethod
-    def worker(self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int) -> Worker:
-        """For one loader; raises whatever unpickling user code raises.
-
-        `drawn`: the file with the sampler's indices, -1 if there is none.
-        """
+    def worker(self, place: Workplace) -> Worker:
+        """For one loader; raises whatever unpickling user code raises."""
 
     def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
         """Note new weights for the sampler, and from where on they count; raises ParameterError."""
@@ -232,6 +229,124 @@ class Plan(ABC):
         if ahead == "auto":
             return max(_AHEAD + 1, kept)
         return max(ahead // self.batches_per_slot + (self.parameters.delivery == "view"), kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedPlan(Plan, Schedule):
+    """It is its own schedule: what is in a group is a function of its number."""
+
+    order: EpochOrder
+    groups: Groups
+
+    @property
+    def batches_per_slot(self) -> int:
+        return self.groups.batches_per_slot
+
+    @property
+    def samples(self) -> int:
+        return self.order.samples
+
+    @property
+    def batches(self) -> Batches:
+        return self.groups.batches
+
+    # ---- for the trainer
+
+    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
+        size, replaced = self.parameters.batch_size, dict(announce.replaced)
+        batches = []
+        for offset, k in enumerate(self.groups.numbers(announce.group)):
+            where, first = self.groups.batches.batch(k), offset * size
+            if 0 <= announce.rows < first + size:
+                break
+            epoch, position = divmod(where.start, self.order.samples)
+            tops = {name: rows[name][first : first + where.rows] for name in self.delivered}
+            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
+            number = self.first_number + k
+            batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))
+        return batches
+
+    def begin(self) -> IndexedProgress:
+        return IndexedProgress(self)
+
+    def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
+        fixed = "samples", "seed", "shuffle", "order"
+        absent = {"order": self.order.declared}  # earlier versions did not say
+        checked = check_state(state, self.begin().state(), fixed, absent)
+        batches = Batches(self.samples, self.parameters, int(checked["position"]))
+        return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
+
+    def from_batch(self, taken: int) -> IndexedPlan:
+        """The same, from the batch on that follows the first `taken` ones of this plan."""
+        return self.resumed(IndexedProgress(self, taken).state())
+
+    @property
+    def batch_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
+
+    def with_batches_per_slot(self, batches: int) -> IndexedPlan:
+        """The same batches, so many of them in each group."""
+        return replace(self, groups=replace(self.groups, batches_per_slot=batches))
+
+    # ---- for the assembler
+
+    def schedule(self) -> IndexedPlan:
+        return self
+
+    def has(self, group: int) -> bool:
+        total = self.groups.total
+        return total is None or group < total
+
+    def rows_of(self, group: int) -> int:
+        return self.groups.rows_of(group)
+
+    def affinity(self, group: int, row: int) -> int | None:
+        """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
+        return self.order.window_at(self.groups.position_of(group, row))
+
+    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
+        size, numbers = self.parameters.batch_size, self.groups.numbers(group)
+        if self.parameters.last_batch != "partial":  # all are full, and this is asked of every group
+            return (size,) * min(len(numbers), good_rows // size)
+        sizes = [self.groups.batches.batch(k).rows for k in numbers]
+        return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
+
+    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
+        position = self.groups.position_of(group, row)
+        return position // self.order.samples, int(self.order.indices(position, 1)[0]), ""
+
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
+        if 0 <= good_rows < self.parameters.batch_size:
+            return None
+        return Announce(group, slot, replaced, rows=good_rows)
+
+    # ---- for a loader
+
+    def worker(self, place: Workplace) -> OrderedWorker:
+        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, place)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedProgress:
+    """Counts batches: which samples they were follows from the plan."""
+
+    plan: IndexedPlan
+    taken: int = 0
+
+    def after(self, _batch: Batch) -> IndexedProgress:
+        return IndexedProgress(self.plan, self.taken + 1)
+
+    def state(self) -> State:
+        return {
+            "version": _STATE_VERSION,
+            "batches": self.plan.first_number + self.taken,
+            "position": self.plan.groups.batches.round_start(self.taken),
+            "samples": self.plan.samples,
+            "seed": self.plan.parameters.seed,
+            "shuffle": str(self.plan.parameters.shuffle),
+            "order": self.plan.order.declared,
+            "world_size": self.plan.parameters.world_size or 1,
+        }
 
 
 def usable_cores() -> int:

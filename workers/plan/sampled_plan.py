@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import msgspec
 
 from ..base.errors import ParameterError, SourceError
-from ..base.specs import NamedRows, Rows
-from ..loading.worker import SampledWorker
+from ..base.specs import Rows
+from ..loading.worker import SampledWorker, Workplace
 from ..order.batches import Batches
 from ..order.samplers import DECLARED, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
-from ..transport.error_channel import SendError
 from ..transport.messages import Announce
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import LoaderStatus
 from .batch import Batch
-from .indexed_plan import IndexedPlan
 from .packed import Packed
-from .plan import Plan, Progress, State, check_state
+from .plan import IndexedPlan, Plan, Progress, State, check_state
 from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
@@ -154,10 +150,8 @@ class SampledPlan(Plan):
             list(self.log.changes),
         )
 
-    def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int
-    ) -> SampledWorker:
-        return SampledWorker(self.decoded.value, SharedFile(drawn), self.parameters, slots, status, send_error)
+    def worker(self, place: Workplace) -> SampledWorker:
+        return SampledWorker(self.decoded.value, self.parameters, place)
 
 
 @dataclass(frozen=True, slots=True)

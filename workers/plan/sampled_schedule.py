@@ -16,7 +16,7 @@ import numpy as np
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.weights_log import WeightsChange, version_at, without_superseded
-from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows
+from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced
 from .plan import Schedule
 
 _INDEX_BYTES = 8
@@ -293,9 +293,7 @@ class SampledSchedule(Schedule):
         within = min(row - run.row, run.count - 1)
         return run.epoch, int(self.read(run.offset + _INDEX_BYTES * within, 1)[0]), ""
 
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         size, placed = self.parameters.batch_size, self._groups.pop(group)
         good = [each for n, each in enumerate(placed) if good_rows < 0 or n * size + each.rows <= good_rows]
         return Announce(group, slot, replaced, drawn=tuple(map(self._told, good))) if good else None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..base.errors import ParameterError, SourceError
-from ..base.specs import NamedRows, Rows
+from ..base.specs import Rows
 from ..loading.stream_worker import StreamWorker, counts_of
+from ..loading.worker import Workplace
 from ..order.shard_turns import JOINED, Draw, Part, ShardTurns, StreamPosition, join_ends
 from ..sources.stream import EMPTY_EPOCH
-from ..transport.error_channel import SendError
-from ..transport.messages import Announce, StreamBatch
-from ..transport.status_board import LoaderStatus
+from ..transport.messages import Announce, Replaced, StreamBatch
 from .batch import Batch
 from .plan import Plan, Schedule, State, check_state
 
@@ -86,10 +85,8 @@ class StreamPlan(Plan):
     def schedule(self) -> StreamSchedule:
         return StreamSchedule(self)
 
-    def worker(
-        self, slots: Sequence[NamedRows], status: LoaderStatus, send_error: SendError, drawn: int
-    ) -> StreamWorker:
-        return StreamWorker(self.decoded.value, self.parameters, slots, status, send_error, keep_ends=self.joins_ends)
+    def worker(self, place: Workplace) -> StreamWorker:
+        return StreamWorker(self.decoded.value, self.parameters, place, keep_ends=self.joins_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +229,7 @@ class StreamSchedule(Schedule):
         index = seen if seen >= 0 else draw.sequence * self.plan.parameters.batch_size + first + row
         return draw.epoch, index, f"the stream's shard {self._shard_of_all(draw)}"
 
-    def announcement(
-        self, group: int, slot: int, replaced: tuple[tuple[int, int], ...], good_rows: int = -1
-    ) -> Announce | None:
+    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         streams = self._announced(group)
         del self._draws[group]
         self._rows.pop(group, None)

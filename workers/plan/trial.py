@@ -19,8 +19,7 @@ from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
 from ..transport.error_channel import summary_of
 from .batch import Batch
-from .indexed_plan import IndexedPlan
-from .plan import Plan
+from .plan import IndexedPlan, Plan
 from .sampled_plan import SampledPlan
 
 _Made = TypeVar("_Made")

@@ -44,11 +44,9 @@ from ..transport.messages import (
     Failure,
     FromLoader,
     JoinFailed,
-    Opener,
     Ready,
     Release,
     Resend,
-    Sealer,
     SetWeights,
     StartFailed,
     Stop,
@@ -105,9 +103,9 @@ class Assembler:
             self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
         auto = plan.parameters.num_loaders == "auto"
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
-        self._sealer = Sealer(config.key)
-        self._releases: Opener[ToAssembler] = Opener(config.key, ToAssembler)
-        self._results: Opener[FromLoader] = Opener(config.key, FromLoader)
+        self._sealer = links.Sealer(config.key)
+        self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
+        self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
         self._upkeep = Upkeep(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
@@ -334,7 +332,7 @@ class Assembler:
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
     """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
-    yield from Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
+    yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
 def run(descriptor: int, unguard: Callable[[], None]) -> None:

@@ -19,15 +19,14 @@ from collections.abc import Iterator
 
 import zmq
 
+from ..transport.links import Opener, Sealer
 from ..transport.messages import (
     FromBridge,
     JoinFailed,
     KillLoader,
     LoaderEnded,
     LoaderPlaced,
-    Opener,
     Room,
-    Sealer,
     StartLoader,
     ToBridge,
 )

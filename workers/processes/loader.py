@@ -20,11 +20,11 @@ from pathlib import Path
 
 import zmq
 
-from ..loading.worker import Worker
+from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.memory import keep_freed_memory
-from ..transport.messages import Done, Fill, FromLoader, Opener, Order, Ready, Sealer, StartFailed, ToLoader
+from ..transport.messages import Done, Fill, FromLoader, Order, Ready, StartFailed, ToLoader
 from ..transport.ring import Ring
 from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
@@ -44,8 +44,9 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     report = _connect_results(context, config)
     try:
-        ring = Ring.attach(config.descriptors.ring, config.plan.layout, config.plan.slots)
-        worker = config.plan.worker(ring.views, status, partial(send_exception, channel), config.descriptors.drawn)
+        ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
+        send_error = partial(send_exception, channel)
+        worker = config.plan.worker(Workplace(ring.views, status, send_error, config.descriptors.drawn))
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)
@@ -66,7 +67,7 @@ def settle() -> None:
 def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) -> Report:
     results = links.open_socket(context, zmq.PUSH)
     results.connect(links.address(Path(config.sockets), "results"))
-    sealer = Sealer(config.key)
+    sealer = links.Sealer(config.key)
 
     def report(message: FromLoader) -> None:
         results.send(sealer.seal(message))
@@ -89,7 +90,7 @@ class Tasks:
     def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
         self._loader = loader
         self._link = link
-        self._opener: Opener[Order] = Opener(key, Order)
+        self._opener: links.Opener[Order] = links.Opener(key, Order)
         self._status = status
         self._last = 0
 

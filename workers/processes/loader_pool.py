@@ -157,14 +157,10 @@ class LoaderPool:
                 member.started, member.deadline = True, now + self._start_timeout_s
                 member.handle = event.handle if isinstance(event, LoaderStarted) else -1
                 return None
-            case ForkFailed():
-                return self._bury(event, f"could not be forked: {os.strerror(event.error)}")
-            case LoaderExited():
-                return self._bury(event, exit_in_words(event.returncode))
-            case LoaderEnded():
-                return self._bury(event, event.how)
+            case _:
+                return self._bury(event)
 
-    def _bury(self, event: Ended, how: str) -> Death:
+    def _bury(self, event: Ended) -> Death:
         member = self._members.pop(event.loader)
         if member.handle >= 0:
             os.close(member.handle)
@@ -173,9 +169,9 @@ class LoaderPool:
         status.end()
         self._free_lines.append(member.line)
         self._board.add(Count.LOADERS, -1)
-        weight = Weight.HUNG if member.kill_reason else _weight_of(event)
+        how, weight = end_of(event)
         if member.kill_reason:
-            how = f"{how} by us: {member.kill_reason}"
+            how, weight = f"{how} by us: {member.kill_reason}", Weight.HUNG
         return Death(event.loader, last, how, member.ready, member.dismissed, weight)
 
     def count(self, death: Death, was_idle: bool, now: float) -> None:
@@ -205,7 +201,13 @@ class LoaderPool:
         )
 
 
-def _weight_of(event: Ended) -> Weight:
-    killed = isinstance(event, LoaderExited) and event.returncode == -signal.SIGKILL
-    killed |= isinstance(event, LoaderEnded) and not event.crashed
-    return Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED
+def end_of(event: Ended) -> tuple[str, Weight]:
+    """How a process ended in words, and how much that says against what it was doing."""
+    match event:
+        case ForkFailed():
+            return f"could not be forked: {os.strerror(event.error)}", Weight.CRASHED
+        case LoaderExited():
+            killed = event.returncode == -signal.SIGKILL
+            return exit_in_words(event.returncode), Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED
+        case LoaderEnded():
+            return event.how, Weight.CRASHED if event.crashed else Weight.KILLED_FROM_OUTSIDE

@@ -19,7 +19,8 @@ from ..base.errors import SourceError
 from ..order.samplers import Sampler, Weights, draw_epoch
 from ..plan.sampled_plan import SampledPlan
 from ..transport.error_channel import SendError, describe, send_exception, sendable, summary_of
-from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler, Opener, Sealer
+from ..transport.links import Opener, Sealer
+from ..transport.messages import Draw, DrawFailed, Drawn, FromSampler
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity
 from .config import Config

@@ -13,12 +13,14 @@ from ..base.specs import IndexArray
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 from ..transport.error_channel import waiting
-from ..transport.messages import Draw, DrawFailed, FromSampler, Opener, Sealer
+from ..transport.links import Opener, Sealer
+from ..transport.messages import Draw, DrawFailed, FromSampler
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config
+from .loader_pool import end_of
 from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
-from .process import exit_in_words, send_signal
+from .process import send_signal
 from .sampler import FRAME_BYTES
 
 _log = logging.getLogger("blobfeed")
@@ -87,14 +89,10 @@ class Sampling:
         if isinstance(event, LoaderStarted):
             self._handle = event.handle
             return
-        if isinstance(event, ForkFailed):
-            how, weight = f"could not be forked: {os.strerror(event.error)}", Weight.CRASHED
-        else:
-            how = exit_in_words(event.returncode)
-            outside = event.returncode == -signal.SIGKILL
-            weight = Weight.HUNG if self._killed else Weight.KILLED_FROM_OUTSIDE if outside else Weight.CRASHED
+        how, weight = end_of(event)
         if self._killed:
             how += f" by us: it took longer than task_timeout_s={self._task_timeout_s:g}"
+            weight = Weight.HUNG
         if self._handle is not None and self._handle >= 0:
             os.close(self._handle)
         self.receive()  # its last answer may already lie in the socket

@@ -14,8 +14,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..plan.plan import Plan
 from ..transport import links
-from ..transport.ring import Ring, SlotLayout
+from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from ..transport.trace_ring import TraceRing
@@ -30,27 +31,18 @@ class Shared:
     """What trainer and children have in common; made by the trainer, closed by `close`.
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
-    `source`: descriptors that the source needs. `trace`: closed with the rest.
+    `trace`: closed with the rest.
     Raises RingAllocationError, SocketPathError.
     """
 
-    def __init__(
-        self,
-        layout: SlotLayout,
-        slots: int,
-        status_lines: int,
-        *,
-        sampler: bool,
-        source: tuple[int, ...] = (),
-        trace: TraceRing | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, trace: TraceRing | None) -> None:
         with ExitStack() as stack:
             self.trace = trace
             if trace is not None:
                 stack.callback(trace.close)
-            self.ring = Ring.create(layout, slots)
+            self.ring = Ring.create(plan.layout, plan.slots)
             stack.callback(self.ring.close)
-            self.board = StatusBoard.create(status_lines)
+            self.board = StatusBoard.create(plan.status_lines)
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
@@ -58,15 +50,16 @@ class Shared:
             self._childrens.enter_context(theirs)
             trainer = os.pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
-            files = [SharedFile.create(f"blobfeed-{name}") for name in ("drawn", "weights")] if sampler else []
+            names = ("drawn", "weights") if plan.needs_sampler else ()
+            files = [SharedFile.create(f"blobfeed-{name}") for name in names]
             for file in files:
                 stack.callback(file.close)
             self.weights = files[1] if files else None
             ring, board = self.ring.descriptor, self.board.descriptor
-            of_sampler = dict(zip(("drawn", "weights"), [file.descriptor for file in files], strict=False))
+            of_sampler = dict(zip(names, [file.descriptor for file in files], strict=True))
             traced = -1 if trace is None else trace.descriptor
             self.descriptors = Descriptors(
-                trainer, ring, board, theirs.fileno(), **of_sampler, source=source, trace=traced
+                trainer, ring, board, theirs.fileno(), **of_sampler, source=plan.source.descriptors, trace=traced
             )
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)

@@ -3,18 +3,19 @@ metrics, if they are wanted."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from ..base.parameters import Parameters
-from ..base.usage import Usage, usage_of
 from ..plan.plan import usable_cores
-from ..transport.board_reading import read_board
+from ..transport.board_reading import Usage, read_board
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from ..watching.metrics import MetricsFile
 from ..watching.openmetrics import openmetrics
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
 _SHARE = 100
 """It may take one part of so many of the assembler's time."""
@@ -70,3 +71,13 @@ class Upkeep:
             usage.delay_ns - before.usage.delay_ns,
             usage.resident,
         )
+
+
+def usage_of(pid: int) -> Usage | None:
+    """What the kernel says of a process; None if it is gone, or if this kernel does not say."""
+    process = Path(f"/proc/{pid}")
+    try:
+        cpu_ns, delay_ns, _ = map(int, (process / "schedstat").read_text().split())
+        return Usage(cpu_ns, delay_ns, int((process / "statm").read_text().split()[1]) * _PAGE)
+    except (OSError, ValueError, IndexError):
+        return None

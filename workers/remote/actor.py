@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ..base.paths import AnotherHost, be_another_host
 from ..base.specs import IndexArray
-from ..loading.worker import Worker
+from ..loading.worker import Worker, Workplace
 from ..plan.plan import Plan
 from ..plan.trial import make_one_sample
 from ..processes.loader import settle
@@ -126,7 +126,8 @@ class RemoteLoader:
         status = StatusBoard.create(1).line(0)
         # Whatever slot a task names on the trainer's host, here it is this one.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
-        self._worker: Worker = plan.worker(slots, status, partial(send_exception, self._theirs), self._drawn.descriptor)
+        place = Workplace(slots, status, partial(send_exception, self._theirs), self._drawn.descriptor)
+        self._worker: Worker = plan.worker(place)
 
     def work(self, job: Job) -> Made:
         """Make the rows of one task."""

@@ -50,10 +50,8 @@ from ..transport.messages import (
     KillLoader,
     LoaderEnded,
     LoaderPlaced,
-    Opener,
     Ready,
     Room,
-    Sealer,
     StartFailed,
     StartLoader,
     ToBridge,
@@ -100,9 +98,9 @@ class _Bridge:
         self._plan = config.plan
         self._wanted = wanted_of(config)
         self._link = link
-        self._sealer = Sealer(config.key)
-        self._opener: Opener[ToBridge] = Opener(config.key, ToBridge)
-        self._ring = Ring.attach(config.descriptors.ring, self._plan.layout, self._plan.slots)
+        self._sealer = links.Sealer(config.key)
+        self._opener: links.Opener[ToBridge] = links.Opener(config.key, ToBridge)
+        self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
         self._board = StatusBoard(config.descriptors.board, self._plan.status_lines)
         self._errors = socket.socket(fileno=config.descriptors.errors)
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None

@@ -1,8 +1,9 @@
-"""What the assembler decides: which task goes to which loader, and what the trainer is told. Pure: no I/O, no clock.
+"""What is decided at both ends of the talk between assembler and trainer. Pure: no I/O, no clock.
 
-The assembler's process brings the events (a loader is ready, a task is done, a loader has died, a slot is released) and
-carries the answers out: `assignments` to the loaders, `outbox` to the trainer. So every order of events can be tried
-without a process.
+`Assembly` is the assembler's: which task goes to which loader, and what the trainer is told. The assembler's process
+brings the events (a loader is ready, a task is done, a loader has died, a slot is released) and carries the answers
+out: `assignments` to the loaders, `outbox` to the trainer. `Reception` is the trainer's: which of these messages it
+still has to take. So every order of events can be tried without a process.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from ..transport.messages import (
     ToTrainer,
 )
 from ..transport.status_board import LoaderState
-from .ledger import Ledger, Task, Weight
-from .loader_speed import moving_mean
+from .ledger import Ledger, Task, Weight, moving_mean
 
 TASK_S = 0.010
 """A task of this length makes its own cost about a hundredth."""
@@ -258,3 +258,54 @@ class Assembly:
         """The trainer cannot be sure that it has received everything: all that it may still need, in order."""
         last = () if self.last is None else (self.last,)
         self.outbox += [Resent(number), *self._unreleased.values(), *last]
+
+
+class Reception:
+    """Which of the assembler's messages are for the trainer now; each call may be interrupted and repeated.
+
+    `held`: the groups that the trainer has accepted and not released. `dropped`: messages that were not expected.
+    """
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+        self.dropped = 0
+        self._resends = 0
+        self._awaited = 0
+        self._accepted: set[int] = set()
+        self._all_accepted_below = 0
+
+    def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
+        """`message`, if the trainer has still to be told of it."""
+        if isinstance(message, Resent):
+            self._awaited = 0 if message.number == self._awaited else self._awaited
+            return None
+        if self._awaited:
+            return None  # it comes again
+        if isinstance(message, Announce) and not self._is_new(message.group):
+            if message.group not in self.held or not self._resends:
+                self.dropped += 1  # a frame of ours that somebody sent again
+            return None
+        return message
+
+    def ask_again(self) -> int:
+        """A message may have been lost: the number for `Resend`. What comes before `Resent` of that number is void."""
+        self._resends += 1
+        self._awaited = self._resends
+        return self._resends
+
+    def accept(self, group: int) -> bool:
+        """`group` has been received: the next one is another. False if it was accepted before."""
+        if not self._is_new(group):
+            return False
+        self.held.add(group)
+        self._accepted.add(group)
+        while self._all_accepted_below in self._accepted:
+            self._all_accepted_below += 1
+            self._accepted.discard(self._all_accepted_below - 1)
+        return True
+
+    def release(self, group: int) -> None:
+        self.held.discard(group)
+
+    def _is_new(self, group: int) -> bool:
+        return group >= self._all_accepted_below and group not in self._accepted

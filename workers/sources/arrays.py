@@ -25,8 +25,7 @@ from ..base.whole_files import read_whole
 from ..transport.memory import available_memory
 from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
-from .stored.open_files import OpenFiles
-from .stored.source import StoredSource
+from .stored.source import OpenFiles, StoredSource
 
 _BLOCK_BYTES = 64 << 20
 _ALIGNMENT = 64

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..base.source import CacheCounts
-from ..base.usage import Usage
 from . import status_board as at
 from .status_board import About, Activity, Count, LoaderState, LoaderStatus
+
+
+class Usage(NamedTuple):
+    """Of a process: `cpu_ns` on a core, `delay_ns` when it could have run and had none, `resident` bytes of memory."""
+
+    cpu_ns: int
+    delay_ns: int
+    resident: int
 
 
 class Slowest(NamedTuple):

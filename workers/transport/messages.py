@@ -1,43 +1,32 @@
-"""What travels between the processes: named, typed messages of some tens of bytes, sealed with a key of this run.
-
-A frame is 8 bytes of keyed BLAKE2b over the rest, then the message in MessagePack. The key reaches our own processes
-over an inherited descriptor. So a frame that somebody else wrote, or that was changed on its way, is recognised and
-dropped, and ticks off no task that nobody did. What a replayed frame says is already done, and the ledger drops it.
-Sealing costs about a microsecond a message.
-"""
+"""What the processes tell each other: named, typed messages of some tens of bytes."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
-
 import msgspec
 
-from ..base.keys import blake2b
-
-_SEAL_BYTES = 8
 MAX_FRAME_BYTES = 64 << 20
 """Longer frames are refused by the receiving socket; the longest of ours has a line for each bad sample of a task."""
 
 
-class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Encoded as an array: the tag, then the fields in order."""
 
 
 # trainer → assembler
-class Release(_Message, frozen=True, tag="release"):
+class Release(Message, frozen=True, tag="release"):
     """The trainer is done with the slot of `group`; it has waited `waited_ns` for data since it last said so."""
 
     group: int
     waited_ns: int
 
 
-class Resend(_Message, frozen=True, tag="resend"):
+class Resend(Message, frozen=True, tag="resend"):
     """A message may have been lost on its last step: send `Resent(number)`, and all that is still open once more."""
 
     number: int
 
 
-class SetWeights(_Message, frozen=True, tag="set_weights"):
+class SetWeights(Message, frozen=True, tag="set_weights"):
     """The sampler's weights of that version lie in the shared file; see weights_log.py for from where on they count."""
 
     version: int
@@ -45,12 +34,12 @@ class SetWeights(_Message, frozen=True, tag="set_weights"):
     from_epoch: int
 
 
-class Stop(_Message, frozen=True, tag="stop"):
+class Stop(Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
 
 # assembler → trainer
-class StreamBatch(_Message, frozen=True):
+class StreamBatch(Message, frozen=True):
     """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows.
 
     `first`: -1 for a whole batch. Else the batch was made before and cut short by its shard's end, and `rows` of its
@@ -64,7 +53,7 @@ class StreamBatch(_Message, frozen=True):
     first: int = -1
 
 
-class DrawnBatch(_Message, frozen=True):
+class DrawnBatch(Message, frozen=True):
     """A batch of drawn epochs: where its first row stands, where the next round begins, and which samples it has.
 
     `epochs`: (epoch, rows) for each run of its rows. `indices`: int64, the sample of each row.
@@ -79,18 +68,22 @@ class DrawnBatch(_Message, frozen=True):
     indices: bytes
 
 
-class Resent(_Message, frozen=True, tag="resent"):
+class Resent(Message, frozen=True, tag="resent"):
     """The answer to `Resend`: what came before it is void, and comes again behind it unless it has been released."""
 
     number: int
 
 
-class End(_Message, frozen=True, tag="end"):
+class End(Message, frozen=True, tag="end"):
     """A stream has ended in all its epochs: there will be no more batches."""
 
 
-class Announce(_Message, frozen=True, tag="announce"):
-    """`group` lies complete in `slot`; `replaced` lists (row, sample index) of the samples put in for bad ones.
+Replaced = tuple[tuple[int, int], ...]
+"""(row, sample index) of each sample of a group that was put in for a bad one."""
+
+
+class Announce(Message, frozen=True, tag="announce"):
+    """`group` lies complete in `slot`; `replaced`: the samples put in for bad ones.
 
     `streams`: which batch of a stream it is, or which rows of which batches. `rows`: if the run ends with a bad row of
     the group, how many lie before it; else -1.
@@ -98,13 +91,13 @@ class Announce(_Message, frozen=True, tag="announce"):
 
     group: int
     slot: int
-    replaced: tuple[tuple[int, int], ...] = ()
+    replaced: Replaced = ()
     streams: tuple[StreamBatch, ...] = ()
     rows: int = -1
     drawn: tuple[DrawnBatch, ...] = ()
 
 
-class Failure(_Message, frozen=True, tag="failure"):
+class Failure(Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
     If one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, if that is known.
@@ -123,7 +116,7 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 
 # assembler → loader
-class DrawnRows(_Message, frozen=True):
+class DrawnRows(Message, frozen=True):
     """`count` rows from `row` of a slot hold the samples of `epoch` from its `position` on.
 
     `offset`: where the shared file has their indices.
@@ -136,7 +129,7 @@ class DrawnRows(_Message, frozen=True):
     position: int
 
 
-class Fill(_Message, frozen=True, tag="fill"):
+class Fill(Message, frozen=True, tag="fill"):
     """Make `rows` rows of `group` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad.
 
     `stream`: which batch of a stream the rows are; its shard is counted over all ranks. `drawn`: where the indices of
@@ -153,7 +146,7 @@ class Fill(_Message, frozen=True, tag="fill"):
     drawn: tuple[DrawnRows, ...] = ()
 
 
-class Postprocess(_Message, frozen=True, tag="postprocess"):
+class Postprocess(Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
 
     `replaced`, `streams`: as for Announce. `drawn`: as for Fill.
@@ -163,12 +156,12 @@ class Postprocess(_Message, frozen=True, tag="postprocess"):
     group: int
     slot: int
     batches: tuple[int, ...]
-    replaced: tuple[tuple[int, int], ...] = ()
+    replaced: Replaced = ()
     streams: tuple[StreamBatch, ...] = ()
     drawn: tuple[DrawnRows, ...] = ()
 
 
-class Order(_Message, frozen=True, tag="order"):
+class Order(Message, frozen=True, tag="order"):
     """`task` is for `loader`, and the `number`-th that it is given: one sent again, or to another, is not done again.
 
     Rows made twice would be harmless, but by then another batch may lie in their slot.
@@ -180,13 +173,13 @@ class Order(_Message, frozen=True, tag="order"):
 
 
 # loader → assembler
-class Ready(_Message, frozen=True, tag="ready"):
+class Ready(Message, frozen=True, tag="ready"):
     """The loader has started and waits for tasks."""
 
     loader: int
 
 
-class BadRow(_Message, frozen=True):
+class BadRow(Message, frozen=True):
     """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
 
     `index` is -1 if the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
@@ -203,7 +196,7 @@ class BadRow(_Message, frozen=True):
     traceback: str = ""
 
 
-class Done(_Message, frozen=True, tag="done"):
+class Done(Message, frozen=True, tag="done"):
     """The task's rows are in their slot, but for the bad ones without a replacement.
 
     `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended.
@@ -216,7 +209,7 @@ class Done(_Message, frozen=True, tag="done"):
     stream_rows: int = -1
 
 
-class StartFailed(_Message, frozen=True, tag="start_failed"):
+class StartFailed(Message, frozen=True, tag="start_failed"):
     """The loader could not start: user code or the source raised while it was set up."""
 
     loader: int
@@ -226,7 +219,7 @@ class StartFailed(_Message, frozen=True, tag="start_failed"):
 
 
 # assembler → sampler and back, over an inherited socket pair
-class Draw(_Message, frozen=True, tag="draw"):
+class Draw(Message, frozen=True, tag="draw"):
     """Draw `epoch` with that version of the weights, and put its indices at `offset` of the shared file."""
 
     request: int
@@ -235,7 +228,7 @@ class Draw(_Message, frozen=True, tag="draw"):
     offset: int
 
 
-class Drawn(_Message, frozen=True, tag="drawn"):
+class Drawn(Message, frozen=True, tag="drawn"):
     """So many `indices` lie in the file, and behind them the sizes of `batches`, if the sampler gave batches."""
 
     request: int
@@ -243,7 +236,7 @@ class Drawn(_Message, frozen=True, tag="drawn"):
     batches: int
 
 
-class DrawFailed(_Message, frozen=True, tag="draw_failed"):
+class DrawFailed(Message, frozen=True, tag="draw_failed"):
     """The epoch could not be drawn; see Failure."""
 
     request: int
@@ -253,26 +246,26 @@ class DrawFailed(_Message, frozen=True, tag="draw_failed"):
 
 
 # assembler → bridge and back, over an inherited socket pair
-class StartLoader(_Message, frozen=True, tag="start_loader"):
+class StartLoader(Message, frozen=True, tag="start_loader"):
     """Start `loader` somewhere in the cluster; `line` of the status board is its own."""
 
     loader: int
     line: int
 
 
-class KillLoader(_Message, frozen=True, tag="kill_loader"):
+class KillLoader(Message, frozen=True, tag="kill_loader"):
     """End `loader`, whatever it is doing."""
 
     loader: int
 
 
-class LoaderPlaced(_Message, frozen=True, tag="loader_placed"):
+class LoaderPlaced(Message, frozen=True, tag="loader_placed"):
     """The cluster has found a node for `loader`: from now on it must be ready in time."""
 
     loader: int
 
 
-class LoaderEnded(_Message, frozen=True, tag="loader_ended"):
+class LoaderEnded(Message, frozen=True, tag="loader_ended"):
     """`loader` is gone, and nothing is written into a slot on its behalf any more; `how` says so in words.
 
     `crashed`: by itself; else its node was lost, or somebody ended it.
@@ -283,13 +276,13 @@ class LoaderEnded(_Message, frozen=True, tag="loader_ended"):
     crashed: bool
 
 
-class Room(_Message, frozen=True, tag="room"):
+class Room(Message, frozen=True, tag="room"):
     """The bridge has joined the cluster, which has nodes for so many `loaders`."""
 
     loaders: int
 
 
-class JoinFailed(_Message, frozen=True, tag="join_failed"):
+class JoinFailed(Message, frozen=True, tag="join_failed"):
     """The bridge could not join the cluster."""
 
     text: str
@@ -302,43 +295,3 @@ FromLoader = Ready | Done | StartFailed
 FromSampler = Drawn | DrawFailed
 ToBridge = StartLoader | KillLoader
 FromBridge = LoaderPlaced | LoaderEnded | Room | JoinFailed
-
-_M = TypeVar("_M")
-
-
-class Sealer:
-    """Encodes and seals what this process sends."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._encode = msgspec.msgpack.Encoder().encode
-
-    def seal(self, message: _Message) -> bytes:
-        body = self._encode(message)
-        return _digest(body, self._key) + body
-
-
-class Opener(Generic[_M]):
-    """Opens what arrives on one link; counts what it drops."""
-
-    def __init__(self, key: bytes, expected: Any) -> None:
-        self._key = key
-        self._decode = msgspec.msgpack.Decoder(expected).decode
-        self.dropped = 0
-
-    def open(self, frame: bytes) -> _M | None:
-        """The message, or None for a frame that is not ours or does not hold what this link carries."""
-        seal, body = frame[:_SEAL_BYTES], frame[_SEAL_BYTES:]
-        if seal != _digest(body, self._key):
-            self.dropped += 1
-            return None
-        try:
-            message: _M = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.dropped += 1
-            return None
-        return message
-
-
-def _digest(body: bytes, key: bytes) -> bytes:
-    return blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()

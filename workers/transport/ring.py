@@ -1,7 +1,7 @@
 """The ring: one anonymous memory file that holds every slot, each of which holds whole batches.
 
 Who creates, attaches and closes: the trainer creates it at start (`Ring.create`) and hands its descriptor down; each
-loader attaches to the same descriptor (`Ring.attach`); each process closes its own map and descriptor. The file has no
+loader attaches to the same descriptor (`Ring(…)`); each process closes its own map and descriptor. The file has no
 name, so nothing is left behind however the processes end, and /dev/shm's size does not matter. All pages are allocated
 at creation: a shortage is an error then, and not a SIGBUS at some later batch.
 """
@@ -112,11 +112,6 @@ class Ring:
             if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
                 raise _shortage(need, have, slots) from error
             raise
-
-    @classmethod
-    def attach(cls, descriptor: int, layout: SlotLayout, slots: int) -> Ring:
-        """The same slots in another process, which inherited `descriptor`."""
-        return cls(descriptor, layout, slots)
 
     def populate(self) -> None:
         """Map all pages into this process now, 0.3 ms a megabyte; else each is mapped when it is first touched."""

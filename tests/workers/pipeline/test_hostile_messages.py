@@ -19,17 +19,8 @@ from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import messages
-from blobfeed.workers.transport.messages import (
-    Announce,
-    Done,
-    End,
-    Failure,
-    Opener,
-    Ready,
-    Release,
-    Sealer,
-    StartFailed,
-)
+from blobfeed.workers.transport.links import Opener, Sealer
+from blobfeed.workers.transport.messages import Announce, Done, End, Failure, Ready, Release, StartFailed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
@@ -155,7 +146,7 @@ def sealers(monkeypatch: pytest.MonkeyPatch) -> list[Sealer]:
         made.append(Sealer(key))
         return made[-1]
 
-    monkeypatch.setattr("blobfeed.workers.pipeline.feed.Sealer", making)
+    monkeypatch.setattr("blobfeed.workers.transport.links.Sealer", making)
     return made
 
 

@@ -12,9 +12,8 @@ from blobfeed.workers.order.batches import Batches, Groups
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.indexed_plan import IndexedPlan
 from blobfeed.workers.plan.packed import Packed
-from blobfeed.workers.plan.plan import Schedule
+from blobfeed.workers.plan.plan import IndexedPlan, Schedule
 from blobfeed.workers.plan.stream_plan import StreamPlan, StreamSchedule
 from blobfeed.workers.transport.messages import Announce, StreamBatch
 from hypothesis import given, settings

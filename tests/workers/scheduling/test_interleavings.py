@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from blobfeed.workers.pipeline.feed import Feed
-from blobfeed.workers.pipeline.reception import Reception
-from blobfeed.workers.scheduling.assembly import Assembly
+from blobfeed.workers.scheduling.assembly import Assembly, Reception
 from blobfeed.workers.scheduling.ledger import Ledger, Task, Weight
 from blobfeed.workers.transport.messages import Announce, Release, Resent
 

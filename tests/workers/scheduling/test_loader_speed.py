@@ -6,8 +6,7 @@ import heapq
 from typing import Any
 
 import pytest
-from blobfeed.workers.scheduling.ledger import Ledger
-from blobfeed.workers.scheduling.loader_speed import MAX_ASSIGNED_REMOTE, LoaderSpeed, compare_speeds
+from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED_REMOTE, Ledger, LoaderSpeed, compare_speeds
 from hypothesis import given
 from hypothesis import strategies as st
 

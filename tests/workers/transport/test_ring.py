@@ -113,7 +113,7 @@ def test_ragged_rows_in_a_slot_take_samples_of_every_shape() -> None:
 
 def test_two_maps_of_a_ring_are_one_memory() -> None:
     ring = Ring.create(SMALL, slots=3)
-    other = Ring.attach(os.dup(ring.descriptor), SMALL, 3)
+    other = Ring(os.dup(ring.descriptor), SMALL, 3)
     ring.views[2]["label"][...] = [7, 8, 9, 10]  # type: ignore[index]
     assert np.asarray(other.views[2]["label"]).tolist() == [7, 8, 9, 10]
     assert not np.asarray(other.views[1]["label"]).any()
@@ -127,7 +127,7 @@ import numpy as np
 from blobfeed.workers.transport.ring import Ring, SlotLayout
 from blobfeed.workers.base.specs import ArraySpec
 layout = SlotLayout({"data": ArraySpec((3, 5), np.dtype("f4")), "label": ArraySpec((), np.dtype("i8"))}, rows=4)
-ring = Ring.attach(int(sys.argv[1]), layout, 3)
+ring = Ring(int(sys.argv[1]), layout, 3)
 ring.views[1]["data"][...] = np.arange(60).reshape(4, 3, 5)
 ring.views[1]["label"][...] = ring.views[0]["label"] * 2
 ring.close()

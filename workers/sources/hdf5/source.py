@@ -18,8 +18,7 @@ from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
-from ..stored.open_files import OpenFiles
-from ..stored.source import StoredSource
+from ..stored.source import OpenFiles, StoredSource
 
 _DEFAULT_TOPS = ("data", "label")
 

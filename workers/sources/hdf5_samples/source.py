@@ -21,7 +21,7 @@ from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.runs import require_in_range, stretches
-from ..stored.open_files import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
+from ..stored.source import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress
 

@@ -19,8 +19,7 @@ from ...base.paths import is_url
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
-from .open_files import OpenFiles
-from .source import StoredSource
+from .source import OpenFiles, StoredSource
 
 
 class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

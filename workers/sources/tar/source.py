@@ -24,7 +24,7 @@ from ..files.paths import expand_paths
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.runs import locate_part, require_in_range, split_by_part
 from ..images.options import PictureOptions, check_sizes
-from ..stored.open_files import OpenFiles, Reading
+from ..stored.source import OpenFiles, Reading
 from .fields import Decode, decoder_of, put_array, put_picture, spec_of
 from .index import TarIndex, make_index
 

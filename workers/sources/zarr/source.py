@@ -13,8 +13,7 @@ from ...base.errors import SourceError
 from ...base.parameters import NotNegative, Positive
 from ..files.paths import expand_paths
 from ..stored.layout import Column, Dims, StoredArray, dims_by_top, from_names
-from ..stored.open_files import OpenFiles
-from ..stored.source import StoredSource
+from ..stored.source import OpenFiles, StoredSource
 from .examine import examine_array
 
 _WHAT = "source zarr"

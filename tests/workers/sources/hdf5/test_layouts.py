@@ -11,7 +11,7 @@ import pytest
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stored.layout import ThroughLibrary
-from blobfeed.workers.sources.stored.open_files import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.sources.stored.open_files import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 
 from tests.support.stored import (
     MAP_BELOW_BYTES,

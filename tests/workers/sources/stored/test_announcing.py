@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.files.file import FileStamp, RawFile, whole_pages
-from blobfeed.workers.sources.stored import open_files as module
-from blobfeed.workers.sources.stored.open_files import Announcements
+from blobfeed.workers.sources.stored import source as module
+from blobfeed.workers.sources.stored.source import Announcements
 from hypothesis import given
 from hypothesis import strategies as st
 

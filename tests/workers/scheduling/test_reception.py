@@ -5,10 +5,8 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from blobfeed.workers.pipeline.reception import Reception
+from blobfeed.workers.scheduling.assembly import Reception
 from blobfeed.workers.transport.messages import Announce, End, Failure, Resent
-
-pytestmark = pytest.mark.pure
 
 
 def test_what_is_new_is_wanted_until_it_is_accepted_and_then_counted_as_dropped() -> None:
