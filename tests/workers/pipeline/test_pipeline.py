@@ -6,8 +6,10 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -203,6 +205,47 @@ def test_a_hook_that_cannot_be_sent_is_an_error_that_leaves_nothing() -> None:
         pipeline.start()
     assert not leftovers.opened_since(before)
     pipeline.close()
+
+
+# ---- what is counted
+
+
+def slow_pipeline(num_loaders: int) -> Pipeline:
+    def slow(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+        time.sleep(0.005)
+        return sample["data"], sample["label"]
+
+    return Pipeline(parameters(num_loaders=num_loaders, epochs=None), Hooks(decode=slow), source=Numbered())
+
+
+def take_until_one_more_stall(pipeline: Pipeline) -> None:
+    def has_stalled(stalls: int) -> bool:
+        pipeline.release(pipeline.take())
+        return pipeline.statistics().stalls > stalls
+
+    wait_until(partial(has_stalled, pipeline.statistics().stalls), "a batch that the trainer has to wait for")
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_the_wait_for_the_first_batch_is_counted_by_itself_too(num_loaders: int) -> None:
+    with slow_pipeline(num_loaders) as pipeline:
+        assert pipeline.statistics().start_s == 0
+        pipeline.release(pipeline.take())
+        first = pipeline.statistics()
+        assert first.start_s == first.stall_s > 0
+        take_until_one_more_stall(pipeline)
+        last = pipeline.statistics()
+    assert last.stall_s > last.start_s == first.start_s
+
+
+def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_that() -> None:
+    with slow_pipeline(1) as pipeline:
+        pipeline.start()
+        wait_until(pipeline.is_ready, "the first batch is there")
+        pipeline.release(pipeline.take())
+        take_until_one_more_stall(pipeline)
+        counted = pipeline.statistics()
+    assert counted.stall_s > counted.start_s == 0
 
 
 # ---- bad samples
