@@ -344,8 +344,7 @@ def _labels_though_raising(feed: Any, count: int) -> list[list[float]]:
 _PLACES = [("ring", step) for step in _STEPS] + [("staging", step) for step in _STEPS[1:]]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("when", "error"), [("before", RuntimeError), ("after", KeyboardInterrupt)])
 @pytest.mark.parametrize(("page_lock", "step"), _PLACES)
 def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(
     feeding: Any, page_lock: str, step: str, when: str, error: type[BaseException]
@@ -394,7 +393,7 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
 
 @pytest.mark.parametrize("page_lock", ["staging", "ring"])
 def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any, page_lock: str) -> None:
-    for order in itertools.permutations(("delivery", "pipeline", "delivery", "pipeline")):
+    for order in sorted(set(itertools.permutations(("delivery", "pipeline") * 2))):
         feed = feeding(PlayedDevice(10**9), page_lock=page_lock)
         feed.next()
         for what in order:

@@ -71,6 +71,7 @@ def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path,
         monitor = Monitor(os.getpid())
         wait_until(lambda: socket.gethostname() in _nodes_seen(monitor), "a remote loader that is seen on its node")
         assert compare(expected, read(pipeline)).is_none
+    assert "ray" not in sys.modules  # that is for other processes
 
 
 def _nodes_seen(monitor: Monitor) -> set[str]:
@@ -304,7 +305,3 @@ def test_the_end_of_the_clusters_process_is_told() -> None:
         os.kill(cluster.family()[0], signal.SIGABRT)
         with pytest.raises(ClusterFailed, match="asked for 'actors', the cluster's process has ended, code -6"):
             cluster.living_actors()
-
-
-def test_the_trainer_does_not_import_ray() -> None:
-    assert "ray" not in sys.modules
