@@ -223,7 +223,7 @@ def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None
 
 def test_the_sheet_of_a_net_takes_parameters_too_and_is_that_of_the_nets_own(tmp_path: Path) -> None:
     net = EXAMPLES / "augment" / "net.prototxt"
-    given = ([], ["--parameters", "{shuffle: true}"])
+    given: list[list[str]] = [[], ["--parameters", "{shuffle: true}"]]
     sheets = [tmp_path / f"{number}.png" for number in range(2)]
     for sheet, more in zip(sheets, given, strict=True):
         result = run(net, "--sheet", sheet, *more)

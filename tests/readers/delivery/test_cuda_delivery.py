@@ -344,6 +344,7 @@ def _labels_though_raising(feed: Any, count: int) -> list[list[float]]:
 _PLACES = [("ring", step) for step in _STEPS] + [("staging", step) for step in _STEPS[1:]]
 
 
+# What has been done by then is up to the step, and the way out, if sending ahead keeps it quiet or not, to the kind.
 @pytest.mark.parametrize(("when", "error"), [("before", RuntimeError), ("after", KeyboardInterrupt)])
 @pytest.mark.parametrize(("page_lock", "step"), _PLACES)
 def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(

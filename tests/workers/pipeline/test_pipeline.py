@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -19,8 +17,6 @@ import pytest
 from blobfeed.workers.base.errors import (
     EndOfData,
     LoaderDied,
-    ParameterError,
-    PipelineClosed,
     PipelineStalled,
     SampleError,
     TooManyBadSamples,
@@ -30,7 +26,6 @@ from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import Activity
 
-from tests.support import leftovers
 from tests.support.pipelines import (
     LARGE,
     SAMPLES,
@@ -44,18 +39,12 @@ from tests.support.pipelines import (
     deliver,
     deliver_all,
     parameters,
+    take_for_ever,
     trapped_pipeline,
 )
 from tests.support.waiting import wait_until
 
 SMALL = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_batch_outlives_its_test() -> Iterator[None]:
-    """An exception that a test has caught leads to the test's frame, and so to the batches held there, and back."""
-    yield
-    gc.collect()
 
 
 # ---- what is promised
@@ -175,17 +164,6 @@ def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
             pipeline.release(batch)
 
 
-def test_a_closed_pipeline_says_so_and_keeps_its_counts() -> None:
-    pipeline = Pipeline(parameters(), source=Numbered())
-    batch = pipeline.take()
-    pipeline.close()
-    pipeline.close()
-    for use in (pipeline.start, pipeline.peek, pipeline.take, lambda: pipeline.release(batch)):
-        with pytest.raises(PipelineClosed):
-            use()
-    assert pipeline.statistics().batches == 1
-
-
 def test_to_hold_all_slots_and_wait_for_one_more_is_an_error_at_once() -> None:
     with Pipeline(parameters(prefetch_batches=2), source=Numbered()) as pipeline:
         held = [pipeline.take() for _ in range(2)]
@@ -193,18 +171,6 @@ def test_to_hold_all_slots_and_wait_for_one_more_is_an_error_at_once() -> None:
             pipeline.take()
         pipeline.release(held[0])
         assert pipeline.take().number == 2
-
-
-def test_a_hook_that_cannot_be_sent_is_an_error_that_leaves_nothing() -> None:
-    lock = threading.Lock()
-    before = leftovers.descriptors()
-    pipeline = Pipeline(
-        parameters(tops=("label",)), Hooks(decode=lambda sample, _: (lock, sample["label"])[1]), source=Numbered()
-    )
-    with pytest.raises(ParameterError, match=r"decode hook .*<lambda>' cannot be sent to the loaders: TypeError"):
-        pipeline.start()
-    assert not leftovers.opened_since(before)
-    pipeline.close()
 
 
 # ---- what is counted
@@ -476,11 +442,6 @@ def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
 
 
 # ---- deaths that are nobody's fault
-
-
-def take_for_ever(pipeline: Pipeline) -> NoReturn:
-    while True:
-        pipeline.release(pipeline.take())
 
 
 def loaders_of(pipeline: Pipeline) -> list[int]:
