@@ -78,12 +78,12 @@ def test_petals_are_estimated_to_two_millimetres() -> None:
 @pytest.mark.parametrize("example", ["digits", "augment"])
 def test_the_loss_curve_is_the_same_to_the_bit_for_any_number_of_loaders(tmp_path: Path, example: str) -> None:
     curves = []
-    for num_loaders in (1, 2, 5):
+    for num_loaders in (1, 5):
         folder = tmp_path / str(num_loaders)
         folder.mkdir()
         with Solver.from_file(copy_of(example, folder, num_loaders=num_loaders), device="cpu") as solver:
             curves.append(losses(solver, 50))
-    assert curves[0] == curves[1] == curves[2]
+    assert curves[0] == curves[1]
 
 
 def test_training_goes_on_from_a_snapshot_with_the_batch_that_would_have_come_next(tmp_path: Path) -> None:

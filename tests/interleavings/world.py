@@ -144,7 +144,7 @@ class SmallFeed(Feed):
             "_assembler": _Assembler(),
             "shared": _Shared(),
         }
-        numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns", "_begun"), 0)
+        numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns"), 0)
         self.__dict__.update(numbers | fields)
 
     def _explain(self, failure: Failure) -> BlobfeedError:

@@ -26,6 +26,7 @@ from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.stream import StreamSource
 
@@ -124,7 +125,7 @@ def test_loops_that_are_left_anywhere_give_the_beginnings_of_whole_ones(
 ) -> None:
     monkeypatch.setattr(looped, "_RESTART_S", limit_s)
     options: dict[str, Any] = {"epochs": 2, "shuffle": True, "last_batch": last_batch}
-    with read(source, **options) as whole, read(source, copy=copies, **options) as reader:
+    with read(source, num_loaders=0, **options) as whole, read(source, copy=copies, **options) as reader:
         for taken in (1, 4, 2, 3):
             wanted = [(batch.epoch, batch.position, batch["label"].tolist()) for batch in whole]
             found = []
@@ -168,7 +169,7 @@ def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_what_is_no_state_is_said(source: dict[str, Any], state: Any, last_batch: str, streams: bool) -> None:
     given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
-    with read(given, epochs=1, last_batch=last_batch) as reader:
+    with read(given, epochs=1, last_batch=last_batch, num_loaders=0) as reader:
         with pytest.raises(ParameterError, match=f"this is no state of such a pipeline: {state!r}; expected the names"):
             reader.load_state_dict(state)
         assert len(list(reader)) > 1
@@ -202,6 +203,16 @@ def test_threads_may_take_turns_but_not_ask_at_the_same_time(
         finally:
             goes_on.set()
         assert all_labels([first.result(), *batches]) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_the_window_of_a_shuffle_by_chunks_is_the_one_that_was_asked_for(tmp_path: Path, window: int) -> None:
+    with h5py.File(tmp_path / "chunked.h5", "w") as file:
+        file.create_dataset("label", data=np.arange(80), chunks=(4,), compression="gzip")
+    given: dict[str, Any] = {"shuffle": "chunk", "shuffle_window": window, "seed": 7, "epochs": 1, "num_loaders": 0}
+    with read({"hdf5": {"path": str(tmp_path / "chunked.h5")}}, tops=["label"], **given) as reader:
+        found = all_labels(list(reader))
+    assert found == ChunkOrder(80, 7, chunk_samples=4, window_chunks=window).indices(0, 80).tolist()
 
 
 # ---- memory
@@ -448,7 +459,7 @@ def test_a_reader_that_is_forgotten_ends_its_processes(source: dict[str, Any]) -
     assert leftovers.orphans()
     del reader
     gc.collect()
-    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], 5)
+    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
 
 
 def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -33,11 +34,18 @@ from .pipelines import (
     trapped_pipeline,
 )
 
-_BUSY = os.getloadavg()[0] / (os.cpu_count() or 1)
-HUNG_S = round(0.6 * min(10.0, max(1.0, _BUSY)), 1)
-"""The task_timeout_s under which hangs are tested: a task takes a millisecond, but longer on a busy machine."""
-
 _LATER = 3 * SAMPLES // 4
+
+
+@functools.cache
+def hung_s() -> float:
+    """The task_timeout_s under which hangs are tested: a task takes a millisecond, but longer on a busy machine.
+
+    How busy it is, is asked at the first of these tests: when the modules are imported, this run's own load is not
+    there yet.
+    """
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return round(0.6 * min(10.0, max(1.0, busy)), 1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Case:
         hangs = self.fault in HANGING
         return {
             "on_error": self.on_error,
-            "task_timeout_s": HUNG_S if hangs else 60.0,
+            "task_timeout_s": hung_s() if hangs else 60.0,
             "epochs": 1 if hangs else 2,
             "num_loaders": 1 if self.place is Place.START else 2,  # or the other might make all before it is noticed
         }
@@ -151,7 +159,7 @@ def _check_reason(fault: Fault, error: SampleError) -> None:
     cause = error.__cause__
     if fault in DEADLY:
         assert cause is None
-        assert DYING.get(fault, f"longer than task_timeout_s={HUNG_S:g}") in str(error)
+        assert DYING.get(fault, f"longer than task_timeout_s={hung_s():g}") in str(error)
         return
     assert cause is not None
     told = f"{cause!r} {''.join(getattr(cause, '__notes__', ()))}"
@@ -176,14 +184,14 @@ _TOLD: dict[Fault, tuple[type[Exception], str]] = {
 def check_start_up(fault: Fault) -> None:
     """Loaders that cannot start are an error that says how they ended, within seconds."""
     trap = Trap(fault, Place.START)
-    with trapped_pipeline(trap, num_loaders=1, task_timeout_s=HUNG_S) as pipeline:
+    with trapped_pipeline(trap, num_loaders=1, task_timeout_s=hung_s()) as pipeline:
         with pytest.raises(LoaderDied) as caught:
             pipeline.peek()
         assert pipeline.statistics().batches == 0
     error = caught.value
     if fault in DEADLY:
         assert len(error.exits) > 1
-        assert all(DYING.get(fault, f"not ready after {HUNG_S:g} s") in way for way in error.exits)
+        assert all(DYING.get(fault, f"not ready after {hung_s():g} s") in way for way in error.exits)
     else:
         assert isinstance(error.__cause__, _TOLD[fault][0])
         assert len(error.exits) == 1

@@ -264,6 +264,11 @@ def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
         yield delivered
 
 
+def take_for_ever(pipeline: Pipeline) -> NoReturn:
+    while True:
+        pipeline.release(pipeline.take())
+
+
 def deliver_all(pipeline: Pipeline) -> list[Delivered]:
     with pipeline:
         return list(deliver(pipeline))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -67,6 +69,22 @@ def assert_delivers(source: Source, stored: Mapping[str, AnyArray], patterns: Se
             arrived.will_need(np.array(indices, np.int64))
             assert_rows(arrived, indices, stored)
     source.close()
+
+
+def assert_needs_no_h5py(source: Source, top: str, numbers: Sequence[int], folder: Path) -> None:
+    """A process that gets `source` reads the samples `numbers`, whose `top` is their number, and h5py stays away."""
+    (folder / "source.pickle").write_bytes(pickle.dumps(source))
+    script = (
+        "import pickle, sys, numpy as np, pathlib\n"
+        "from blobfeed.workers.base.specs import allocate_rows\n"
+        "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        f"numbers = {list(numbers)}\n"
+        "out = allocate_rows(source.specs, len(numbers))\n"
+        "source.read(np.array(numbers), out)\n"
+        f"assert out[{top!r}].tolist() == numbers\n"
+        "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(folder / "source.pickle")], check=True)
 
 
 def patterns(samples: int, seed: int = 0) -> list[list[int]]:

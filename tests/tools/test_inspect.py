@@ -221,6 +221,16 @@ def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None
     assert sheet.shape[0] > 8 * 128
 
 
+def test_the_sheet_of_a_net_takes_parameters_too_and_is_that_of_the_nets_own(tmp_path: Path) -> None:
+    net = EXAMPLES / "augment" / "net.prototxt"
+    given: list[list[str]] = [[], ["--parameters", "{shuffle: true}"]]
+    sheets = [tmp_path / f"{number}.png" for number in range(2)]
+    for sheet, more in zip(sheets, given, strict=True):
+        result = run(net, "--sheet", sheet, *more)
+        assert result.exit_code == 0, result.output
+    assert sheets[0].read_bytes() == sheets[1].read_bytes()
+
+
 def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 7)))
     result = run(tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")

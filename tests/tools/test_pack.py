@@ -321,6 +321,14 @@ def test_the_bench_has_torch_beside_it(found: Found) -> None:
     assert " 1.00× " in lines[-1]
 
 
+def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threads(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the comparison needs torch")
+    listed = write_list(tmp_path, {f"{number}.jpg": encoded(picture(300, 300)) for number in range(8)})
+    cv2.GaussianBlur(picture(300, 300), (5, 5), 0)  # begins OpenCV's threads, which forked workers do not have
+    lines = command("bench", listed, "--seconds", 0.1, "--loaders", 1).splitlines()
+    assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
+
+
 @pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]

@@ -63,7 +63,6 @@ class Feed:
         self.stalls = 0
         self.start_ns = 0
         self._plan = plan
-        self._begun = time.monotonic_ns()
         self._reception = Reception()
         self._arrived: bytes | None = None
         self._releasing: deque[int] = deque()
@@ -234,7 +233,8 @@ class Feed:
         finally:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
-            self.start_ns = self.start_ns or now - self._begun
+            if not self._reception.has_begun:
+                self.start_ns = self.waited_ns
             board.set_count(Count.WAITED_NS, self.waited_ns)
             board.set_count(Count.WAITING_SINCE, 0)
 

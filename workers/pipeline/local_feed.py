@@ -226,7 +226,7 @@ class LocalFeed:
         finally:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
-            self.start_ns = self.start_ns or now - self._begun
+            self.start_ns = self.start_ns or self.waited_ns
             if now > self._next_note:
                 self._note(now)
 

@@ -274,6 +274,11 @@ class Reception:
         self._accepted: set[int] = set()
         self._all_accepted_below = 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any group has been accepted."""
+        return bool(self._accepted or self._all_accepted_below)
+
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """`message`, if the trainer has still to be told of it."""
         if isinstance(message, Resent):

@@ -394,7 +394,7 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
 
 @pytest.mark.parametrize("page_lock", ["staging", "ring"])
 def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any, page_lock: str) -> None:
-    for order in itertools.permutations(("delivery", "pipeline", "delivery", "pipeline")):
+    for order in sorted(set(itertools.permutations(("delivery", "pipeline") * 2))):
         feed = feeding(PlayedDevice(10**9), page_lock=page_lock)
         feed.next()
         for what in order:

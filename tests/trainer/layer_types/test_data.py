@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from tests.support.datums import encoded_datum, raw_datum, write_leveldb, write_lmdb
 from tests.support.pictures import encoded, noise, write_list
-from tests.support.trainer_nets import make_net, one_thread, with_inputs
-
-__all__ = ["one_thread"]
+from tests.support.trainer_nets import make_net, with_inputs
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "files.npz")
 CASES = sorted(key.removesuffix("/prototxt") for key in GOLDEN.files if key.endswith("/prototxt"))

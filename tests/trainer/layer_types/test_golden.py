@@ -15,9 +15,7 @@ from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 from numpy.typing import NDArray
 
-from tests.support.trainer_nets import CPU, one_thread
-
-__all__ = ["one_thread"]
+from tests.support.trainer_nets import CPU
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "layers.npz")
 

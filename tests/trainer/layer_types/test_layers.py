@@ -19,9 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import make_net, with_inputs
 
 Floats = NDArray[np.float32]
 DRAW = np.random.default_rng(0)

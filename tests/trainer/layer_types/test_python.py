@@ -13,9 +13,7 @@ from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.schema import Phase
 
-from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import make_net, with_inputs
 
 RECORDER = """
 class Recorder:

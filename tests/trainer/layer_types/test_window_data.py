@@ -17,9 +17,7 @@ from blobfeed.workers.sources import open_source
 from numpy.typing import NDArray
 
 from tests.support.pictures import encoded, noise
-from tests.support.trainer_nets import make_net, one_thread
-
-__all__ = ["one_thread"]
+from tests.support.trainer_nets import make_net
 
 SIZE = 9
 

@@ -17,9 +17,7 @@ from blobfeed.trainer.prototxt.schema import Phase
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import make_net, with_inputs
 
 Model = Callable[..., Tensor]
 

@@ -17,10 +17,6 @@ from blobfeed.trainer.pycaffe.coord_map import (
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, params
 
-from tests.support.trainer_nets import one_thread
-
-__all__ = ["one_thread"]
-
 STAGES = (2, 2, 3, 3, 3)
 """Convolutions before each pooling of VGG-16."""
 

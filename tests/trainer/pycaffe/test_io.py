@@ -13,9 +13,7 @@ from blobfeed.trainer.pycaffe.classifier import Classifier, Detector
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.workers.base.errors import ParameterError
 
-from tests.support.trainer_nets import one_thread, with_inputs
-
-__all__ = ["one_thread"]
+from tests.support.trainer_nets import with_inputs
 
 DATUM: Any = caffe_pb2.Datum
 IMAGE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), np.uint8)

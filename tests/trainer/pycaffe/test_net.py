@@ -15,14 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from tests.support.trainer_nets import (
     BATCHES,
     SMALL_NET,
-    importing_leaves_no_trace,
-    one_thread,
     with_inputs,
     write_project,
 )
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
 
 TRAIN, TEST = 0, 1
 

@@ -12,10 +12,6 @@ from blobfeed.trainer.pycaffe.net_spec import layers as L  # noqa: N812 - as scr
 from blobfeed.trainer.pycaffe.net_spec import params as P  # noqa: N812
 from google.protobuf import text_format
 
-from tests.support.trainer_nets import one_thread
-
-__all__ = ["one_thread"]
-
 
 def small() -> NetSpec:
     net = NetSpec()

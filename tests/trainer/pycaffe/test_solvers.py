@@ -14,14 +14,10 @@ from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
 
 from tests.support.trainer_nets import (
     SMALL_SOLVER,
-    importing_leaves_no_trace,
-    one_thread,
     write_golden_solver,
     write_project,
 )
 from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
 
 CLASSES = ["SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "AdaDeltaSolver", "AdamSolver"]
 

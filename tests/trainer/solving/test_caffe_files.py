@@ -16,10 +16,8 @@ from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, re
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
-from tests.support.trainer_nets import importing_leaves_no_trace, make_net, one_thread, with_inputs, write_project
+from tests.support.trainer_nets import make_net, with_inputs, write_project
 from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS, assert_step, golden_solver
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
 
 
 def caffe_snapshot(run: str, folder: Path) -> Path:

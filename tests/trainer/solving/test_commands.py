@@ -11,9 +11,7 @@ from blobfeed.trainer.prototxt.schema import NetParameter
 from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
-from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
 
 
 def run(*arguments: object) -> Result:

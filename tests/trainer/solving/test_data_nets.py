@@ -11,9 +11,6 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded
-from tests.support.trainer_nets import one_thread
-
-__all__ = ["one_thread"]
 
 NET = """
 name: "LeNet"

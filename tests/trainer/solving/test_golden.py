@@ -9,9 +9,7 @@ import pytest
 import torch
 from blobfeed.trainer.solving.solver import Solver
 
-from tests.support.trainer_nets import importing_leaves_no_trace, one_thread, write_golden_solver
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import write_golden_solver
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "solvers.npz")
 RUNS = sorted({key.partition("/")[0] for key in GOLDEN.files} - {"data"})

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from blobfeed.signals import SignalRequest
 from blobfeed.training_display import BarReporter, make_reporter
-from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
 WITH_STATISTICS = (
     BATCHES

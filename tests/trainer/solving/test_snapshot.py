@@ -16,9 +16,7 @@ from blobfeed.trainer.solving import snapshot as snapshots
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
-from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
+from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
 
 # Batches of 8 of 50 rows, dropout, a step in the rate, momentum, tests of their own stand: all of it must go on.
 TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10 average_loss: 3 iter_size: 2\n"

@@ -19,12 +19,8 @@ from tests.support.trainer_nets import (
     DATA_LAYER,
     SMALL_NET,
     SMALL_SOLVER,
-    importing_leaves_no_trace,
-    one_thread,
     write_project,
 )
-
-__all__ = ["importing_leaves_no_trace", "one_thread"]
 
 TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import hostile, recovery, soak
+from tests.faults import hostile, recovery
 from tests.faults.chaos import disturb
 from tests.faults.figures import Figure, spread, table
 from tests.faults.record import Difference, Record, compare
@@ -23,7 +23,6 @@ _SHORT = replace(
     hangs=1,
     assemblers=1,
     hostile_frames=250,
-    soak_s=4.0,
     survival_s=DEADLINE_S,
 )
 
@@ -44,12 +43,6 @@ def test_hostile_frames_are_dropped_and_counted(tmp_path: Path) -> None:
 def test_deaths_and_hangs_are_recovered_from(tmp_path: Path) -> None:
     figures = list(recovery.study(_SHORT, tmp_path))
     assert [figure for figure in figures if not figure.holds] == []
-
-
-def test_trainers_killed_one_after_the_other_go_on_where_the_last_one_stopped(tmp_path: Path) -> None:
-    figures = list(soak.study(_SHORT, tmp_path))
-    assert [figure for figure in figures if not figure.holds] == []
-    assert all(figure.value for figure in figures if figure.what.startswith("trainers killed"))
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,14 @@ def records(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogReco
     return [record for record in caplog.records if record.name == name]
 
 
-def test_what_a_hook_logs_in_a_loader_is_logged_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_hook_logs_in_a_loader_is_logged_in_the_trainer_and_not_on_standard_error(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     caplog.set_level(logging.INFO)
     deliver_all(telling_pipeline())
     in_loaders = [record for record in records(caplog, "mine.decode") if record.process != os.getpid()]
     assert [record.getMessage() for record in in_loaders] == [SAID]
+    assert SAID not in capfd.readouterr().err  # the trainer has handlers of its own
 
 
 def test_the_trainers_levels_decide_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,15 +48,6 @@ def test_the_trainers_levels_decide_what_is_logged(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING, "mine")
     deliver_all(telling_pipeline())
     assert records(caplog, "mine.decode") == []
-
-
-def test_nothing_that_was_logged_reaches_standard_error_where_the_trainer_has_handlers(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.INFO)
-    deliver_all(telling_pipeline())
-    assert records(caplog, "mine.decode")
-    assert SAID not in capfd.readouterr().err
 
 
 def test_a_bad_sample_is_told_once_however_many_epochs_have_it(caplog: pytest.LogCaptureFixture) -> None:

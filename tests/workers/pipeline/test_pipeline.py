@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -17,8 +17,6 @@ import pytest
 from blobfeed.workers.base.errors import (
     EndOfData,
     LoaderDied,
-    ParameterError,
-    PipelineClosed,
     PipelineStalled,
     SampleError,
     TooManyBadSamples,
@@ -28,7 +26,6 @@ from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import Activity
 
-from tests.support import leftovers
 from tests.support.pipelines import (
     LARGE,
     SAMPLES,
@@ -42,18 +39,12 @@ from tests.support.pipelines import (
     deliver,
     deliver_all,
     parameters,
+    take_for_ever,
     trapped_pipeline,
 )
 from tests.support.waiting import wait_until
 
 SMALL = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_batch_outlives_its_test() -> Iterator[None]:
-    """An exception that a test has caught leads to the test's frame, and so to the batches held there, and back."""
-    yield
-    gc.collect()
 
 
 # ---- what is promised
@@ -173,17 +164,6 @@ def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
             pipeline.release(batch)
 
 
-def test_a_closed_pipeline_says_so_and_keeps_its_counts() -> None:
-    pipeline = Pipeline(parameters(), source=Numbered())
-    batch = pipeline.take()
-    pipeline.close()
-    pipeline.close()
-    for use in (pipeline.start, pipeline.peek, pipeline.take, lambda: pipeline.release(batch)):
-        with pytest.raises(PipelineClosed):
-            use()
-    assert pipeline.statistics().batches == 1
-
-
 def test_to_hold_all_slots_and_wait_for_one_more_is_an_error_at_once() -> None:
     with Pipeline(parameters(prefetch_batches=2), source=Numbered()) as pipeline:
         held = [pipeline.take() for _ in range(2)]
@@ -193,16 +173,45 @@ def test_to_hold_all_slots_and_wait_for_one_more_is_an_error_at_once() -> None:
         assert pipeline.take().number == 2
 
 
-def test_a_hook_that_cannot_be_sent_is_an_error_that_leaves_nothing() -> None:
-    lock = threading.Lock()
-    before = leftovers.descriptors()
-    pipeline = Pipeline(
-        parameters(tops=("label",)), Hooks(decode=lambda sample, _: (lock, sample["label"])[1]), source=Numbered()
-    )
-    with pytest.raises(ParameterError, match=r"decode hook .*<lambda>' cannot be sent to the loaders: TypeError"):
+# ---- what is counted
+
+
+def slow_pipeline(num_loaders: int) -> Pipeline:
+    def slow(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+        time.sleep(0.005)
+        return sample["data"], sample["label"]
+
+    return Pipeline(parameters(num_loaders=num_loaders, epochs=None), Hooks(decode=slow), source=Numbered())
+
+
+def take_until_one_more_stall(pipeline: Pipeline) -> None:
+    def has_stalled(stalls: int) -> bool:
+        pipeline.release(pipeline.take())
+        return pipeline.statistics().stalls > stalls
+
+    wait_until(partial(has_stalled, pipeline.statistics().stalls), "a batch that the trainer has to wait for")
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_the_wait_for_the_first_batch_is_counted_by_itself_too(num_loaders: int) -> None:
+    with slow_pipeline(num_loaders) as pipeline:
+        assert pipeline.statistics().start_s == 0
+        pipeline.release(pipeline.take())
+        first = pipeline.statistics()
+        assert first.start_s == first.stall_s > 0
+        take_until_one_more_stall(pipeline)
+        last = pipeline.statistics()
+    assert last.stall_s > last.start_s == first.start_s
+
+
+def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_that() -> None:
+    with slow_pipeline(1) as pipeline:
         pipeline.start()
-    assert not leftovers.opened_since(before)
-    pipeline.close()
+        wait_until(pipeline.is_ready, "the first batch is there")
+        pipeline.release(pipeline.take())
+        take_until_one_more_stall(pipeline)
+        counted = pipeline.statistics()
+    assert counted.stall_s > counted.start_s == 0
 
 
 # ---- bad samples
@@ -433,11 +442,6 @@ def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
 
 
 # ---- deaths that are nobody's fault
-
-
-def take_for_ever(pipeline: Pipeline) -> NoReturn:
-    while True:
-        pipeline.release(pipeline.take())
 
 
 def loaders_of(pipeline: Pipeline) -> list[int]:

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": 3, "ep
 
 # A trainer that notes of every batch what it was and where to go on after it, until it is killed.
 TRAINER = """
-import hashlib, json, sys
+import hashlib, json, signal, sys
 import numpy as np
 from blobfeed.readers.batch_reader import BatchReader
 decode = lambda s, rng: (np.add(s["data"], rng.random(), dtype=np.float64), s["label"])
@@ -38,6 +38,7 @@ with BatchReader(settings.pop("source"), decode=decode, **settings) as r:
     for batch in r:
         digest = hashlib.sha256(batch["data"].tobytes() + batch["label"].tobytes()).hexdigest()
         print(json.dumps([digest, r.state_dict()]), flush=True)
+    signal.pause()  # it is killed, though it may have come to its end meanwhile
 """
 
 

@@ -42,13 +42,6 @@ from tests.support.pipelines import (
 from tests.support.waiting import is_gone, wait_until
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_batch_outlives_its_test() -> Iterator[None]:
-    """An exception that a test has caught leads to the test's frame, and so to the batches held there, and back."""
-    yield
-    gc.collect()
-
-
 def assembler_of(pipeline: Pipeline) -> psutil.Process:
     running = pipeline._feed
     assert isinstance(running, Feed)

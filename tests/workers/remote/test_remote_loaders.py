@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from blobfeed import BatchReader
 from blobfeed.monitor import Monitor, as_mapping
 from tests.faults.record import Record, compare, read
 from tests.faults.works import WORKS, Work
-from tests.support.pipelines import Fault, Harm, Place, Trap, trapped_pipeline
+from tests.support.pipelines import Fault, Harm, Place, Trap, take_for_ever, trapped_pipeline
 from tests.support.ray_cluster import ClusterFailed, RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, wait_until
@@ -49,11 +49,6 @@ def cluster() -> Iterator[RayCluster]:
         wait_until(lambda: cluster.living_actors() == 0 == cluster.object_bytes(), "the end of all actors and objects")
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 def remote(cluster: RayCluster, count: int = 2, **values: Any) -> dict[str, Any]:
     return {"address": cluster.address, "count": count, **values}
 
@@ -63,14 +58,15 @@ def undisturbed(work: Work, folder: Path, **values: Any) -> Record:
         return read(pipeline)
 
 
-def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(files: Path, cluster: RayCluster) -> None:
-    expected = undisturbed(DECODED, files, num_loaders=2)
+def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(tmp_path: Path, cluster: RayCluster) -> None:
+    expected = undisturbed(DECODED, tmp_path, num_loaders=2)
     given = {"num_loaders": 1, "remote_loaders": remote(cluster, 1)}
-    with DECODED.open(files, epochs=EPOCHS, **given) as pipeline:
+    with DECODED.open(tmp_path, epochs=EPOCHS, **given) as pipeline:
         pipeline.start()
         monitor = Monitor(os.getpid())
         wait_until(lambda: socket.gethostname() in _nodes_seen(monitor), "a remote loader that is seen on its node")
         assert compare(expected, read(pipeline)).is_none
+    assert "ray" not in sys.modules  # that is for other processes
 
 
 def _nodes_seen(monitor: Monitor) -> set[str]:
@@ -82,38 +78,38 @@ def _nodes_seen(monitor: Monitor) -> set[str]:
 @pytest.mark.parametrize("work", PATIENT_WORKS, ids=lambda work: work.name)
 @pytest.mark.parametrize("local", [0, 1])
 def test_bytes_are_those_of_local_loaders_whatever_is_read(
-    files: Path, cluster: RayCluster, work: Work, local: int
+    tmp_path: Path, cluster: RayCluster, work: Work, local: int
 ) -> None:
     given = {"num_loaders": local, "remote_loaders": remote(cluster, 2 - local)}
     in_order = work.values.get("in_order", True)
-    assert compare(undisturbed(work, files), undisturbed(work, files, **given), in_order=in_order).is_none
+    assert compare(undisturbed(work, tmp_path), undisturbed(work, tmp_path, **given), in_order=in_order).is_none
 
 
 @pytest.mark.slow
-def test_files_may_be_shipped(files: Path, cluster: RayCluster) -> None:
-    expected = undisturbed(DECODED, files)
-    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
-    with DECODED.open(files, epochs=EPOCHS, **given) as pipeline:
+def test_files_may_be_shipped(tmp_path: Path, cluster: RayCluster) -> None:
+    expected = undisturbed(DECODED, tmp_path)
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(tmp_path)})}
+    with DECODED.open(tmp_path, epochs=EPOCHS, **given) as pipeline:
         pipeline.start()
         wait_until(lambda: any(state.pid for state in pipeline.activities()), "the first loader")
         shipped = [Path(f"/proc/{state.pid}/cwd").readlink() for state in pipeline.activities() if state.pid]
-        (files / "None.h5").rename(files / "elsewhere.h5")
+        (tmp_path / "None.h5").rename(tmp_path / "elsewhere.h5")
         assert compare(expected, read(pipeline)).is_none
-    assert all((folder / "None.h5").exists() and folder != files for folder in shipped)
+    assert all((folder / "None.h5").exists() and folder != tmp_path for folder in shipped)
 
 
 @pytest.mark.slow
-def test_each_node_has_a_cache_of_its_own(files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = undisturbed(DECODED, files)
-    monkeypatch.chdir(files)
+def test_each_node_has_a_cache_of_its_own(tmp_path: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(DECODED, tmp_path)
+    monkeypatch.chdir(tmp_path)
     # Below the working directory of each process, which is another one for loaders of a shipped folder.
     cache = {"path": "/proc/self/cwd/samples.cache", "size_limit": 1 << 26}
-    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(files)})}
-    with DECODED.open(files, epochs=EPOCHS, cache=cache, **given) as pipeline:
+    given = {"num_loaders": 0, "remote_loaders": remote(cluster, runtime_env={"working_dir": str(tmp_path)})}
+    with DECODED.open(tmp_path, epochs=EPOCHS, cache=cache, **given) as pipeline:
         assert compare(expected, read(pipeline)).is_none
         theirs = [Path(f"/proc/{state.pid}/cwd/samples.cache") for state in pipeline.activities() if state.pid]
         assert theirs
-        assert not any(path.samefile(files / "samples.cache") for path in theirs)
+        assert not any(path.samefile(tmp_path / "samples.cache") for path in theirs)
 
 
 def growing() -> Callable[..., dict[str, Any]]:
@@ -131,12 +127,12 @@ def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
 
 
 @pytest.mark.slow
-def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(files: Path, cluster: RayCluster) -> None:
-    DECODED.open(files).close()
+def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(tmp_path: Path, cluster: RayCluster) -> None:
+    DECODED.open(tmp_path).close()
     records: list[list[tuple[bytes, list[int]]]] = []
     cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
     for given in cases:
-        path = str(files / "None.h5")
+        path = str(tmp_path / "None.h5")
         how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": growing(), "pad": {}}
         with BatchReader({"hdf5": {"path": path}}, max_shapes={"data": (3, 48, 48)}, **how, **given) as reader:
             records.append(
@@ -169,9 +165,11 @@ def take_until(holds: Callable[[], bool], what: str, pipeline: Pipeline, record:
     wait_until(holds_now, what)
 
 
-def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(files: Path, cluster: RayCluster) -> None:
+def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(
+    tmp_path: Path, cluster: RayCluster
+) -> None:
     record, expected = Record(), Record()
-    with DECODED.open(files, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+    with DECODED.open(tmp_path, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
         # With one loader alone the raylet might have none, and nobody would die with it.
         for strike, working in ((kill_an_actor, 2), (kill_a_raylet, 2), (kill_the_bridge, 1)):
             take_until(partial(at_work, pipeline, working), f"{working} at work", pipeline, record)
@@ -180,14 +178,9 @@ def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(fil
             # An actor that has nothing to do is missed when it gets the next task.
             take_until(partial(more_deaths, pipeline, before), "a death", pipeline, record)
         take_some(pipeline, record, 10)
-    with DECODED.open(files, epochs=1000) as pipeline:
+    with DECODED.open(tmp_path, epochs=1000) as pipeline:
         take_some(pipeline, expected, len(record.digests))
     assert compare(expected, record).is_none
-
-
-def deliver_until_the_end(pipeline: Pipeline) -> NoReturn:
-    while True:
-        pipeline.release(pipeline.take())
 
 
 KILLED = """
@@ -214,9 +207,9 @@ def test_nothing_is_left_of_a_trainer_that_is_killed(tmp_path: Path, cluster: Ra
         wait_until(lambda: cluster.object_bytes() == 0, "the end of the objects")
 
 
-def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> None:
+def test_a_node_that_joins_later_is_used(tmp_path: Path, cluster: RayCluster) -> None:
     given = {"address": cluster.address, "resources": {"later": 1}, "num_cpus": 0}
-    with DECODED.open(files, epochs=None, num_loaders=1, remote_loaders=given) as pipeline:
+    with DECODED.open(tmp_path, epochs=None, num_loaders=1, remote_loaders=given) as pipeline:
         pipeline.release(pipeline.take())
         cluster.add_node(resource="later")
 
@@ -228,10 +221,10 @@ def test_a_node_that_joins_later_is_used(files: Path, cluster: RayCluster) -> No
 
 
 def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
-    files: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    DECODED.open(files).close()
-    monkeypatch.chdir(files)
+    DECODED.open(tmp_path).close()
+    monkeypatch.chdir(tmp_path)
     given: dict[str, Any] = {"batch_size": 12, "num_loaders": 0, "remote_loaders": remote(cluster)}
     unreadable = "/proc/self/cwd/None.h5"  # another file in each process
     nodes = rf"no sample can be made on node {os.uname().nodename} \(.*\): .*None\.h5.*; nor on {os.uname().nodename} "
@@ -240,9 +233,9 @@ def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
     assert "No such file" in str(caught.value.__cause__)
 
 
-def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(files: Path, cluster: RayCluster) -> None:
-    with DECODED.open(files, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
-        (files / "None.h5").rename(files / "elsewhere.h5")
+def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(tmp_path: Path, cluster: RayCluster) -> None:
+    with DECODED.open(tmp_path, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+        (tmp_path / "None.h5").rename(tmp_path / "elsewhere.h5")
         with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
             pipeline.take()
 
@@ -253,7 +246,7 @@ def test_an_exception_comes_back_as_itself(cluster: RayCluster) -> None:
     given = RemoteLoaders(**remote(cluster))
     with trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None) as pipeline:
         with pytest.raises(SampleError, match=r"sample 11 ") as caught:
-            deliver_until_the_end(pipeline)
+            take_for_ever(pipeline)
         assert isinstance(caught.value.__cause__, Harm)
 
 
@@ -263,18 +256,18 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
     given = RemoteLoaders(**remote(cluster))
     pipeline = trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None)
     with pipeline, pytest.raises(SampleError, match=r"sample 11 .*loaders died on it"):
-        deliver_until_the_end(pipeline)
+        take_for_ever(pipeline)
 
 
-def test_a_cluster_that_is_not_there_is_named(files: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-        DECODED.open(files, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
+        DECODED.open(tmp_path, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
 
 
-def test_a_missing_extra_is_named(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(ExtraMissing, match=r"remote_loaders needs ray.*pip install 'blobfeed\[ray\]'"):
-        DECODED.open(files, remote_loaders={})
+        DECODED.open(tmp_path, remote_loaders={})
 
 
 def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
@@ -304,7 +297,3 @@ def test_the_end_of_the_clusters_process_is_told() -> None:
         os.kill(cluster.family()[0], signal.SIGABRT)
         with pytest.raises(ClusterFailed, match="asked for 'actors', the cluster's process has ended, code -6"):
             cluster.living_actors()
-
-
-def test_the_trainer_does_not_import_ray() -> None:
-    assert "ray" not in sys.modules

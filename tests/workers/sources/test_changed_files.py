@@ -17,7 +17,7 @@ from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.stored.rows import StoredRows
 
-from tests.support.pipelines import parameters
+from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
 
 SAMPLES = 32
@@ -175,10 +175,5 @@ def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(tmp_path: Path) 
         pipeline.release(pipeline.take())
         _overwrite(path)
         with pytest.raises(SampleError, match=r"a\.npy") as caught:
-            _read_for_ever(pipeline)
+            take_for_ever(pipeline)
     assert isinstance(caught.value.__cause__, SourceError)
-
-
-def _read_for_ever(pipeline: Pipeline) -> None:
-    while True:
-        pipeline.release(pipeline.take())

@@ -12,11 +12,10 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError, TooManyBadSamples
-from blobfeed.workers.order.sample_rng import replacement_index
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from numpy.typing import NDArray
 
-from tests.support.pipelines import parameters
+from tests.support.pipelines import Promise, parameters, take_for_ever
 
 SAMPLES = 48
 BATCH = 4
@@ -110,13 +109,8 @@ def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
         np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
         os.truncate(path, 2048)
         with pytest.raises(SampleError, match=r"a\.h5|killed by SIGBUS") as caught:
-            read_for_ever(pipeline)
+            take_for_ever(pipeline)
     assert str(path) in caught.value.path
-
-
-def read_for_ever(pipeline: Pipeline) -> None:
-    while True:
-        pipeline.release(pipeline.take())
 
 
 def corrupt(path: Path, chunk: int) -> None:
@@ -152,7 +146,8 @@ def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tupl
     with open_pipeline(path, on_error="replace") as pipeline:
         got = np.concatenate(list(rows(pipeline)))
         assert pipeline.statistics().replaced == len(bad)
-    stand_ins = [stand_in(0, index, bad) for index in range(SAMPLES)]
+    promise = Promise(parameters(), SAMPLES, bad=frozenset(bad))
+    stand_ins = [promise.stand_in(0, index) for index in range(SAMPLES)]
     np.testing.assert_array_equal(got, values[stand_ins])
 
 
@@ -170,14 +165,6 @@ def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:
     corrupt(tmp_path / "a.h5", SAMPLES // CHUNK - 1)
     with pytest.raises(SourceError, match=rf"sample {SAMPLES - 1} "):
         open_pipeline(tmp_path / "a.h5", on_error="replace")
-
-
-def stand_in(epoch: int, index: int, bad: range) -> int:
-    seed, attempt, chosen = parameters().seed, 0, index
-    while chosen in bad:
-        chosen = replacement_index(seed, epoch, index, attempt, SAMPLES)
-        attempt += 1
-    return chosen
 
 
 def test_more_corrupted_samples_than_allowed_are_listed(corrupted: tuple[Path, Values, range]) -> None:

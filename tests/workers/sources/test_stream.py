@@ -23,6 +23,7 @@ from blobfeed.workers.sources.stream import StreamSource
 from hypothesis import given, settings
 
 from blobfeed import BatchReader
+from tests.support.waiting import wait_until
 
 SAMPLES = 53
 
@@ -73,20 +74,24 @@ def samples_of(epoch: int, run: list[Seen]) -> list[int]:
     return [number for batch_epoch, _, numbers in run if batch_epoch == epoch for number in numbers]
 
 
-def test_each_epoch_has_every_sample_once_and_in_a_new_order() -> None:
-    run = read_all()
-    first, second = samples_of(0, run), samples_of(1, run)
+@pytest.fixture(scope="module")
+def whole() -> list[Seen]:
+    """A run that nothing disturbs."""
+    return read_all()
+
+
+def test_each_epoch_has_every_sample_once_and_in_a_new_order(whole: list[Seen]) -> None:
+    first, second = samples_of(0, whole), samples_of(1, whole)
     assert sorted(first) == sorted(second) == list(range(SAMPLES))
     assert first != second
 
 
 @pytest.mark.parametrize("num_loaders", [1, 3])
-def test_the_batches_do_not_depend_on_the_number_of_loaders(num_loaders: int) -> None:
-    assert read_all(num_loaders=num_loaders) == read_all(num_loaders=2)
+def test_the_batches_do_not_depend_on_the_number_of_loaders(whole: list[Seen], num_loaders: int) -> None:
+    assert read_all(num_loaders=num_loaders) == whole
 
 
-def test_a_killed_loader_changes_nothing() -> None:
-    undisturbed = read_all()
+def test_a_killed_loader_changes_nothing(whole: list[Seen]) -> None:
     run = []
     with make_pipeline() as pipeline:
         for number, batch in enumerate(batches(pipeline)):
@@ -94,7 +99,7 @@ def test_a_killed_loader_changes_nothing() -> None:
             if number % 5 == 1:
                 _kill_a_loader(pipeline, number)
         deaths = pipeline.statistics().loader_deaths
-    assert run == undisturbed
+    assert run == whole
     assert deaths >= 1
 
 
@@ -105,8 +110,7 @@ def _kill_a_loader(pipeline: Pipeline, number: int) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 7, 15, 20])
-def test_a_run_goes_on_from_its_state(taken: int) -> None:
-    whole = read_all()
+def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
     with make_pipeline() as pipeline:
         begun = [seen(batch) for batch in batches(pipeline, taken)]
         state = pipeline.state_dict()
@@ -152,7 +156,10 @@ def test_joined_batches_survive_their_loaders_and_a_restart() -> None:
             state = pipeline.state_dict()
         with joined(num_loaders=3) as pipeline:
             pipeline.load_state_dict(state)
+            pipeline.start()
+            wait_until(lambda: any(each.pid for each in pipeline.activities()), "a loader is there")
             _kill_a_loader(pipeline, taken)
+            wait_until(lambda: pipeline.statistics().loader_deaths, "its death has been seen")
             assert begun + seen_rows(pipeline) == whole
 
 

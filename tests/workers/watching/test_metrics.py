@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import urllib.request
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from blobfeed.workers.watching.metrics import MetricsFile
 from blobfeed.workers.watching.openmetrics import MEDIA_TYPE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.support.pipelines import Numbered, deliver, parameters
+from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters
 from tests.support.waiting import wait_until
 
 
@@ -77,6 +78,48 @@ def test_a_port_of_this_machine_answers_and_clients_that_say_nothing_do_no_harm(
         for each in silent:
             each.close()
         wait_for_all(read)
+
+
+def test_a_port_that_is_taken_is_told_and_the_batches_come(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        given = parameters(metrics=port)
+        assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"there are no metrics at port {port}: Address already in use")
+
+
+def test_a_file_that_cannot_be_written_any_more_is_told_and_the_batches_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    with Pipeline(parameters(metrics="metrics/a.prom", epochs=None), source=Numbered(), base_dir=tmp_path) as pipeline:
+        shutil.rmtree(folder)
+
+        def is_told() -> bool:
+            pipeline.release(pipeline.take())
+            return any("metrics cannot be written to" in record.getMessage() for record in caplog.records)
+
+        wait_until(is_told, "that they cannot be written")
+        pipeline.release(pipeline.take())
+
+
+def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "metrics"
+    file = MetricsFile(folder / "a.prom")
+    for told in (1, 2):
+        file.write("1")
+        file.write("2")
+        assert len(caplog.records) == told
+        folder.mkdir()
+        file.write("3")
+        assert (folder / "a.prom").read_text() == "3"
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("wrong", [0, 70_000, "/nowhere/x.prom"])

@@ -13,7 +13,6 @@ from blobfeed.workers.sources.cache.source import CachedSource
 
 LIMIT = 1 << 30
 SAMPLES = 60
-_PATIENCE_S = 30.0
 
 SPECS = {
     "data": ArraySpec((2, 3, 5), np.dtype("float32")),

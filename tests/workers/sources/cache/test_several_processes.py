@@ -10,7 +10,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from blobfeed.workers.sources.cache import file as sample_cache_file
 from blobfeed.workers.sources.cache.source import CachedSource
 
 from tests.support.pictures import encoded, noise, picture, write_list
+from tests.support.waiting import DEADLINE_S, wait_until
 from tests.workers.sources.cache.numbers import (
-    _PATIENCE_S,
     LIMIT,
     Numbers,
     filled,
@@ -71,7 +70,7 @@ def child(code: str, source: Source) -> subprocess.Popen[bytes]:
 
 
 def finished(process: subprocess.Popen[bytes]) -> bytes:
-    output, _ = process.communicate(timeout=_PATIENCE_S)
+    output, _ = process.communicate(timeout=DEADLINE_S)
     return output
 
 
@@ -132,10 +131,7 @@ def test_what_a_killed_process_has_published_is_whole(tmp_path: Path, images: So
         process = child("while True:\n    digests(source)", source)
         assert process.stdin is not None
         process.stdin.close()
-        deadline = time.monotonic() + _PATIENCE_S
-        while source.cached_samples < 10:
-            assert time.monotonic() < deadline, "the child never stored ten samples"
-            time.sleep(0.001)
+        wait_until(lambda: source.cached_samples >= 10, "the child has stored ten samples")
         process.kill()
         process.wait()
         assert process.stdout is not None

@@ -24,10 +24,14 @@ FAULTS: list[Fault] = ["error", "reset", "truncated", "slow", "expired"]
 
 
 @pytest.fixture
-def served(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RangeServer:
+def _one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "1")
+
+
+@pytest.fixture
+def served(server: RangeServer, tmp_path: Path) -> RangeServer:
     np.save(tmp_path / "a.npy", DATA)
     server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
-    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "1")
     return server
 
 
@@ -42,14 +46,14 @@ def reader(server: RangeServer, **further: Any) -> BatchReader:
     return BatchReader(source=source, batch_size=8, shuffle=True, epochs=1, num_loaders=2, seed=1, **further)
 
 
-def test_loaders_recover_from_all_that_passes(served: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "30")
+def test_loaders_recover_from_all_that_passes(served: RangeServer) -> None:
     passing: list[Fault] = ["error", "reset", "truncated", "expired"]
     served.fault = lambda _path, number: passing[number // 3 % 4] if number % 3 == 0 else None
     with reader(served) as batches:
         assert sorted(labels(batches)) == list(range(SAMPLES))
 
 
+@pytest.mark.usefixtures("_one_second")
 @pytest.mark.parametrize("fault", [*FAULTS, "plain"])
 def test_what_does_not_pass_is_named_before_the_deadline(served: RangeServer, fault: Fault, tmp_path: Path) -> None:
     loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
@@ -57,7 +61,7 @@ def test_what_does_not_pass_is_named_before_the_deadline(served: RangeServer, fa
     begun = time.monotonic()
     with pytest.raises(SourceError, match=r"/a\.npy: ") as caught:
         rows_of(loader, [5, 40])
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30  # the deadline is a minute where nobody sets it
     said = {"expired": "access was refused: status 400", "plain": "range of bytes", "error": "status 503"}
     assert said.get(fault, "the connection failed or was too slow") in str(caught.value)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -65,6 +69,7 @@ def test_what_does_not_pass_is_named_before_the_deadline(served: RangeServer, fa
     np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])
 
 
+@pytest.mark.usefixtures("_one_second")
 def test_a_store_that_is_down_gets_one_attempt_for_each_further_row(served: RangeServer, tmp_path: Path) -> None:
     loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
     served.fault = lambda _path, _number: "error"

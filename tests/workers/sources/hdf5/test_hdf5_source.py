@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from blobfeed.workers.sources.stored import rows as stored_rows
 
 from tests.support.stored import (
     assert_delivers,
+    assert_needs_no_h5py,
     assert_rows,
     in_loader,
     opened,
@@ -63,22 +62,10 @@ def test_chunk_samples_tells_of_the_largest_top_alone(tmp_path: Path) -> None:
 
 
 def test_a_loader_of_uncompressed_data_imports_no_h5py(tmp_path: Path) -> None:
-    import pickle
-
     write(tmp_path / "a.h5", {"data": np.zeros((9, 3)), "label": np.arange(9)})
     source = opened("hdf5", tmp_path, path="a.h5")
     assert source.modules == ()
-    (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
-    script = (
-        "import pickle, sys, numpy as np, pathlib\n"
-        "from blobfeed.workers.base.specs import allocate_rows\n"
-        "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
-        "out = allocate_rows(source.specs, 2)\n"
-        "source.read(np.array([8, 2]), out)\n"
-        "assert out['label'].tolist() == [8, 2]\n"
-        "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "source.pickle")], check=True)
+    assert_needs_no_h5py(source, "label", [8, 2], tmp_path)
 
 
 def test_the_fingerprint_changes_with_the_files_and_with_what_is_read_of_them(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.stored import (
+    assert_needs_no_h5py,
     assert_rows,
     in_loader,
     opened,
@@ -119,20 +118,8 @@ def test_an_index_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path
 
 
 def test_a_loader_of_samples_in_one_piece_imports_no_h5py(tmp_path: Path) -> None:
-    import pickle
-
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    (tmp_path / "source.pickle").write_bytes(pickle.dumps(opened(KIND, tmp_path, path="a.h5", labels=["label"])))
-    script = (
-        "import pickle, sys, numpy as np, pathlib\n"
-        "from blobfeed.workers.base.specs import allocate_rows\n"
-        "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
-        "out = allocate_rows(source.specs, 2)\n"
-        "source.read(np.array([2, 1]), out)\n"
-        "assert out['label'].tolist() == [2, 1]\n"
-        "assert 'h5py' not in sys.modules and 'torch' not in sys.modules, 'too much is imported'\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "source.pickle")], check=True)
+    assert_needs_no_h5py(opened(KIND, tmp_path, path="a.h5", labels=["label"]), "label", [2, 1], tmp_path)
 
 
 def test_a_kept_index_serves_a_copy_of_the_file_with_the_same_times(tmp_path: Path) -> None:
