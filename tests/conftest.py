@@ -13,6 +13,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import blobfeed
 
@@ -22,6 +23,9 @@ from .support.waiting import DEADLINE_S
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEMPORARY = pytest.StashKey[Path]()
+
+settings.register_profile("busy cores", deadline=None)
+settings.load_profile("busy cores")
 
 
 def pytest_configure(config: pytest.Config) -> None:

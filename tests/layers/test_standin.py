@@ -19,7 +19,7 @@ def _blob(*shape: int) -> Blob:
     return blob
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(_SHAPES)
 def test_data_and_diff_are_fresh_float32_arrays_that_do_not_own_their_memory(shape: tuple[int, ...]) -> None:
     blob = _blob(*shape)
@@ -34,7 +34,7 @@ def test_data_and_diff_are_fresh_float32_arrays_that_do_not_own_their_memory(sha
     assert list(blob.shape) == list(shape)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(_SHAPES.filter(lambda shape: math.prod(shape) > 0), min_size=2, max_size=6))
 def test_memory_stays_where_it_is_until_a_blob_grows_beyond_all_it_has_been(shapes: list[tuple[int, ...]]) -> None:
     blob, largest, address = Blob(), 0, 0

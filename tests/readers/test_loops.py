@@ -27,7 +27,7 @@ def at(position: int) -> State:
     return {"position": position, "seed": 7}
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(loops())
 def test_the_loops_cut_the_endless_batches_without_a_gap(loop: IndexedLoops) -> None:
     plan, number = loop.endless, 0
@@ -38,7 +38,7 @@ def test_the_loops_cut_the_endless_batches_without_a_gap(loop: IndexedLoops) -> 
         number += batches
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(loops(), st.integers(0, 50))
 def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLoops, number: int) -> None:
     plan = loop.endless
@@ -49,7 +49,7 @@ def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLo
     assert plan.round_start(number + remaining) == loop.next_loop(at(position))["position"]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(loops())
 def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> None:
     assert loop.batches == loop.endless.begun_at(0, loop.epochs).total
@@ -104,7 +104,7 @@ def test_the_loop_after_epochs_of_unknown_length_begins_with_the_next_epoch(
     assert begin <= epoch < begin + epochs
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(loops(), st.integers(0, 50))
 def test_epochs_of_equal_length_make_the_loops_of_indexed_ones(equal: IndexedLoops, number: int) -> None:
     loop, samples = SampledLoops(equal.epochs, equal), equal.samples

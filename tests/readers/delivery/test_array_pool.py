@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6), st.booleans()), max_size=40)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(steps, st.integers(0, 3))
 def test_what_anybody_holds_is_never_written_again(steps: list[tuple[int, int, bool]], blocks: int) -> None:
     pool = ArrayPool(blocks)

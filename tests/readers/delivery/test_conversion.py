@@ -42,7 +42,7 @@ def _means(draw: st.DrawFn, shape: tuple[int, ...]) -> Mean | None:
     return mean
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), _rows(), _SCALES, st.integers(1, 40))
 def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
     data: st.DataObject, rows: AnyArray, scale: float, block: int
@@ -95,7 +95,7 @@ def test_a_wrong_number_of_mean_values_says_how_many_channels_there_are() -> Non
 _INTEGERS = st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), _INTEGERS, st.sampled_from(["float16", "float32", "float64"]))
 def test_an_integer_is_refused_just_where_numbers_of_its_size_are_rounded(
     data: st.DataObject, stored: str, into: str

@@ -68,7 +68,7 @@ def test_a_blob_gives_its_image(tmp_path: Path, content: bytes) -> None:
     np.testing.assert_array_equal(mean, MEAN)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 40)),
     st.sampled_from(["float32", "float64", "uint8", "int64", ">f4"]),

@@ -119,7 +119,7 @@ def pooled(x: Floats, kernel: int, stride: int, pad: int, average: bool) -> Floa
     return y
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),
@@ -467,7 +467,7 @@ def test_the_number_of_rows_may_change_at_every_iteration(tmp_path: Path) -> Non
         assert run(net, x=numbers(rows, 1, 3, 3)).shape == (rows, 2, 3, 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     shape=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(1, 4)),
     norm=st.sampled_from(["FAN_IN", "FAN_OUT", "AVERAGE"]),

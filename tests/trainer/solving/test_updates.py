@@ -42,7 +42,7 @@ def reference(
     return weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     momentum=st.sampled_from([0.0, 0.5, 0.9]),
     decay=st.sampled_from([0.0, 0.01]),

@@ -166,7 +166,7 @@ _PLAIN = st.recursive(
 _MAPPINGS = st.dictionaries(st.text("abcdef", min_size=1), _PLAIN, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_MAPPINGS)
 def test_yaml_json_and_a_python_dict_say_the_same(values: dict[str, object]) -> None:
     assert parse_param_str(json.dumps(values)) == values

@@ -81,7 +81,7 @@ def test_one_array_is_enough_for_one_top() -> None:
     assert by_name(array, ("only",), "decode returned")["only"] is array
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(names=st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True), data=st.data())
 def test_arrays_go_through_as_they_are(names: list[str], data: st.DataObject) -> None:
     arrays = {name: np.zeros(number + 1) for number, name in enumerate(names)}

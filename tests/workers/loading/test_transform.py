@@ -74,7 +74,7 @@ options_of = st.builds(
 ).filter(lambda options: not (options.force_color and options.force_gray))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     options=options_of,
     train=st.booleans(),

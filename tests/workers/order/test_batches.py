@@ -48,7 +48,7 @@ def _taken(plans: list[Batches], rounds: range) -> list[int]:
     return [*chain.from_iterable(_positions(plan.batch(k)) for k in rounds for plan in plans)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 200))
 def test_the_ranks_together_take_each_position_once_in_order(
     samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int
@@ -70,7 +70,7 @@ def test_the_ranks_together_take_each_position_once_in_order(
     assert taken == expected
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS)
 def test_batches_are_full_but_for_the_last_round_of_a_partial_epoch(
     samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int
@@ -85,7 +85,7 @@ def test_batches_are_full_but_for_the_last_round_of_a_partial_epoch(
         assert rows == sorted(rows, reverse=True)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(SAMPLES, BATCH_SIZE, st.sampled_from(("drop", "partial")), RANKS, st.integers(0, 5))
 def test_batches_per_epoch_counts_the_batches_of_an_epoch(
     samples: int, batch_size: int, mode: LastBatch, ranks: int, epoch: int
@@ -100,7 +100,7 @@ def test_batches_per_epoch_counts_the_batches_of_an_epoch(
     assert plan.ends_epoch(first + plan.batches_per_epoch - 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(SAMPLES, BATCH_SIZE, RANKS, st.integers(0, 30))
 def test_an_epoch_ends_in_the_round_that_holds_its_last_sample(
     samples: int, batch_size: int, ranks: int, k: int
@@ -110,7 +110,7 @@ def test_an_epoch_ends_in_the_round_that_holds_its_last_sample(
     assert [plan.ends_epoch(k) for plan in plans] == [held] * ranks
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 100), st.data())
 def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
     samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int, data: st.DataObject
@@ -124,7 +124,7 @@ def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
         assert [after.batch(k) for k in range(total - taken)] == [before.batch(k) for k in range(taken, total)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(SAMPLES, BATCH_SIZE, st.sampled_from(("wrap", "partial")), RANKS, RANKS, st.data())
 def test_another_number_of_ranks_takes_exactly_what_is_left(
     samples: int, batch_size: int, mode: LastBatch, before: int, after: int, data: st.DataObject

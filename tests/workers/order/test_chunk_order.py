@@ -31,7 +31,7 @@ def _chunk_reads(chunks: IndexArray, kept: int) -> int:
     return reads
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(samples=SAMPLES, chunk=st.integers(1, 3000), window=st.integers(1, 50), epoch=st.integers(0, 1000))
 def test_every_sample_comes_once_and_every_chunk_is_read_once(
     samples: int, chunk: int, window: int, epoch: int
@@ -84,7 +84,7 @@ def test_no_window_is_much_smaller_than_the_others() -> None:
     assert len(set(chunks[900:].tolist())) == 8
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(samples=st.integers(1, 300), chunk=st.integers(1, 40), window=st.integers(1, 10))
 def test_only_positions_of_one_window_have_chunks_in_common(samples: int, chunk: int, window: int) -> None:
     order = ChunkOrder(samples, 4, chunk, window)

@@ -21,7 +21,7 @@ def _order(samples: int, shuffle: Shuffle, seed: int = 3) -> EpochOrder:
     return make_order(samples, shuffle=shuffle, seed=seed, chunk_samples=7, window_chunks=3)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50)),
     shuffle=SHUFFLES,
@@ -33,7 +33,7 @@ def test_every_sample_comes_once_in_each_epoch(samples: int, shuffle: Shuffle, s
     assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(samples), (3, 1)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50), st.just(10**9)),
     shuffle=SHUFFLES,

@@ -49,7 +49,7 @@ def naive_rows(groups: Groups, group: int) -> dict[int, int]:
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(which=some_group(), data=st.data())
 def test_segments_are_the_rows_that_hold_samples(which: tuple[Groups, int], data: st.DataObject) -> None:
     groups, group = which
@@ -62,7 +62,7 @@ def test_segments_are_the_rows_that_hold_samples(which: tuple[Groups, int], data
     assert listed == sorted(wanted.items())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(which=some_group())
 def test_segments_are_as_long_as_can_be(which: tuple[Groups, int]) -> None:
     groups, group = which
@@ -73,7 +73,7 @@ def test_segments_are_as_long_as_can_be(which: tuple[Groups, int]) -> None:
         assert not adjoins
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(which=some_group(), sizes=st.integers(1, 7))
 def test_tasks_of_any_size_make_the_same_rows(which: tuple[Groups, int], sizes: int) -> None:
     groups, group = which
@@ -85,7 +85,7 @@ def test_tasks_of_any_size_make_the_same_rows(which: tuple[Groups, int], sizes: 
     assert made == sorted(naive_rows(groups, group))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(which=some_group())
 def test_a_row_knows_its_position(which: tuple[Groups, int]) -> None:
     groups, group = which
@@ -93,7 +93,7 @@ def test_a_row_knows_its_position(which: tuple[Groups, int]) -> None:
         assert groups.position_of(group, row) == position
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(groups=grouped())
 def test_the_groups_together_are_all_batches_in_order(groups: Groups) -> None:
     total, count = groups.batches.total, groups.total
@@ -104,7 +104,7 @@ def test_the_groups_together_are_all_batches_in_order(groups: Groups) -> None:
     assert all(1 <= len(groups.numbers(group)) <= groups.batches_per_slot for group in range(count))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(which=some_group())
 def test_a_group_has_room_in_a_slot(which: tuple[Groups, int]) -> None:
     groups, group = which
@@ -138,7 +138,7 @@ def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch:
 SECONDS = st.floats(0, 100, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(batch_bytes=st.integers(0, 1 << 40), batch_size=st.integers(1, 10_000), seconds=SECONDS)
 def test_batches_share_a_slot_only_where_they_are_small_and_quick(
     batch_bytes: int, batch_size: int, seconds: float
@@ -150,7 +150,7 @@ def test_batches_share_a_slot_only_where_they_are_small_and_quick(
         assert batches * batch_size * seconds <= 0.0041
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(batch_bytes=st.integers(1, 1 << 24), batch_size=st.integers(1, 1000), seconds=SECONDS, factor=st.floats(1, 1000))
 def test_larger_or_slower_batches_never_share_more(
     batch_bytes: int, batch_size: int, seconds: float, factor: float

@@ -24,7 +24,7 @@ def _sources(order: MixedOrder, indices: IndexArray) -> IndexArray:
     return np.searchsorted(order.offsets, indices, side="right") - 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(weights=WEIGHTS)
 def test_shares_are_whole_draws_next_to_the_exact_ones(weights: list[float]) -> None:
     draws = draws_per_pattern(weights)
@@ -32,14 +32,14 @@ def test_shares_are_whole_draws_next_to_the_exact_ones(weights: list[float]) -> 
         assert abs(count - weight / sum(weights) * sum(draws)) < 1 + 1e-9
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(weights=st.lists(st.integers(1, 100), min_size=1, max_size=6))
 def test_shares_of_small_whole_weights_are_exact(weights: list[int]) -> None:
     draws = draws_per_pattern(weights)
     assert all(Fraction(n, sum(draws)) == Fraction(w, sum(weights)) for n, w in zip(draws, weights, strict=True))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(weights=WEIGHTS)
 def test_shares_that_cannot_be_exact_are_rounded_where_most_is_missing(weights: list[float]) -> None:
     draws = draws_per_pattern(weights)
@@ -75,7 +75,7 @@ def test_decimal_weights_are_taken_as_written() -> None:
     assert draws_per_pattern([0.7, 0.25, 0.05]) == (700, 250, 50)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(draws=st.lists(st.integers(1, 50), min_size=1, max_size=5))
 def test_an_even_pattern_is_near_the_shares_after_every_draw(draws: list[int]) -> None:
     pattern = even_pattern(draws)
@@ -84,7 +84,7 @@ def test_an_even_pattern_is_near_the_shares_after_every_draw(draws: list[int]) -
         assert np.abs(np.cumsum(pattern == source) - due).max() <= len(draws)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
     shuffle=st.sampled_from((False, True, "chunk")),
@@ -103,7 +103,7 @@ def test_each_source_goes_through_its_own_epochs(sizes: list[int], shuffle: Shuf
         assert len(np.unique(rest)) == len(rest)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(start=st.integers(0, 30_000), count=st.integers(0, 300), shuffle=st.booleans())
 def test_any_position_can_be_resumed(start: int, count: int, shuffle: bool) -> None:
     def fresh() -> MixedOrder:

@@ -19,7 +19,7 @@ KEYS = st.integers(0, 2**64 - 1)
 NETWORK_SIZES = (SORTED_LIMIT + 1, 10_000, 2**20, 1_000_003)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(n=st.one_of(st.integers(1, 300), st.integers(SORTED_LIMIT - 3, SORTED_LIMIT + 3000)), key=KEYS)
 def test_every_number_stands_at_exactly_one_position(n: int, key: int) -> None:
     assert np.array_equal(np.sort(keyed_permutation(n, key)(np.arange(n))), np.arange(n))
@@ -30,7 +30,7 @@ def test_a_network_of_any_size_is_a_bijection(n: int) -> None:
     assert np.array_equal(np.sort(keyed_permutation(n, 77)(np.arange(n))), np.arange(n))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(n=st.integers(1, 2**62), key=KEYS, data=st.data())
 def test_numbers_are_in_range_and_distinct_up_to_the_largest_n(n: int, key: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n - 1))
@@ -47,7 +47,7 @@ def test_a_million_numbers_of_a_billion_are_distinct() -> None:
     assert len(np.unique(keyed_permutation(10**9, 5)(np.arange(10**6)))) == 10**6
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(n=st.integers(1, 2**40), key=KEYS, seed=st.integers(0, 2**32))
 def test_a_position_s_number_depends_on_no_other_position(n: int, key: int, seed: int) -> None:
     positions = np.random.default_rng(seed).integers(0, n, size=50)

@@ -134,7 +134,7 @@ def test_an_iterable_that_breaks_its_word_is_told() -> None:
 _CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=6)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(changes=_CHANGES, batch=st.integers(0, 12), epoch=st.integers(0, 5), later=st.integers(0, 6))
 def test_what_is_forgotten_would_not_have_counted_any_more(
     changes: list[tuple[int, int]], batch: int, epoch: int, later: int

@@ -43,7 +43,7 @@ class Run:
 RUNS = st.builds(Run, compute_s=st.floats(0.001, 0.2), local_s=st.floats(0.0001, 0.2), loaders_s=st.floats(0.0001, 0.2))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(run=RUNS)
 def test_it_ends_with_the_way_that_brings_more_batches(run: Run) -> None:
     ratio = run.batch_s(True) / run.batch_s(False)
@@ -55,7 +55,7 @@ def test_it_ends_with_the_way_that_brings_more_batches(run: Run) -> None:
     assert run.simulate()[-1][0] == (ratio < 1 or waits < 0.03)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(run=RUNS)
 def test_no_process_is_started_before_the_trainer_has_waited_as_long_as_that_takes(run: Run) -> None:
     ways = run.simulate()
@@ -64,7 +64,7 @@ def test_no_process_is_started_before_the_trainer_has_waited_as_long_as_that_tak
         assert changed * run.local_s / run.batch_s(True) >= START_S
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(run=RUNS)
 def test_it_tries_loaders_once_and_then_leaves_it_at_that(run: Run) -> None:
     assert len(run.simulate()) <= 4

@@ -161,7 +161,7 @@ def connection_to(path: str) -> socket.socket:
 
 
 def test_random_frames_are_dropped_and_counted(victim: Victim) -> None:
-    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(frames=st.lists(st.binary(max_size=300), min_size=1, max_size=6))
     def bombard(frames: list[bytes]) -> None:
         victim.send_everywhere(*frames)
@@ -255,7 +255,7 @@ def test_captured_frames_with_changes_are_dropped(captured: list[bytes], victim:
     victim.assert_batches_are_right(200)
     heard = list(captured)
 
-    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def bombard(data: st.DataObject) -> None:
         frame = data.draw(st.sampled_from(heard))

@@ -107,7 +107,7 @@ def _cases(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any], bool]:
     return lists + lists[:1] * 20, settings, gives_batches
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(case=_cases(), per_slot=st.integers(1, 3), slots=st.integers(1, 4), data=st.data())
 def test_batches_are_those_of_the_reference_from_any_position(
     case: tuple[list[Any], dict[str, Any], bool], per_slot: int, slots: int, data: st.DataObject
@@ -160,7 +160,7 @@ def test_a_position_behind_the_end_is_told() -> None:
     assert "epoch 1: it gave 2 samples, and the state to go on from stands behind 9" in schedule.complaint
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=4),
     last_batch=st.sampled_from(("wrap", "drop", "partial")),

@@ -84,7 +84,7 @@ def test_a_short_last_batch_is_postprocessed_with_the_rows_it_has() -> None:
     assert plan.batch_rows(0, ALL_ROWS) == (4, 4, 2)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(group=st.integers(0, 24), row=st.integers(0, 7))
 def test_the_sample_in_a_row_is_told_with_its_epoch(group: int, row: int) -> None:
     schedule = indexed()
@@ -232,7 +232,7 @@ class Stream:
                 self.announced.append(announce.streams)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     lengths=st.lists(st.integers(0, 13), min_size=1, max_size=4).filter(any),
     size=st.integers(1, 5),
@@ -253,7 +253,7 @@ def test_the_batches_depend_neither_on_prefetching_nor_on_who_answers_first(
     assert stream.announced == expected(lengths, size, last_batch, epochs)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     lengths=st.lists(st.integers(1, 13), min_size=1, max_size=3),
     size=st.integers(1, 5),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ if any("blobfeed.workers.processes.assembler" in argument for argument in sys.or
     sys.addaudithook(watch)
 """
 
+_LISTING = "os.listdir" if sys.version_info < (3, 13) else "os.scandir"
+"""How Path.iterdir reads a folder."""
+
 STEPS = {
     "its interpreter is up": "interpreter",
     "importing ZeroMQ": "import zmq",
@@ -64,7 +68,7 @@ STEPS = {
     "forking the nursery": "os.fork",
     "the nursery is there": "forked@nursery",
     "the nursery asks to die with its parent": "ctypes.dlsym@nursery prctl",
-    "the nursery closes descriptors": "os.listdir@nursery /proc/self/fd",
+    "the nursery closes descriptors": f"{_LISTING}@nursery /proc/self/fd",
     "forking a loader": "os.fork@nursery",
     "a loader is there": "forked@loader",
     "a loader asks to die with its parent": "ctypes.dlsym@loader prctl",

@@ -53,14 +53,14 @@ def enough(run: Run, most: int) -> int:
 RUNS = st.builds(Run, compute_s=st.floats(0.001, 1.0), make_s=st.floats(0.001, 5.0))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(run=RUNS, most=st.integers(1, 16))
 def test_it_settles_on_the_fewest_loaders_that_keep_the_trainer_from_waiting(run: Run, most: int) -> None:
     assume(all(abs(run.waits(n) - UNNOTICED) > 1e-6 for n in range(1, most + 1)))
     assert run.simulate(most)[-1] == enough(run, most)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(run=RUNS, most=st.integers(1, 16))
 def test_it_adds_one_at_a_time_and_never_too_many(run: Run, most: int) -> None:
     assume(all(abs(run.waits(n) - UNNOTICED) > 1e-6 for n in range(1, most + 1)))
@@ -96,7 +96,7 @@ def test_one_that_helps_a_little_is_kept() -> None:
     assert Run(compute_s=0.001, make_s=0.1, cores=1.2).simulate(most=2)[-1] == 2
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     most=st.integers(1, 12),
     observed=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=300),

@@ -17,7 +17,7 @@ from tests.support.pipelines import Numbered, parameters
 SECONDS = st.floats(0, 100, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     first=SECONDS,
     slot_rows=st.integers(1, 5000),
@@ -33,7 +33,7 @@ def test_a_task_is_at_least_a_row_and_at_most_a_slot(
         assert 1 <= size.rows <= slot_rows
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(guess=st.floats(1e-6, 1.0), seconds_per_row=st.floats(1e-6, 1.0))
 def test_tasks_come_to_last_about_ten_milliseconds_whatever_the_first_guess(
     guess: float, seconds_per_row: float

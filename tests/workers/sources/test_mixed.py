@@ -75,7 +75,7 @@ def origin(sizes: list[int], index: int) -> tuple[int, int]:
     return [(number, place) for number, size in enumerate(sizes) for place in range(size)][index]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(sizes=SIZES, data=st.data())
 def test_any_rows_of_any_sources_are_read_into_their_places(sizes: list[int], data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, sum(sizes) - 1), min_size=1, max_size=12))
@@ -92,7 +92,7 @@ def test_any_rows_of_any_sources_are_read_into_their_places(sizes: list[int], da
         assert words.get(row).tolist() == [shelf] * (place % 4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes=SIZES, data=st.data())
 def test_a_sample_is_found_where_its_own_source_has_it(sizes: list[int], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, sum(sizes) - 1))

@@ -20,7 +20,7 @@ from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.sources.stream import StreamSource
-from hypothesis import given, settings
+from hypothesis import given
 
 from blobfeed import BatchReader
 from tests.support.waiting import wait_until
@@ -309,7 +309,6 @@ def iter_generator() -> Iterator[int]:
 
 
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), lag=st.lists(st.integers(0, 6)))
-@settings(deadline=None)
 def test_the_turns_do_not_depend_on_when_an_end_becomes_known(lengths: list[int], lag: list[int]) -> None:
     prompt = _deliver(lengths, [])
     assert _deliver(lengths, lag) == prompt

@@ -218,7 +218,7 @@ def test_what_cannot_be_unpickled_here_does_not_stand_in_the_way(channel: Channe
     assert ErrorInbox(trainers).take(number, "text").args == ("behind it",)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(packets=st.lists(st.binary(min_size=1, max_size=100), max_size=5))
 def test_random_packets_do_not_stand_in_the_way(packets: list[bytes]) -> None:
     loaders, trainers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -273,7 +273,7 @@ def test_an_exception_class_of_the_users_own_script_is_the_same_class_when_it_co
 # ---- texts
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(codec=None), max_size=400), most=st.integers(2, 100))
 def test_any_text_can_be_sent_and_is_not_endless(text: str, most: int) -> None:
     sent = sendable(text, most)
@@ -281,7 +281,7 @@ def test_any_text_can_be_sent_and_is_not_endless(text: str, most: int) -> None:
     assert sent.encode().decode() == sent
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=st.text(max_size=100))
 def test_a_short_text_is_sent_as_it_is(text: str) -> None:
     assert sendable(text, 100) == text

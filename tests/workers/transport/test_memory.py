@@ -91,7 +91,7 @@ def test_a_group_over_its_limit_grants_nothing(tmp_path: Path) -> None:
     assert machine.available() == 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rooms=st.lists(st.none() | st.integers(0, 10_000), min_size=1, max_size=4))
 def test_of_nested_groups_the_tightest_counts(
     tmp_path_factory: pytest.TempPathFactory, rooms: list[int | None]

@@ -84,7 +84,7 @@ def assert_dropped(link: str, *frames: bytes) -> None:
         assert receiver.dropped == number + 1
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(sent=LINK_AND_MESSAGE)
 def test_every_message_arrives_as_it_was_sent(sent: tuple[str, Any]) -> None:
     link, message = sent
@@ -115,13 +115,13 @@ def test_the_messages_of_an_undisturbed_batch_are_tens_of_bytes() -> None:
         assert len(seal(message)) < 64
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(link=st.sampled_from(sorted(LINKS)), frames=st.lists(st.binary(max_size=200), max_size=5))
 def test_random_bytes_are_dropped_and_counted(link: str, frames: list[bytes]) -> None:
     assert_dropped(link, *frames)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(sent=LINK_AND_MESSAGE, data=st.data())
 def test_a_frame_changed_on_its_way_is_dropped(sent: tuple[str, Any], data: st.DataObject) -> None:
     link, message = sent
@@ -133,7 +133,7 @@ def test_a_frame_changed_on_its_way_is_dropped(sent: tuple[str, Any], data: st.D
     assert_dropped(link, changed)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(sent=LINK_AND_MESSAGE, data=st.data())
 def test_a_single_flipped_bit_is_noticed(sent: tuple[str, Any], data: st.DataObject) -> None:
     link, message = sent
@@ -143,7 +143,7 @@ def test_a_single_flipped_bit_is_noticed(sent: tuple[str, Any], data: st.DataObj
     assert_dropped(link, bytes(frame))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(sent=LINK_AND_MESSAGE, key=st.binary(min_size=1, max_size=64))
 def test_a_frame_sealed_with_another_key_is_dropped(sent: tuple[str, Any], key: bytes) -> None:
     link, message = sent
@@ -152,7 +152,7 @@ def test_a_frame_sealed_with_another_key_is_dropped(sent: tuple[str, Any], key: 
     assert_dropped(link, Sealer(key).seal(message))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(sent=LINK_AND_MESSAGE, other=st.sampled_from(sorted(LINKS)))
 def test_a_message_of_another_link_is_dropped(sent: tuple[str, Any], other: str) -> None:
     link, message = sent
@@ -160,7 +160,7 @@ def test_a_message_of_another_link_is_dropped(sent: tuple[str, Any], other: str)
     assert_dropped(other, Sealer(KEY).seal(message))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(link=st.sampled_from(sorted(LINKS)), body=st.binary(max_size=80))
 def test_well_sealed_nonsense_is_dropped_and_not_raised(link: str, body: bytes) -> None:
     assert_dropped(link, sealed(body))

@@ -54,7 +54,7 @@ def offset_of(array: AnyArray, memory: NDArray[np.uint8]) -> int:
     return int(array.__array_interface__["data"][0]) - int(memory.__array_interface__["data"][0])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(specs=SPECS, rows=st.integers(1, 9), slots=st.integers(1, 3))
 def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, slots: int) -> None:
     layout = SlotLayout(specs, rows)
@@ -66,7 +66,7 @@ def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, s
         assert (raw(array) == number % 255 + 1).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(specs=SPECS, rows=st.integers(1, 9))
 def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, ArraySpec], rows: int) -> None:
     layout = SlotLayout(specs, rows)
@@ -86,7 +86,7 @@ def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, Arr
         assert offset_of(view, memory) % 64 == 0 or not view.size
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs=SPECS, rows=st.integers(1, 9))
 def test_a_slot_is_whole_pages_and_not_much_larger_than_its_rows(specs: dict[str, ArraySpec], rows: int) -> None:
     layout = SlotLayout(specs, rows)

@@ -42,7 +42,7 @@ def test_each_sample_is_read_from_the_source_once_and_from_the_file_ever_after(
     assert not again.reads.any(), "the file is good in the next run, too"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=12), max_size=12),
     st.sampled_from([("data",), ("words", "label")]),

@@ -145,7 +145,7 @@ OBJECT = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
 
 
 @given(rows=st.lists(st.integers(0, 299_000), min_size=1, max_size=20), size=st.integers(1, 9000), early=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_ranges_are_those_of_the_object(rows: list[int], size: int, early: bool) -> None:
     size = min(size, 300_000 - max(rows))
     offsets, positions = np.array(rows), np.random.default_rng(0).permutation(len(rows))

@@ -113,7 +113,7 @@ def several_layouts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 
 @given(indices=st.lists(st.integers(0, 59), max_size=30))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_indices_give_their_samples_over_files_and_layouts(
     indices: list[int], several_layouts: tuple[Source, dict[str, AnyArray]]
 ) -> None:

@@ -26,7 +26,7 @@ from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, 
 
 
 @given(indices=st.lists(st.integers(0, SAMPLES - 1), max_size=30))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_any_indices_give_their_samples(indices: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     data = some_array((SAMPLES, 4), "i4")

@@ -98,7 +98,7 @@ def damaged(path: Path, change: Callable[[bytes], bytes], **options: Any) -> Non
     samples(opened(path, check_files=False, **SIZE, **options), [0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(kept=st.floats(0, 0.999), turbo=st.booleans(), is_color=st.booleans())
 def test_a_jpeg_that_ends_early_is_an_error_that_names_it(
     tmp_path_factory: pytest.TempPathFactory, kept: float, turbo: bool, is_color: bool

@@ -65,7 +65,7 @@ def test_gray_images_are_resized_too(two_photographs: Path) -> None:
     np.testing.assert_array_equal(image, planes(resized(gray, 48, 64)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     target=st.tuples(st.integers(1, 40), st.integers(1, 40)),

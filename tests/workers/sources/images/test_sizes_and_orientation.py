@@ -11,7 +11,7 @@ from blobfeed.workers.base.errors import SampleError
 from blobfeed.workers.sources.images.decode import reduction
 from blobfeed.workers.sources.images.exif import orientation
 from blobfeed.workers.sources.images.options import ImageListOptions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pictures import decoded, encoded, photograph, picture, with_orientation, write_list
@@ -90,7 +90,6 @@ def test_an_orientation_that_makes_no_sense_is_none() -> None:
     assert orientation(with_orientation(jpeg, 6).replace(b"II", b"XX")) == 1
 
 
-@settings(deadline=None)
 @given(cut=st.integers(0, 60), tail=st.binary(max_size=40))
 def test_a_broken_exif_block_gives_an_orientation_all_the_same(cut: int, tail: bytes) -> None:
     jpeg = with_orientation(encoded(picture(8, 8)), 6)

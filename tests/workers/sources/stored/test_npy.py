@@ -88,7 +88,7 @@ def test_dims_name_the_axes_as_numpy_shows_them(order: Any, tmp_path: Path) -> N
     cuts=st.lists(st.integers(1, 19), max_size=3, unique=True),
     order=st.sampled_from(["C", "F"]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_any_indices_over_any_files_give_their_samples(
     indices: list[int], cuts: list[int], order: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

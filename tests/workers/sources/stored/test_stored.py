@@ -95,7 +95,7 @@ def thousand_bytes(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
 @given(data=st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_rows_are_gathered_from_any_offsets_into_any_rows(
     way: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -181,7 +181,7 @@ def library_chunk(path: Path, data: bytes, itemsize: int, **filters: object) -> 
 
 
 @given(data=st.binary(min_size=1, max_size=5000), itemsize=st.sampled_from([1, 2, 3, 4, 8, 16]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_chunk_decodes_to_what_was_stored(
     data: bytes, itemsize: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
