@@ -11,14 +11,16 @@ ROOT = Path(__file__).parent
 FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
-# protobuf. What the tests run with is pinned in constraints.txt.
+# protobuf. The lowest are for NumPy 1.26: with NumPy 2 OpenCV has to be 4.10 and simplejpeg 1.7.3 at least. What the
+# tests run with is pinned in constraints.txt.
 RUNTIME = (
     "numpy>=1.26",
     "protobuf>=4.21",
     "h5py>=3.10",
     "pyzmq>=25.1",
     "msgspec>=0.18",
-    "cloudpickle>=3.0",
+    "cloudpickle>=3.0; python_version < '3.14'",
+    "cloudpickle>=3.1.2; python_version >= '3.14'",
     "xxhash>=3.0",
     "PyYAML>=6.0",
     "rich>=13.0",
@@ -26,7 +28,7 @@ RUNTIME = (
 )
 
 EXTRAS = {
-    "torch": ("torch>=2.1",),
+    "torch": ("torch>=2.3",),
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
     "leveldb": ("plyvel>=1.5", "lmdb>=1.4"),
@@ -34,8 +36,8 @@ EXTRAS = {
     "cloud": ("obstore>=0.6", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1", "google-crc32c>=1.5"),
     "fast": ("numba>=0.59",),
-    "tensorboard": ("tensorboard>=2.10",),
-    "keras": ("keras>=3.3",),
+    "tensorboard": ("tensorboard>=2.12",),
+    "keras": ("keras>=3.4",),
     "report": ("plotly>=6.0", "textual-image>=0.8"),
     "tensorflow": ("tensorflow>=2.16",),
     "ray": ("ray>=2.10",),

@@ -120,7 +120,9 @@ _ALIKE: dict[str, str] = {
     r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
-    r"workers/plan/plan\.py: def announcement\(.*": "an abstract method's default is nobody's; IndexedPlan's is alike",
+    r"workers/plan/plan\.py: def announcement\(.*": (
+        "an abstract method's default is nobody's; IndexedPlan's line reads the same, and test_schedule.py tests it"
+    ),
     r"workers/plan/stream_plan\.py: return self\._short.*  →  .*\(None, -?\d\)\)\[0\] == draw": (
         "only the first of the two is looked at"
     ),

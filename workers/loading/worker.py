@@ -57,7 +57,7 @@ class WorkDone:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What a loader has. `slots`: each slot's rows by name. `drawn`: the file with a sampler's indices, -1 if none."""
+    """What a loader has. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1."""
 
     slots: Sequence[NamedRows]
     status: LoaderStatus

@@ -61,7 +61,8 @@ class Feed:
         """
         self.waited_ns = 0
         self.stalls = 0
-        self.start_ns = 0
+        self.start_ns: int | None = None
+        """How long the trainer had waited when it took the first group."""
         self._plan = plan
         self._reception = Reception()
         self._arrived: bytes | None = None
@@ -136,6 +137,9 @@ class Feed:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
         if self._reception.accept(group):
             self._arrived = None
+        if self.start_ns is None:
+            self.start_ns = self.waited_ns
+            self.shared.board.note_start(self.start_ns)
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
@@ -224,17 +228,9 @@ class Feed:
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.WAITING_SINCE, begun)
         try:
-            announce = self._watch(assembler, begun / 1e9)
-            if not board.count(Count.FIRST_BATCH_NS):
-                now = time.monotonic_ns()
-                board.set_count(Count.START_NS, self.waited_ns + now - begun)
-                board.set_count(Count.FIRST_BATCH_NS, now)
-            return announce
+            return self._watch(assembler, begun / 1e9)
         finally:
-            now = time.monotonic_ns()
-            self.waited_ns += now - begun
-            if not self._reception.has_begun:
-                self.start_ns = self.waited_ns
+            self.waited_ns += time.monotonic_ns() - begun
             board.set_count(Count.WAITED_NS, self.waited_ns)
             board.set_count(Count.WAITING_SINCE, 0)
 
@@ -308,7 +304,7 @@ class Feed:
             batches=batches,
             stalls=self.stalls,
             stall_s=self.waited_ns / 1e9,
-            start_s=self.start_ns / 1e9,
+            start_s=(self.start_ns or 0) / 1e9,
             loaders=board.count(Count.LOADERS),
             loader_deaths=board.count(Count.LOADER_DEATHS),
             replaced=board.count(Count.REPLACED),

@@ -74,7 +74,8 @@ class LocalFeed:
             plan = plan.with_batches_per_slot(1)
         self.waited_ns = 0
         self.stalls = 0
-        self.start_ns = 0
+        self.start_ns: int | None = None
+        """How long the trainer had waited when it took the first group."""
         self._promises = promises
         self._plan = plan
         self._begun = time.monotonic_ns()
@@ -170,6 +171,9 @@ class LocalFeed:
             with interrupts_deferred():
                 self._assembly.outbox.pop(0)
                 self._promised = self._made_in = None
+                if self.start_ns is None and self._board is not None:
+                    self.start_ns = self.waited_ns
+                    self._board.note_start(self.start_ns)
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
@@ -226,7 +230,6 @@ class LocalFeed:
         finally:
             now = time.monotonic_ns()
             self.waited_ns += now - begun
-            self.start_ns = self.start_ns or self.waited_ns
             if now > self._next_note:
                 self._note(now)
 
@@ -234,9 +237,6 @@ class LocalFeed:
         """Write the counts on the board, for whoever looks at this process from outside."""
         if (board := self._board) is None:
             return
-        if not self._next_note:
-            board.set_count(Count.FIRST_BATCH_NS, now)
-            board.set_count(Count.START_NS, self.waited_ns)
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.REPLACED, self._assembly.replaced)
         board.set_count(Count.TASKS, self._assembly.tasks_done)
@@ -305,7 +305,7 @@ class LocalFeed:
             batches=batches,
             stalls=self.stalls,
             stall_s=self.waited_ns / 1e9,
-            start_s=self.start_ns / 1e9,
+            start_s=(self.start_ns or 0) / 1e9,
             loaders=0,
             loader_deaths=0,
             replaced=self._assembly.replaced,

@@ -38,6 +38,7 @@ from .packed import Packed
 State = dict[str, int | str]
 
 _STATE_VERSION = 1
+"""Of the state of an IndexedPlan."""
 
 _AHEAD = 4
 """Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With only two,

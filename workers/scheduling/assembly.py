@@ -1,4 +1,4 @@
-"""What is decided at both ends of the talk between assembler and trainer. Pure: no I/O, no clock.
+"""What the assembler decides, and which of its messages the trainer takes. Pure: no I/O, no clock.
 
 `Assembly` is the assembler's: which task goes to which loader, and what the trainer is told. The assembler's process
 brings the events (a loader is ready, a task is done, a loader has died, a slot is released) and carries the answers
@@ -273,11 +273,6 @@ class Reception:
         self._awaited = 0
         self._accepted: set[int] = set()
         self._all_accepted_below = 0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether any group has been accepted."""
-        return bool(self._accepted or self._all_accepted_below)
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """`message`, if the trainer has still to be told of it."""

@@ -174,6 +174,12 @@ class StatusBoard:
     def set_count(self, what: Count, value: int) -> None:
         self._words[COUNTS + what] = value
 
+    def note_start(self, waited_ns: int) -> None:
+        """The trainer has taken the first batch, for which it had waited so long."""
+        self.set_count(Count.WAITED_NS, waited_ns)
+        self.set_count(Count.START_NS, waited_ns)
+        self.set_count(Count.FIRST_BATCH_NS, time.monotonic_ns())
+
     def add(self, what: Count, value: int = 1) -> None:
         self._words[COUNTS + what] += value
 

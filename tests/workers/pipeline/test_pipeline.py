@@ -23,8 +23,9 @@ from blobfeed.workers.base.errors import (
 )
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
+from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.status_board import Activity
+from blobfeed.workers.transport.status_board import Activity, Count
 
 from tests.support.pipelines import (
     LARGE,
@@ -210,7 +211,10 @@ def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_t
         wait_until(pipeline.is_ready, "the first batch is there")
         pipeline.release(pipeline.take())
         take_until_one_more_stall(pipeline)
-        counted = pipeline.statistics()
+        counted, feed = pipeline.statistics(), pipeline._feed
+        assert isinstance(feed, Feed)
+        assert feed.shared.board.count(Count.FIRST_BATCH_NS)
+        assert feed.shared.board.count(Count.START_NS) == 0
     assert counted.stall_s > counted.start_s == 0
 
 
