@@ -132,10 +132,12 @@ def run_program(program: Program, told: Mapping[str, Any], limit_s: float) -> di
     It runs in a fresh process, and whatever of it is left over is ended. Raises RunFailed.
     """
     mark = uuid.uuid4().hex
-    environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT), **program.environment, MARK: mark}
+    # Our own environment finds the checkout behind the installed blobfeed, which is what is measured.
+    path = {} if program.python == sys.executable else {"PYTHONPATH": str(_CHECKOUT)}
+    environment = {**os.environ, **path, **program.environment, MARK: mark}
     with tempfile.TemporaryDirectory(prefix="blobfeed_bench_") as folder:
         report, errors = Path(folder) / "report.json", Path(folder) / "stderr"
-        command = [program.python, "-m", program.module, json.dumps(told), str(report)]
+        command = [program.python, "-P", "-m", program.module, json.dumps(told), str(report)]
         # Errors go to a file: a pipe would be waited for until the last process of the run, however orphaned, ends.
         with errors.open("wb") as sink:
             process = subprocess.Popen(command, cwd=_CHECKOUT, env=environment, stdin=_NO, stdout=_NO, stderr=sink)
