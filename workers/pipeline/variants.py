@@ -17,7 +17,7 @@ from ..base.source import Source
 from ..plan.batch import Batch
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
-from ..transport.trace_ring import TraceWriter
+from ..transport.trace_ring import NO_WAIT_NS, Kind, TraceWriter
 from .feed import Feed
 from .pipeline import AnyFeed, At, Pipeline
 
@@ -29,21 +29,20 @@ class TracedPipeline(Pipeline):
 
         take ─ step ─► peek ─ wait ─► (slot) ─ copy ─► take ─ step, and the slot's other batches ─► peek
 
-    A slot holds several batches if they are so small that a record for each could cost more than a hundredth of what
-    they take. So if the trainer comes back soon, the pipeline is a `_WithinSlot`, and stays that, also for slots that
-    were ready, until a batch is taken so much later than the last record.
+    If the trainer comes back so soon that a record for each slot would cost more than a hundredth of the time, the
+    pipeline is a `_Gathering`.
     """
 
     _writer: TraceWriter | None = None
     _asked_ns = 0
     _there_ns = 0
     """Since when the slot's first batch has been looked at; 0: it has not."""
-    _taken_ns = 0
+    _noted_ns = 0
+    """The end of the last record."""
 
     def _next_batches(self) -> tuple[Batch, ...]:
         asked_ns = time.monotonic_ns()
         batches = super()._next_batches()
-        self.__class__ = TracedPipeline
         self._asked_ns, self._there_ns = asked_ns, time.monotonic_ns()
         return batches
 
@@ -54,41 +53,49 @@ class TracedPipeline(Pipeline):
 
     def take(self) -> Batch:
         batch = super().take()
-        now, asked_ns = time.monotonic_ns(), self._asked_ns
+        soon = self._asked_ns - self._noted_ns < _GATHERED_NS
+        self._note(batch.number, self._asked_ns, self._there_ns, time.monotonic_ns())
+        self._there_ns = 0
+        if soon:
+            self.__class__ = _Gathering
+        return batch
+
+    def _note(self, number: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
+        """Write that batch `number` has been taken."""
         if self._writer is None and isinstance(self._feed, Feed) and self._feed.shared.trace is not None:
             self._writer = self._feed.shared.trace.trainer()
-        step_ns = asked_ns - self._taken_ns if self._taken_ns else 0
         if self._writer is not None:
-            self._writer.write_taken(batch.number, step_ns, asked_ns, self._there_ns, now)
-        self._there_ns, self._taken_ns = 0, now
-        if self._plan.batches_per_slot > 1 and step_ns < _GATHERED_NS:
-            self.__class__ = _WithinSlot
-        return batch
+            step_ns = asked_ns - self._noted_ns if self._noted_ns else 0
+            self._writer.write(Kind.TAKEN, asked_ns, taken_ns, 0, -1, number, step_ns, there_ns)
+        self._noted_ns = taken_ns
 
     def close(self) -> None:
         self._writer = None
         super().close()
 
 
-class _WithinSlot(TracedPipeline):
-    """Batches come so fast that only the time is looked at: one record stands for all within `_GATHERED_NS`."""
+class _Gathering(TracedPipeline):
+    """Writes only waits, and looks at no single batch, until a slot is opened that much later than the last record.
+
+    A wait does not change the class: that takes microseconds.
+    """
 
     peek = Pipeline.peek
+    take = Pipeline.take
+
+    def _next_batches(self) -> tuple[Batch, ...]:
+        batches = super()._next_batches()
+        if type(self) is _Gathering:
+            if self._there_ns - self._asked_ns > NO_WAIT_NS:
+                self._note(batches[0].number, self._asked_ns, self._there_ns, self._there_ns)
+            self._there_ns = 0
+        return batches
 
     def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
         batches = super()._open_group(feed, announce)
-        if time.monotonic_ns() - self._taken_ns > _GATHERED_NS:
+        if time.monotonic_ns() - self._noted_ns > _GATHERED_NS:
             self.__class__ = TracedPipeline  # type: ignore[assignment]  # for mypy it stays what it is here
         return batches
-
-    def take(self) -> Batch:
-        batch, now = Pipeline.take(self), time.monotonic_ns()
-        if now - self._taken_ns > _GATHERED_NS:
-            if self._writer is not None:
-                self._writer.write_taken(batch.number, now - self._taken_ns, now, now, now)
-            self._taken_ns = now
-            self.__class__ = TracedPipeline  # type: ignore[assignment]
-        return batch
 
 
 class ReplayedPipeline(Pipeline):

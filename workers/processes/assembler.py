@@ -144,6 +144,8 @@ class Assembler:
             while not self._stopping:
                 self._turn()
         finally:
+            if self._trace is not None:
+                self._trace.end(self._assembly.batch_rows)
             self._upkeep.end()
             self._context.destroy(linger=0)
             if self._bridge is not None:
@@ -158,7 +160,7 @@ class Assembler:
             for order in self._assembly.assignments(time.monotonic()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
                 if self._trace is not None:
-                    self._trace.assigned(order.task)
+                    self._trace.assigned(order.task.group)
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(time.monotonic())
             self._assembly.announce()
@@ -176,7 +178,7 @@ class Assembler:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
             if self._trace is not None and isinstance(message, Announce):
-                self._trace.announced(message, self._assembly.batch_rows(message))
+                self._trace.announced(message)
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -327,7 +329,7 @@ class Assembler:
         self._board.add(Count.SAMPLES, sum(rows))
         self._board.add(Count.BATCHES, len(rows))
         if self._trace is not None:
-            self._trace.released(announce.group)
+            self._trace.released(announce, rows)
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:

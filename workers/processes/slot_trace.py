@@ -1,54 +1,46 @@
-"""What the assembler writes into a trace of the ring's slots: when each was filled, when it was full; and who died."""
+"""What the assembler writes into a trace: when each slot was filled and full, and who died."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from ..scheduling.assembly import Death
-from ..transport.messages import Announce, Fill, Postprocess
+from ..transport.messages import Announce
 from ..transport.trace_ring import Kind, TraceRing
 
 
-@dataclass(slots=True)
-class _Slot:
-    slot: int
-    begun_ns: int = 0
-    rows: int = 0
-    """0 until it is announced."""
-    batches: int = 0
-
-
 class SlotTrace:
-    """Is told what happens to groups; each group once in each way, however often messages are sent."""
+    """Is told what happens to groups, as often as messages are sent; writes each group once, when it is released: to
+    write twice would cost a third of a trace more."""
 
     def __init__(self, trace: int) -> None:
         """`trace`: the descriptor of the trace's ring file."""
-        self._groups: dict[int, _Slot] = {}
+        self._begun: dict[int, int] = {}
+        self._full: dict[int, tuple[int, Announce]] = {}
+        """By group, when."""
         self._trace = TraceRing(trace).assembler()
 
-    def assigned(self, task: Fill | Postprocess) -> None:
+    def assigned(self, group: int) -> None:
         """A loader has got some rows of the group."""
-        if task.group not in self._groups:
-            self._groups[task.group] = _Slot(task.slot, time.monotonic_ns())
+        if group not in self._begun:
+            self._begun[group] = time.monotonic_ns()
 
-    def announced(self, announce: Announce, batch_rows: Sequence[int]) -> None:
-        group = self._groups.setdefault(announce.group, _Slot(announce.slot))
-        if group.rows:
-            return
-        group.rows, group.batches = sum(batch_rows), len(batch_rows)
-        self._span(Kind.FILL, announce.group, group)
+    def announced(self, announce: Announce) -> None:
+        if announce.group not in self._full:
+            self._full[announce.group] = (time.monotonic_ns(), announce)
 
-    def released(self, number: int) -> None:
-        if (group := self._groups.pop(number, None)) is not None:
-            self._span(Kind.FULL, number, group)
+    def released(self, announce: Announce, batch_rows: Sequence[int]) -> None:
+        group, now = announce.group, time.monotonic_ns()
+        full, _ = self._full.pop(group)
+        begun = self._begun.pop(group, full)
+        self._trace.write(Kind.SLOT, begun, now, sum(batch_rows), announce.slot, group, len(batch_rows), full)
+
+    def end(self, batch_rows: Callable[[Announce], Sequence[int]]) -> None:
+        """Of what the trainer has not released."""
+        for _, announce in list(self._full.values()):
+            self.released(announce, batch_rows(announce))
 
     def died(self, death: Death) -> None:
         now, last = time.monotonic_ns(), death.last
         self._trace.write(Kind.DEATH, now, now, 0, death.loader, -1, last.task, last.sample)
-
-    def _span(self, kind: Kind, number: int, group: _Slot) -> None:
-        now = time.monotonic_ns()
-        self._trace.write(kind, group.begun_ns, now, group.rows, group.slot, number, group.batches)
-        group.begun_ns = now

@@ -35,21 +35,24 @@ _RECORD_BYTES: Final = _RECORD.size
 _HEADER_BYTES: Final = 4096
 _RING_BYTES: Final = _HEADER_BYTES + RECORDS * _RECORD_BYTES
 _KIND_BITS: Final = 8
-_ORDERS: Final = tuple(tuple(sorted(map(int, Activity), key=first.__ne__)) for first in map(int, Activity))
-"""All activities, each of them once in front."""
+_WRITTEN: Final = [int(activity) for activity in Activity if activity not in (Activity.ABSENT, Activity.WAITING)]
+_ORDERS: Final = tuple(tuple(sorted(_WRITTEN, key=first.__ne__)) for first in map(int, Activity))
+"""All activities that are written, each of them once in front."""
 
-_WAITING: Final = int(Activity.WAITING)
 _DECODING: Final = int(Activity.DECODING)
 
 _LINES: Final = 2
 """The first ring of a line of the status board."""
 
-_NO_WAIT_NS: Final = 20_000
+NO_WAIT_NS: Final = 20_000
 """What looking at a batch that is there takes at most: a shorter wait is none."""
 
 _GATHERED_NS: Final = 2_000_000
 """A loader's spans of the same kind are written as one until so long has passed: a record for each sample of some
 microseconds would cost more than the sample, and would soon fill the ring."""
+
+
+_NEVER: Final = 1 << 62
 
 
 class Kind(enum.IntEnum):
@@ -63,7 +66,11 @@ class Kind(enum.IntEnum):
     FULL = 6
     DEATH = 7
     TAKEN = 8
-    """Wait, copy and step of a slot that the trainer has begun to take: in the file alone."""
+    """The trainer has taken the first batch of a slot: three spans in one record, which is in the file alone. It begins
+    when the batch was asked for and ends when it was taken; `group` is the batch's number, `task` how long the step
+    before took, and `sample` when the batch was there, both in nanoseconds."""
+    SLOT = 9
+    """A fill and a full in one record, which is in the file alone; `sample` says when the one became the other."""
     START = 16 + Activity.STARTING
     IDLE = 16 + Activity.WAITING
     READ = 16 + Activity.READING
@@ -122,13 +129,6 @@ class TraceWriter:
             kind | rows << _KIND_BITS, self._pid, loader, group, task, sample,
         )  # fmt: skip
         self._words[self._position] = self._written = written + 1
-
-    def write_taken(self, number: int, step_ns: int, asked_ns: int, there_ns: int, taken_ns: int) -> None:
-        """The trainer has taken the first batch of a slot; for `step_ns` it did something else before it asked for it.
-
-        One record for three spans.
-        """
-        self.write(Kind.TAKEN, asked_ns, taken_ns, 0, -1, number, step_ns, there_ns)
 
 
 class TraceRing:
@@ -200,7 +200,8 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
     _, rings, epoch, trainer, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
     about = About(trainer, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
     trainers, assembler, *lines = (_records(data, ring) for ring in range(rings))
-    spans = itertools.chain(_of_trainer(list(trainers), batches_per_slot), assembler, *map(_with_tasks, lines))
+    of_trainer = _of_trainer(list(trainers), batches_per_slot)
+    spans = itertools.chain(of_trainer, _of_slots(assembler), *map(_with_tasks, lines))
     return Run(epoch, first, about), spans
 
 
@@ -230,7 +231,7 @@ def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
 
 
 def _of_trainer(records: Sequence[Span], in_slot: int) -> Iterator[Span]:
-    """What `write_taken` has put into one record. The step was that of the record before; `rows`: of batches.
+    """What lies in records of the kind TAKEN. The step was that of the record before; `rows`: of batches.
 
     The last record stands for what was left of its slot; the first is of a slot's first batch, if none was overwritten.
     """
@@ -248,10 +249,21 @@ def _of_trainer(records: Sequence[Span], in_slot: int) -> Iterator[Span]:
             yield span._replace(
                 begun_ns=asked_ns - step_ns, duration_ns=step_ns, kind=Kind.STEP, group=before, rows=its_batches
             )
-        if there_ns - asked_ns > _NO_WAIT_NS:
+        if there_ns - asked_ns > NO_WAIT_NS:
             yield span._replace(duration_ns=there_ns - asked_ns, kind=Kind.WAIT)
         yield span._replace(begun_ns=there_ns, duration_ns=taken_ns - there_ns, kind=Kind.COPY)
         before, its_batches = number, batches
+
+
+def _of_slots(records: Iterable[Span]) -> Iterator[Span]:
+    for record in records:
+        if record.kind is not Kind.SLOT:
+            yield record
+            continue
+        begun_ns, full_ns, end_ns = record.begun_ns, record.sample, record.begun_ns + record.duration_ns
+        span = record._replace(sample=-1)
+        yield span._replace(kind=Kind.FILL, duration_ns=full_ns - begun_ns)
+        yield span._replace(kind=Kind.FULL, begun_ns=full_ns, duration_ns=end_ns - full_ns)
 
 
 class TracedStatus(LoaderStatus):
@@ -289,7 +301,7 @@ class TracedStatus(LoaderStatus):
         if self._task:
             self._write_spans(time.monotonic_ns())
         self._task, self._group = task, group
-        self._from_ns = self._next_sum = 0
+        self._from_ns, self._next_sum = 0, 0 if task else _NEVER
 
     def _sum_up(self, now: int) -> None:
         self._write_spans(now)
@@ -309,15 +321,13 @@ class TracedStatus(LoaderStatus):
         spent[self._activity] += now - self._since
         rows = self._samples_since(now) if spent[_DECODING] > seen[_DECODING] else self._first_rows
         for activity in _ORDERS[first]:
-            if not (took := spent[activity] - seen[activity]):
-                continue
-            if activity != _WAITING:
+            if took := spent[activity] - seen[activity]:
                 sample = self._first_sample if activity in (first, _DECODING) else -1
                 self._trace.write(
                     16 + activity, begun, begun + took, rows if sample >= 0 else 0, self._loader, self._group,
                     self._task, sample,
                 )  # fmt: skip
-            begun += took
+                begun += took
 
     def _samples_since(self, now: int) -> int:
         """How many have been decoded since the last call."""

@@ -54,10 +54,13 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     trace = tmp_path / "run.json"
     traced(trace)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    (first, *_) = spans_of(trace, "copy")
-    assert (first["cat"], first["args"]) == ("trainer", {"batch": 0})
-    assert [event["args"]["batch"] for event in spans_of(trace, "copy")] == list(range(20))
-    assert [event["args"]["batch"] for event in spans_of(trace, "step")] == list(range(19))
+    copies, steps = spans_of(trace, "copy"), spans_of(trace, "step")
+    assert (copies[0]["cat"], copies[0]["args"]) == ("trainer", {"batch": 0})
+    numbers = [event["args"]["batch"] for event in copies]
+    assert [number + event["args"].get("batches", 1) for number, event in zip(numbers, copies, strict=True)] == [
+        *numbers[1:], 20
+    ]  # fmt: skip
+    assert [event["args"]["batch"] for event in steps] == numbers[:-1]
     tasks = {event["args"]["task"]: event for event in spans_of(trace, "task")}
     parts = spans_of(trace, "read", "decode", "postprocess")
     assert {event["name"] for event in parts} == {"read", "decode", "postprocess"}
@@ -73,6 +76,14 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     assert {"trainer", "assembler", "slots of the ring"} < set(named.values())
     assert named[os.getpid()] == "trainer"
     assert {named[event["pid"]] for event in tasks.values()} <= {"loader 1", "loader 2"}
+
+
+def test_a_slot_that_is_not_released_is_full_until_the_end(tmp_path: Path) -> None:
+    trace = tmp_path / "run.json"
+    with make_pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
+        pipeline.take()
+    for name in ("fill", "full"):
+        assert 0 in [event["args"]["batch"] for event in spans_of(trace, name)]
 
 
 def test_a_death_is_an_instant_that_names_loader_and_sample(tmp_path: Path) -> None:
@@ -218,7 +229,7 @@ def test_slots_that_follow_soon_are_one_record_and_its_batches_are_counted(tmp_p
     writer = ring.trainer()
     for number, step_ns in ((0, 0), (2, 500_000), (8, 700_000)):
         asked_ns = 10_000_000 + 1_000_000 * number
-        writer.write_taken(number, step_ns, asked_ns, asked_ns + 50_000, asked_ns + 60_000)
+        writer.write(Kind.TAKEN, asked_ns, asked_ns + 60_000, 0, -1, number, step_ns, asked_ns + 50_000)
     events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
     ring.close()
     told = [(event["name"], event["args"], event["dur"]) for event in events if event["ph"] == "X"]
