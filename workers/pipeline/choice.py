@@ -7,9 +7,11 @@ If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the t
 there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
 start processes, they are started, so a run never loses more than twice what the better way would have cost. But first
 three windows of its own reading are measured: at the beginning it is slow, since each page of the file's map is touched
-for the first time. If the loaders then bring fewer batches than the trainer itself did, they are ended. After that the
-trainer's own reading goes on unless it gets slower than the loaders were, as it may when the data no longer lie in
-memory.
+for the first time. If the loaders then bring fewer batches than the trainer itself did, they are ended.
+
+The way that was worse is tried again while the trainer waits: after 20 s, then after 40 and so on, since a neighbour on
+the machine may have spoilt the first comparison; and at once if the way in use gets much slower than the other one was,
+as the trainer's own reading does when the data no longer lie in memory.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ two ways differ by a few per cent of the rate, and that is twice the time that t
 
 _MUCH_SLOWER = 0.7
 _SLOW_WINDOWS = 2
+
+_HOPELESS = 0.5
+"""What a trial shows in its first window if it ends with that."""
+
+_AGAIN_S = 20.0
 
 
 class Choice(enum.Enum):
@@ -73,62 +80,63 @@ class LocalOrLoaders:
     def __init__(self, now: float) -> None:
         self.is_local = True
         self.ahead = 0
-        self.settled = False
-        """Nothing is to be decided any more."""
         self.change_at: int | None = None
         """After how many batches it is changed over; whoever starts loaders may set it to the end of a group."""
-        self._local_rates: deque[float] = deque(maxlen=_COMPARED)
-        self._loaders_rates: list[float] = []
+        self.on_trial = False
+        """The way in use goes on only if it is the better one."""
+        self._rates: deque[float] = deque(maxlen=_COMPARED)
+        """Of the way in use."""
+        self._other_rate = 0.0
+        """When it was left; 0: it has not been tried."""
         self._slow_windows = 0
+        self._again_s = _AGAIN_S
+        self._again_at = math.inf
         self._phase = now
         self._window = 0, 0.0, now
         """Since when the rate is measured: batches, seconds waited, and the time."""
 
     def observe(self, batches: int, waited_s: float, now: float) -> Choice:
         """So many batches have been taken, and the trainer has waited so long for data, both in all."""
-        if self.settled:
-            return Choice.STAY
         if self.change_at is not None:
             return Choice.CHANGE if batches >= self.change_at else Choice.STAY
         if now - self._window[2] < _WINDOW_S:
             return Choice.STAY
         before, waited_before, begun = self._window
         self._window = batches, waited_s, now
+        if self.on_trial and not self.is_local and now - self._phase < _SETTLING_S:
+            return Choice.STAY
         rate, waits = (batches - before) / (now - begun), waited_s - waited_before > _NOTICEABLE * (now - begun)
-        return (
-            self._look_at_local(rate, waited_s, waits) if self.is_local else self._look_at_loaders(rate, now, batches)
-        )
+        self._rates.append(rate)
+        if not (self._has_failed(rate, now) if self.on_trial else self._wants_trial(rate, waits, waited_s, now)):
+            return Choice.STAY
+        self.ahead = math.ceil(_START_S * rate) if self.is_local else 0
+        self.change_at = batches + self.ahead
+        return Choice.START if self.is_local else Choice.CHANGE
 
-    def _look_at_local(self, rate: float, waited_s: float, waits: bool) -> Choice:
-        self._local_rates.append(rate)
-        if self._loaders_rates:
-            is_slow = rate < _MUCH_SLOWER * np.median(self._loaders_rates)
-            self._slow_windows = self._slow_windows + 1 if is_slow else 0
-            is_worth_it = self._slow_windows >= _SLOW_WINDOWS
-        else:
-            is_worth_it = waits and waited_s > _START_S and len(self._local_rates) == _COMPARED
-        if not is_worth_it:
-            return Choice.STAY
-        self.ahead = math.ceil(_START_S * rate)
-        self.change_at = self._window[0] + self.ahead
-        return Choice.START
+    def _wants_trial(self, rate: float, waits: bool, waited_s: float, now: float) -> bool:
+        """Of the other way."""
+        is_slow = waits and rate < _MUCH_SLOWER * self._other_rate
+        self._slow_windows = self._slow_windows + 1 if is_slow else 0
+        if not waits or len(self._rates) < _COMPARED:
+            return False
+        if not self._other_rate:
+            return waited_s > _START_S
+        return self._slow_windows >= _SLOW_WINDOWS or now >= self._again_at
 
-    def _look_at_loaders(self, rate: float, now: float, batches: int) -> Choice:
-        if now - self._phase < _SETTLING_S:
-            return Choice.STAY
-        self._loaders_rates.append(rate)
-        if len(self._loaders_rates) < _COMPARED:
-            return Choice.STAY
-        if np.median(self._loaders_rates) >= np.median(self._local_rates):
-            self.settled = True
-            return Choice.STAY
-        self.change_at = batches
-        return Choice.CHANGE
+    def _has_failed(self, rate: float, now: float) -> bool:
+        """Whether the trial has shown that the other way is better."""
+        if rate >= _HOPELESS * self._other_rate and len(self._rates) < _COMPARED:
+            return False
+        self._again_at, self._again_s = now + self._again_s, 2 * self._again_s
+        self.on_trial = bool(np.median(self._rates) < self._other_rate)
+        return self.on_trial
 
     def changed(self, batches: int, waited_s: float, now: float) -> None:
-        """It has been changed over."""
+        """It has been changed over: to a trial, or back from one."""
         self.change_at = None
-        self.is_local = not self.is_local
-        self.settled = not self.is_local and self._slow_windows >= _SLOW_WINDOWS
+        self.is_local, self.on_trial = not self.is_local, not self.on_trial
+        self._other_rate = float(np.median(self._rates))
+        self._rates.clear()
+        self._slow_windows = 0
         self._phase = now
         self._window = batches, waited_s, now
