@@ -235,7 +235,9 @@ class HostDelivery(Delivery):
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:
             for i, top in self._shown:
-                cast(Any, blobs[i]).adopt(self._shown_as(cast(AnyArray, batch.tops[top.name])))
+                blob: Any = blobs[i]
+                rows: Any = batch.tops[top.name]
+                blob.adopt(self._shown_as(rows))
         if self.pipeline.is_next(batch):
             self.pipeline.take()
         if self._loans and blobs:

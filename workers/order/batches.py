@@ -63,14 +63,14 @@ class Batches:
         self._rounds = self._rounds_in(samples)
         self._first_rounds = self._rounds_in(samples - skipped)
         self._check_every_rank_gets_some(samples - skipped)
+        self.total = self._total()
+        """Batches of this rank from `start` to the end of the last epoch; None if there is no end."""
 
     def begun_at(self, start: int, epochs: int | None) -> Batches:
         """The same from the global position `start` to the end of so many epochs."""
         return Batches(self.samples, msgspec.structs.replace(self.parameters, epochs=epochs), start)
 
-    @property
-    def total(self) -> int | None:
-        """Batches of this rank from `start` to the end of the last epoch; None if there is no end."""
+    def _total(self) -> int | None:
         epochs = self.parameters.epochs
         if epochs is None:
             return None

@@ -291,7 +291,7 @@ class Pipeline(Closing):
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""
         if self._closed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if not self.is_ours:
+        if _process != self._owner:
             raise PipelineClosed(
                 f"the pipeline belongs to process {self._owner}, and this is process {_process}, a fork of it: "
                 "make a reader, or a layer, in the process that reads from it"

@@ -43,28 +43,36 @@ def leave_signals_to_trainer() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-@contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
+class interrupts_deferred:  # noqa: N801 - as contextlib's are named
     """Let Ctrl-C wait for the end of what could not be undone if it broke off in the middle.
 
     Such as the start of a process of which there is no handle yet, or of a socket that its context does not know yet
     and would wait for at its end, for ever. Threads other than the main one are never interrupted.
 
-    Done three times for each batch that is made in the trainer's process: signal.signal takes 8 µs to look for
-    an enum of the handler; the C function below it takes 0.2.
+    Done three times for each batch that is made in the trainer's process: so it is no generator, and does not call
+    signal.signal, which takes 8 µs to look for an enum of the handler; the C function below it takes 0.2.
     """
-    handler = _signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    interrupts: list[int] = []
-    _signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        _signal.signal(signal.SIGINT, handler)
-        if interrupts:
-            handler(signal.SIGINT, None)
+
+    __slots__ = ("_came", "_handler")
+
+    def __enter__(self) -> None:
+        self._came = False
+        handler = _signal.getsignal(signal.SIGINT)
+        self._handler = handler if callable(handler) else None
+        if self._handler is not None:
+            try:
+                _signal.signal(signal.SIGINT, self._note)
+            except ValueError:  # not the main thread
+                self._handler = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            _signal.signal(signal.SIGINT, self._handler)
+            if self._came:
+                self._handler(signal.SIGINT, None)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self._came = True
 
 
 @contextlib.contextmanager
