@@ -258,6 +258,7 @@ class Delivered:
 def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
     """All batches to the end, each copied and released."""
     for _ in range(pipeline.total_batches or 0):
+        pipeline.peek()  # as every delivery does
         batch = pipeline.take()
         delivered = Delivered.copy_of(batch)
         pipeline.release(batch)

@@ -55,6 +55,9 @@ class EpochOrder(ABC):
     samples: int
     """Positions in one epoch."""
 
+    has_windows: bool = False
+    """Whether `window_at` says anything."""
+
     declared: str = ""
     """What the order depends on beside samples, seed and `shuffle`: in another one a state would go on wrongly."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -16,15 +15,12 @@ from ..base.closing import close_all
 from ..base.errors import BlobfeedError
 from ..base.hooks import Hooks
 from ..base.source import CacheCounts
-from ..base.specs import AnyArray
 from ..base.statistics import Statistics
-from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..plan.plan import IndexedPlan, Plan
 from ..processes.process import interrupts_deferred
 from ..sources import is_our_own
 from ..transport.messages import Announce
-from ..transport.status_board import LoaderState
 from .choice import Choice, HeadStart, LocalOrLoaders
 from .feed import Feed
 from .local_feed import LocalFeed, reads_only
@@ -41,7 +37,7 @@ class AutoFeed:
     def __init__(self, plan: IndexedPlan, *, promises: bool) -> None:
         self._plan = plan
         self._choice: LocalOrLoaders | HeadStart | None = _choice(plan)
-        self._now: LocalFeed | Feed = LocalFeed(plan, promises=promises)
+        self._use(LocalFeed(plan, promises=promises))
         self._next: Feed | None = None
         """Processes that are starting."""
         self._past = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
@@ -52,6 +48,12 @@ class AutoFeed:
         self._batches = 0
         """Accepted so far."""
         self._held: set[int] = set()
+
+    def _use(self, feed: LocalFeed | Feed) -> None:
+        """What needs no word of ours goes straight to the feed: calls in between are 1 % of a small batch."""
+        self._now = feed
+        self.is_promised, self.make = feed.is_promised, feed.make
+        self.use_huge_pages, self.set_weights, self.states = feed.use_huge_pages, feed.set_weights, feed.states
 
     # ---- groups
 
@@ -71,12 +73,6 @@ class AutoFeed:
         self._batches_announced = len(batches)
         return batches
 
-    def is_promised(self, group: int) -> bool:
-        return self._now.is_promised(group)
-
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
-        return self._now.make(group, into)
-
     def accept(self, group: int) -> None:
         self._now.accept(group)
         if self._announced is not None and self._announced.group == group:
@@ -91,19 +87,15 @@ class AutoFeed:
     def has_failed(self) -> bool:
         return self._now.has_failed
 
-    def use_huge_pages(self) -> None:
-        self._now.use_huge_pages()
-
-    def set_weights(self, new: NewWeights) -> None:
-        self._now.set_weights(new)
-
     # ---- which way
 
     def _reconsider(self) -> bool:
         """Between two groups, so that nothing that was announced is lost; False if a change waits for a release."""
         if self._choice is None or self._announced is not None or self._now.has_failed:
             return True
-        now, waited_s = time.monotonic(), self._past.stall_s + self._now.waited_ns / 1e9
+        if (now := time.monotonic()) < self._choice.next_look:
+            return True
+        waited_s = self._past.stall_s + self._now.waited_ns / 1e9
         try:
             match self._choice.observe(self._batches, waited_s, now):
                 case Choice.START:
@@ -132,7 +124,8 @@ class AutoFeed:
     def _change(self) -> None:
         old = self._now
         new = self._next or LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
-        self._past, self._now, self._next = self._counted(old, 0), new, None
+        self._past, self._next = self._counted(old, 0), None
+        self._use(new)
         old.close()
         if isinstance(old, LocalFeed):
             self._plan.source.close()  # its files, and the decoded chunks that it keeps
@@ -155,9 +148,6 @@ class AutoFeed:
             dropped_messages=past.dropped_messages + now.dropped_messages,
             tasks=past.tasks + now.tasks,
         ).with_cache(CacheCounts(past.cache_hits, past.cache_misses, past.damaged_in_cache))
-
-    def states(self) -> list[LoaderState]:
-        return self._now.states()
 
     def close(self) -> None:
         starting, self._next = self._next, None

@@ -56,22 +56,19 @@ class Choice(enum.Enum):
 class HeadStart:
     """The trainer makes the first `ahead` batches while loaders start, and the loaders all others."""
 
-    is_local = True
-
     def __init__(self, ahead: int) -> None:
         self.ahead = ahead
         self.change_at: int | None = None
+        self.next_look = 0.0
 
     def observe(self, batches: int, _waited_s: float, _now: float) -> Choice:
         """See LocalOrLoaders."""
-        if not self.is_local:
-            return Choice.STAY
         if self.change_at is None:
             return Choice.START
         return Choice.CHANGE if batches >= self.change_at else Choice.STAY
 
     def changed(self, _batches: int, _waited_s: float, _now: float) -> None:
-        self.is_local = False
+        self.next_look = math.inf
 
 
 class LocalOrLoaders:
@@ -94,23 +91,25 @@ class LocalOrLoaders:
         self._phase = now
         self._window = 0, 0.0, now
         """Since when the rate is measured: batches, seconds waited, and the time."""
+        self.next_look = now + _WINDOW_S
+        """Before that `observe` says nothing else than STAY."""
 
     def observe(self, batches: int, waited_s: float, now: float) -> Choice:
         """So many batches have been taken, and the trainer has waited so long for data, both in all."""
         if self.change_at is not None:
             return Choice.CHANGE if batches >= self.change_at else Choice.STAY
-        if now - self._window[2] < _WINDOW_S:
+        if now < self.next_look:
             return Choice.STAY
         before, waited_before, begun = self._window
-        self._window = batches, waited_s, now
-        if self.on_trial and not self.is_local and now - self._phase < _SETTLING_S:
+        self._window, self.next_look = (batches, waited_s, now), now + _WINDOW_S
+        if not self.is_local and now - self._phase < _SETTLING_S:
             return Choice.STAY
         rate, waits = (batches - before) / (now - begun), waited_s - waited_before > _NOTICEABLE * (now - begun)
         self._rates.append(rate)
         if not (self._has_failed(rate, now) if self.on_trial else self._wants_trial(rate, waits, waited_s, now)):
             return Choice.STAY
         self.ahead = math.ceil(_START_S * rate) if self.is_local else 0
-        self.change_at = batches + self.ahead
+        self.change_at, self.next_look = batches + self.ahead, 0.0
         return Choice.START if self.is_local else Choice.CHANGE
 
     def _wants_trial(self, rate: float, waits: bool, waited_s: float, now: float) -> bool:
@@ -125,7 +124,8 @@ class LocalOrLoaders:
 
     def _has_failed(self, rate: float, now: float) -> bool:
         """Whether the trial has shown that the other way is better."""
-        if rate >= _HOPELESS * self._other_rate and len(self._rates) < _COMPARED:
+        is_hopeless = len(self._rates) == 1 and rate < _HOPELESS * self._other_rate
+        if not is_hopeless and len(self._rates) < _COMPARED:
             return False
         self._again_at, self._again_s = now + self._again_s, 2 * self._again_s
         self.on_trial = bool(np.median(self._rates) < self._other_rate)
@@ -139,4 +139,4 @@ class LocalOrLoaders:
         self._rates.clear()
         self._slow_windows = 0
         self._phase = now
-        self._window = batches, waited_s, now
+        self._window, self.next_look = (batches, waited_s, now), now + _WINDOW_S

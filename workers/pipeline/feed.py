@@ -77,7 +77,7 @@ class Feed:
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
             with interrupts_deferred():
-                self.shared = Shared(plan, open_trace(plan))
+                self.shared = Shared(plan, partial(open_trace, plan))
                 self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
                 stack.callback(self.close)
                 self._start()

@@ -60,7 +60,8 @@ def open_trace(plan: Plan) -> TraceRing | None:
     given = plan.parameters
     if not given.trace:
         return None
-    return TraceRing.create(Path(given.trace), Run(epoch_ns(), plan.first_number, plan.description), plan.status_lines)
+    run = Run(epoch_ns(), plan.first_number, plan.description)
+    return TraceRing.create(Path(given.trace), run, plan.max_loaders + 1)
 
 
 def finish_trace(plan: Plan, counts: CacheCounts) -> None:

@@ -35,7 +35,7 @@ from ..processes.process import interrupts_deferred
 from ..processes.sampler import Drawer
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, DrawFailed, Failure, ToLoader
+from ..transport.messages import Announce, Done, Failure, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
@@ -50,6 +50,7 @@ _ALONE_BYTES = 1 << 19
 _NOTED_NS = 100_000_000
 """So much apart are notes on the status board, which `blobfeed monitor` reads."""
 
+_no_globals = nullcontext()
 _log = logging.getLogger("blobfeed")
 
 
@@ -246,7 +247,7 @@ class LocalFeed:
     def _do(self, task: ToLoader) -> None:
         begun, ledger = time.monotonic_ns(), self._assembly.ledger
         try:
-            with nullcontext() if self._globals is None else self._globals.used():
+            with _no_globals if self._globals is None else self._globals.used():
                 work = self._worker.work(task)
             now = time.monotonic_ns()
             done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
@@ -267,8 +268,9 @@ class LocalFeed:
         """There is a task then, or something to tell. Raises PipelineStalled."""
         while not self._tasks and not self._assembly.outbox:
             with interrupts_deferred():
-                self._tasks.extend(order.task for order in self._assembly.assignments(0.0))
-                if not self._tasks:
+                if (order := next(self._assembly.assignments(0.0), None)) is not None:
+                    self._tasks.append(order.task)
+                else:
                     self._assembly.announce()
             if not self._tasks and not self._assembly.outbox and not self._draw():
                 self._use_another_slot()
@@ -283,13 +285,10 @@ class LocalFeed:
         wanted = schedule.wanted() if schedule.waits else None
         if wanted is None:
             return False
-        with nullcontext() if self._globals is None else self._globals.used():
+        with _no_globals if self._globals is None else self._globals.used():
             answer = self._drawer.answer(wanted)
-        sizes = None
-        if not isinstance(answer, DrawFailed) and answer.batches:
-            sizes = self._drawn.read(wanted.offset + 8 * answer.indices, answer.batches, np.int64)
         with interrupts_deferred():
-            schedule.note_drawn(answer, sizes)
+            schedule.note_drawn(answer)
         return True
 
     def _use_another_slot(self) -> None:

@@ -29,8 +29,8 @@ class TracedPipeline(Pipeline):
 
         take ─ step ─► peek ─ wait ─► (slot) ─ copy ─► take ─ step, and the slot's other batches ─► peek
 
-    If the trainer comes back so soon that a record for each slot would cost more than a hundredth of the time, the
-    pipeline is a `_Gathering`.
+    Each batch is peeked at before it is taken, as every delivery does. If the trainer comes back so soon that a record
+    for each slot would cost more than a hundredth of the time, the pipeline is a `_Gathering`.
     """
 
     _writer: TraceWriter | None = None
@@ -70,6 +70,9 @@ class TracedPipeline(Pipeline):
         self._noted_ns = taken_ns
 
     def close(self) -> None:
+        if self._writer is not None and self.is_ours:
+            number = self._plan.first_number + self._at.progress.taken
+            self._writer.write(Kind.END, self._noted_ns, time.monotonic_ns(), group=number)
         self._writer = None
         super().close()
 

@@ -303,7 +303,7 @@ class IndexedPlan(Plan, Schedule):
 
     def affinity(self, group: int, row: int) -> int | None:
         """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
-        return self.order.window_at(self.groups.position_of(group, row))
+        return self.order.window_at(self.groups.position_of(group, row)) if self.order.has_windows else None
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         size, numbers = self.parameters.batch_size, self.groups.numbers(group)

@@ -129,17 +129,19 @@ class SampledSchedule(Schedule):
         keys += [self._key(epoch) for epoch in ahead]
         return next((key for key in keys if key not in self._drawn), None)
 
-    def note_drawn(self, answer: Drawn | DrawFailed, sizes: IndexArray | None = None) -> bool:
-        """The sampler's answer, with the sizes of the batches, if it gave batches; False if nobody had asked."""
+    def note_drawn(self, answer: Drawn | DrawFailed) -> bool:
+        """The sampler's answer; False if nobody had asked."""
         if self._asked is None or answer.request != self._asked[0].request:
             return False
         (draw, key), self._asked = self._asked, None
         if isinstance(answer, DrawFailed):
             self._drawn[key] = _Epoch(draw.offset, 0, 0, failure=answer)
             return True
-        size = _INDEX_BYTES * (answer.indices + answer.batches)
-        starts = None if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
-        self._drawn[key] = _Epoch(draw.offset, size, answer.indices if sizes is None else answer.batches, starts)
+        size, starts = _INDEX_BYTES * (answer.indices + answer.batches), None
+        if answer.batches:
+            sizes = self.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches)
+            starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts)
         self._file_end = draw.offset + size
         return True
 

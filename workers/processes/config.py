@@ -67,7 +67,9 @@ class Config:
         board = StatusBoard(self.descriptors.board, self.plan.status_lines)
         if self.descriptors.trace < 0:
             return board.line(line)
-        return TracedStatus(board.words_of(line), TraceRing(self.descriptors.trace).line(line))
+        # Remote loaders, whose lines are in front of the sampler's, have no ring.
+        ring = TraceRing(self.descriptors.trace).line(min(line, self.plan.max_loaders))
+        return TracedStatus(board.words_of(line), ring)
 
     def write(self) -> int:
         """A descriptor to pass to the child; raises what pickling the user's code raises."""

@@ -9,7 +9,6 @@ import socket
 
 import numpy as np
 
-from ..base.specs import IndexArray
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 from ..transport.error_channel import waiting
@@ -71,18 +70,12 @@ class Sampling:
     def receive(self) -> None:
         """Take what the process has answered."""
         for frame in waiting(self.link, FRAME_BYTES):
-            answer = self._answers.open(frame)
-            draw = self._sent
-            if answer is None or draw is None or answer.request != draw.request:
-                continue
-            sizes = None
-            if not isinstance(answer, DrawFailed) and answer.batches:
-                sizes = self._drawn.read(draw.offset + 8 * answer.indices, answer.batches, np.int64)
-            self._answer(answer, sizes)
+            if (answer := self._answers.open(frame)) is not None:
+                self._answer(answer)
 
-    def _answer(self, answer: FromSampler, sizes: IndexArray | None = None) -> None:
-        self.schedule.note_drawn(answer, sizes)
-        self._sent, self._suspicion, self._deaths = None, 0, 0
+    def _answer(self, answer: FromSampler) -> None:
+        if self.schedule.note_drawn(answer):
+            self._sent, self._suspicion, self._deaths = None, 0, 0
 
     def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> None:
         """What the nursery has told of the process."""

@@ -17,8 +17,9 @@ class SlotTrace:
     def __init__(self, trace: int) -> None:
         """`trace`: the descriptor of the trace's ring file."""
         self._begun: dict[int, int] = {}
-        self._full: dict[int, tuple[int, Announce]] = {}
-        """By group, when."""
+        """By group, since when it is filled."""
+        self._full: dict[int, tuple[int, int, Announce]] = {}
+        """By group, since when it was filled, and since when it is full."""
         self._trace = TraceRing(trace).assembler()
 
     def assigned(self, group: int) -> None:
@@ -27,18 +28,18 @@ class SlotTrace:
             self._begun[group] = time.monotonic_ns()
 
     def announced(self, announce: Announce) -> None:
-        if announce.group not in self._full:
-            self._full[announce.group] = (time.monotonic_ns(), announce)
+        """Perhaps again, and even after the release, if the trainer has asked what it may have missed."""
+        if (begun := self._begun.pop(announce.group, None)) is not None:
+            self._full[announce.group] = begun, time.monotonic_ns(), announce
 
     def released(self, announce: Announce, batch_rows: Sequence[int]) -> None:
         group, now = announce.group, time.monotonic_ns()
-        full, _ = self._full.pop(group)
-        begun = self._begun.pop(group, full)
+        begun, full, _ = self._full.pop(group)
         self._trace.write(Kind.SLOT, begun, now, sum(batch_rows), announce.slot, group, len(batch_rows), full)
 
     def end(self, batch_rows: Callable[[Announce], Sequence[int]]) -> None:
         """Of what the trainer has not released."""
-        for _, announce in list(self._full.values()):
+        for *_, announce in list(self._full.values()):
             self.released(announce, batch_rows(announce))
 
     def died(self, death: Death) -> None:

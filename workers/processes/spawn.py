@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,15 +32,12 @@ class Shared:
     """What trainer and children have in common; made by the trainer, closed by `close`.
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
-    `trace`: closed with the rest.
-    Raises RingAllocationError, SocketPathError.
+    `open_trace`: called last, so that no file is left if something is missing.
+    Raises RingAllocationError, SocketPathError, and what `open_trace` raises.
     """
 
-    def __init__(self, plan: Plan, trace: TraceRing | None) -> None:
+    def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
         with ExitStack() as stack:
-            self.trace = trace
-            if trace is not None:
-                stack.callback(trace.close)
             self.ring = Ring.create(plan.layout, plan.slots)
             stack.callback(self.ring.close)
             self.board = StatusBoard.create(plan.status_lines)
@@ -57,13 +55,16 @@ class Shared:
             self.weights = files[1] if files else None
             ring, board = self.ring.descriptor, self.board.descriptor
             of_sampler = dict(zip(names, [file.descriptor for file in files], strict=True))
-            traced = -1 if trace is None else trace.descriptor
-            self.descriptors = Descriptors(
-                trainer, ring, board, theirs.fileno(), **of_sampler, source=plan.source.descriptors, trace=traced
-            )
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = os.urandom(32)
+            self.trace, traced = open_trace(), -1
+            if self.trace is not None:
+                stack.callback(self.trace.close)
+                traced = self.trace.descriptor
+            self.descriptors = Descriptors(
+                trainer, ring, board, theirs.fileno(), **of_sampler, source=plan.source.descriptors, trace=traced
+            )
             self._closing = stack.pop_all()
 
     def close_childrens(self) -> None:

@@ -149,10 +149,9 @@ class RemoteLoader:
 
 
 def _memory_file(content: Memory) -> int:
-    descriptor = os.memfd_create("blobfeed-source", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content.data)
-    return descriptor
+    file = SharedFile.create("blobfeed-source")
+    file.write(0, content)
+    return file.descriptor
 
 
 def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:

@@ -16,7 +16,8 @@ import numpy as np
 from ..base.parameters import RemoteLoaders
 from ..processes.config import Config
 from ..transport.error_channel import summary_of
-from .actor import Memory, RemoteLoader
+from ..transport.shared_file import SharedFile
+from .actor import RemoteLoader
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
 """Ray's own settings, for this process and the actors': what a task takes and makes goes straight between the two. By
@@ -56,7 +57,7 @@ class Cluster:
         self.ray: Any = ray
         self._join(runtime_env)
         plan = pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL)
-        memory = {number: _content(number) for number in config.descriptors.source}
+        memory = {n: SharedFile(n).read(0, os.fstat(n).st_size, np.uint8) for n in config.descriptors.source}
         is_small = len(plan) + sum(map(len, memory.values())) < _WITH_CALL_BYTES
         self._plan: Any = plan if is_small else ray.put(plan)
         self._memory: Any = memory if is_small else ray.put(memory)
@@ -102,11 +103,3 @@ class Cluster:
         folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
         config = self._config
         return loader.begin.remote(self._plan, self._memory, folder, config.sys_path, config.log_levels)
-
-
-def _content(descriptor: int) -> Memory:
-    content = np.empty(os.fstat(descriptor).st_size, np.uint8)
-    done = 0
-    while done < len(content) and (read := os.preadv(descriptor, [content[done:].data], done)):
-        done += read
-    return content

@@ -21,7 +21,7 @@ _COPIED_AT_ONCE = 8 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
-_Number = TypeVar("_Number", np.int64, np.float64)
+_Number = TypeVar("_Number", np.int64, np.float64, np.uint8)
 
 
 class SharedFile:
@@ -60,11 +60,6 @@ class SharedFile:
         if size and _libc.fallocate(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size):
             number = ctypes.get_errno()
             raise OSError(number, f"fallocate: {os.strerror(number)}")
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are in use."""
-        return os.fstat(self.descriptor).st_blocks * 512
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -3,7 +3,7 @@
 A process that is killed leaves in it what it has written so far, and no process waits for a disk or for another one.
 The space is allocated at the start: a full disk is an error then, and not a SIGBUS later.
 
-    header | the trainer's ring | the assembler's ring | one for each line of the status board
+    header | the trainer's ring | the assembler's ring | one for each loader of this machine | the sampler's
     a ring: how many spans were ever written | RECORDS of them, each of 8 words
 """
 
@@ -28,7 +28,7 @@ from .status_board import SAMPLE, About, Activity, LoaderStatus
 RECORDS: Final = 1 << 15
 SUFFIX: Final = ".ring"
 
-_MAGIC: Final = 0x626C_6F62_7472_0002
+_MAGIC: Final = 0x626C_6F62_7472_0003
 _HEADER: Final = struct.Struct("7q256s")
 _RECORD: Final = struct.Struct("8q")
 _RECORD_BYTES: Final = _RECORD.size
@@ -52,9 +52,6 @@ _GATHERED_NS: Final = 2_000_000
 microseconds would cost more than the sample, and would soon fill the ring."""
 
 
-_NEVER: Final = 1 << 62
-
-
 class Kind(enum.IntEnum):
     """What a span is. Those of loaders are 16 and its Activity."""
 
@@ -69,6 +66,8 @@ class Kind(enum.IntEnum):
     """The trainer has taken the first batch of a slot: three spans in one record, which is in the file alone. It begins
     when the batch was asked for and ends when it was taken; `group` is the batch's number, `task` how long the step
     before took, and `sample` when the batch was there, both in nanoseconds."""
+    END = 10
+    """The trainer has closed the pipeline, and `group` would have been the next batch: in the file alone, too."""
     SLOT = 9
     """A fill and a full in one record, which is in the file alone; `sample` says when the one became the other."""
     START = 16 + Activity.STARTING
@@ -141,7 +140,7 @@ class TraceRing:
 
     @classmethod
     def create(cls, trace: Path, run: Run, lines: int) -> Self:
-        """`lines`: of the status board. Raises ParameterError."""
+        """`lines`: loaders of this machine at a time, and the sampler. Raises ParameterError."""
         path = ring_of(trace)
         what = f"parameter 'trace' is {str(trace)!r}"
         try:
@@ -174,7 +173,7 @@ class TraceRing:
         return TraceWriter(self._words, 1)
 
     def line(self, number: int) -> TraceWriter:
-        """For whoever has that line of the status board."""
+        """For the loader with that line of the status board; the last one is for the sampler."""
         return TraceWriter(self._words, _LINES + number)
 
     def close(self) -> None:
@@ -233,11 +232,15 @@ def _with_tasks(parts: Iterable[Span]) -> Iterator[Span]:
 def _of_trainer(records: Sequence[Span], in_slot: int) -> Iterator[Span]:
     """What lies in records of the kind TAKEN. The step was that of the record before; `rows`: of batches.
 
-    The last record stands for what was left of its slot; the first is of a slot's first batch, if none was overwritten.
+    If the trainer died, its last record stands for what was left of its slot; the first one is of a slot's first batch,
+    if none was overwritten.
     """
     before, its_batches = 0, in_slot
     first = next((record.group for record in records if record.kind is Kind.TAKEN), 0)
     for record, after in itertools.zip_longest(records, records[1:]):
+        if record.kind is Kind.END:
+            yield record._replace(kind=Kind.STEP, group=before, rows=its_batches)
+            continue
         if record.kind is not Kind.TAKEN:
             yield record
             continue
@@ -301,7 +304,7 @@ class TracedStatus(LoaderStatus):
         if self._task:
             self._write_spans(time.monotonic_ns())
         self._task, self._group = task, group
-        self._from_ns, self._next_sum = 0, 0 if task else _NEVER
+        self._from_ns, self._next_sum = 0, 0 if task else self._next_board_ns
 
     def _sum_up(self, now: int) -> None:
         self._write_spans(now)

@@ -25,6 +25,7 @@ class Scripted:
         self.is_local = True
         self.ahead = 5
         self.change_at = 0
+        self.next_look = 0.0
 
     def observe(self, batches: int, waited_s: float, now: float) -> Choice:
         if not batches:

@@ -35,8 +35,10 @@ class Run:
 class Simulation:
     """Runs one after the other under one choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_loaders_s: float = 0.0) -> None:
+        """`first_loaders_s`: what loaders take for a batch in their first 0.9 seconds, while they are few."""
         self.choice = LocalOrLoaders(0.0)
+        self._first_loaders_s = first_loaders_s
         self.now = self.waited = 0.0
         self.changes: list[float] = []
         self._batches = 0
@@ -46,6 +48,8 @@ class Simulation:
         begun, local = self.now, 0.0
         while self.now < until:
             is_local, batch_s = self.choice.is_local, run.batch_s(self.choice.is_local)
+            if not is_local and self.now < self.changes[-1] + 0.9:
+                batch_s = max(batch_s, self._first_loaders_s)
             self.now, self.waited = self.now + batch_s, self.waited + batch_s - run.compute_s
             self._batches += 1
             local += batch_s if is_local else 0
@@ -113,6 +117,14 @@ def test_reading_that_gets_slow_later_goes_to_loaders() -> None:
     assert simulation.choice.is_local
     simulation.go_on(cold, 13.0)
     assert simulation.go_on(cold, 300.0) < 0.02
+
+
+def test_loaders_that_come_back_from_a_trial_are_not_judged_while_they_are_few() -> None:
+    simulation, run = Simulation(first_loaders_s=0.02), Run(0, 0.008, 0.006)
+    simulation.go_on(run, 10.0)
+    assert not simulation.choice.is_local
+    assert simulation.go_on(run, 100.0) < 0.05
+    assert len(simulation.changes) <= 1 + 2 * 3
 
 
 def test_a_trial_that_brings_next_to_nothing_ends_after_its_first_window() -> None:

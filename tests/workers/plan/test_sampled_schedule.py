@@ -51,7 +51,7 @@ class Memory:
         written = np.concatenate([flat + 1000 * wanted.weights, sizes])
         self.numbers[wanted.offset // 8 :][: len(written)] = written
         answer = Drawn(wanted.request, len(flat), len(sizes))
-        done = self.schedule.note_drawn(answer, sizes if self.gives_batches else None)
+        done = self.schedule.note_drawn(answer)
         self.most = max(self.most, int(np.count_nonzero(self.numbers != HOLE)))
         return done
 

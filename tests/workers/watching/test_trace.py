@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.errors import ParameterError, RingAllocationError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.pipeline.variants import make_pipeline
+from blobfeed.workers.processes.slot_trace import SlotTrace
+from blobfeed.workers.transport.messages import Announce
 from blobfeed.workers.transport.status_board import About, Activity, StatusBoard
 from blobfeed.workers.transport.trace_ring import RECORDS, Kind, Run, TracedStatus, TraceRing, read_ring, ring_of
 from blobfeed.workers.watching.trace_events import merged, trace_of
@@ -60,7 +62,7 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     assert [number + event["args"].get("batches", 1) for number, event in zip(numbers, copies, strict=True)] == [
         *numbers[1:], 20
     ]  # fmt: skip
-    assert [event["args"]["batch"] for event in steps] == numbers[:-1]
+    assert [event["args"]["batch"] for event in steps] == numbers
     tasks = {event["args"]["task"]: event for event in spans_of(trace, "task")}
     parts = spans_of(trace, "read", "decode", "postprocess")
     assert {event["name"] for event in parts} == {"read", "decode", "postprocess"}
@@ -121,6 +123,13 @@ def test_two_pipelines_cannot_write_the_same_trace_and_a_folder_must_be_there(tm
             other.start()
     with pytest.raises(ParameterError, match=r"parameter 'trace' is '/nowhere/run\.json': there is no folder /nowhere"):
         make_pipeline(parameters(trace="/nowhere/run.json"), source=Numbered())
+
+
+def test_a_pipeline_that_cannot_start_leaves_nothing_of_a_trace(tmp_path: Path) -> None:
+    given = parameters(trace=str(tmp_path / "run.json"), epochs=1, batch_size=1 << 36)
+    with make_pipeline(given, source=Numbered()) as pipeline, pytest.raises(RingAllocationError):
+        pipeline.start()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
@@ -243,6 +252,31 @@ def test_slots_that_follow_soon_are_one_record_and_its_batches_are_counted(tmp_p
         ("wait", {"batch": 8, "batches": 2}, 50),
         ("copy", {"batch": 8, "batches": 2}, 10),
     ]
+
+
+def test_the_last_record_stands_for_all_batches_to_the_end(tmp_path: Path) -> None:
+    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
+    writer = ring.trainer()
+    writer.write(Kind.TAKEN, 10_000, 20_000, group=5, sample=10_000)
+    writer.write(Kind.END, 20_000, 50_000, group=305)
+    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
+    ring.close()
+    told = [(event["name"], event["args"], event["dur"]) for event in events if event["ph"] == "X"]
+    args = {"batch": 5, "batches": 300}
+    assert told == [("copy", args, 10), ("step", args, 30)]
+
+
+def test_a_slot_that_is_announced_again_after_its_release_is_written_once(tmp_path: Path) -> None:
+    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
+    slots, announce = SlotTrace(ring.descriptor), Announce(7, 2)
+    slots.assigned(7)
+    slots.announced(announce)
+    slots.released(announce, (4,))
+    slots.announced(announce)
+    slots.end(lambda _: (4,))
+    spans = list(read_ring(ring_of(tmp_path / "t"))[1])
+    ring.close()
+    assert [(span.kind, span.group, span.loader) for span in spans] == [(Kind.FILL, 7, 2), (Kind.FULL, 7, 2)]
 
 
 def test_events_are_moved_to_the_other_traces_time_base() -> None:

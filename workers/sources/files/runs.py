@@ -13,7 +13,7 @@ from ...base.specs import AnyArray, IndexArray
 def require_in_range(indices: IndexArray, samples: int) -> None:
     """Raises IndexError if an index is below 0 or not below `samples`."""
     # Seen as unsigned a negative index is huge: one pass finds both.
-    if len(indices) and int(indices.view(np.uint64).max()) >= samples:
+    if len(indices) and int(np.maximum.reduce(indices.view(np.uint64))) >= samples:
         bad = indices[(indices < 0) | (indices >= samples)]
         raise IndexError(f"sample index {int(bad[0])} is not in 0 … {samples - 1}")
 
