@@ -22,89 +22,12 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.papers import caffenet, cifar_full, lenet, loss
+from tests.support.trainer_nets import with_inputs
+
 Step = Callable[[], object]
 Part = Callable[[], tuple[float, float]]
 """One step; the seconds of its forward, and of its backward and update."""
-
-
-def _layer(kind: str, name: str, bottom: str, top: str = "", options: str = "") -> str:
-    bottoms = "".join(f' bottom: "{each}"' for each in bottom.split())
-    return f'layer {{ name: "{name}" type: "{kind}"{bottoms} top: "{top or name}" {options} }}\n'
-
-
-def _conv(name: str, bottom: str, outputs: int, kernel: int, more: str = "") -> str:
-    options = f'num_output: {outputs} kernel_size: {kernel} weight_filler {{ type: "xavier" }} {more}'
-    return _layer("Convolution", name, bottom, options=f"convolution_param {{ {options} }}")
-
-
-def _pool(name: str, bottom: str, kind: str = "MAX", size: int = 3) -> str:
-    return _layer("Pooling", name, bottom, options=f"pooling_param {{ pool: {kind} kernel_size: {size} stride: 2 }}")
-
-
-def _product(name: str, bottom: str, outputs: int) -> str:
-    options = f'num_output: {outputs} weight_filler {{ type: "xavier" }}'
-    return _layer("InnerProduct", name, bottom, options=f"inner_product_param {{ {options} }}")
-
-
-def _relu(bottom: str) -> str:
-    return _layer("ReLU", f"{bottom}/relu", bottom, bottom)
-
-
-def _lrn(name: str, bottom: str, options: str) -> str:
-    return _layer("LRN", name, bottom, options=f"lrn_param {{ {options} }}")
-
-
-class _WithinChannel(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x / (1 + 5e-5 * functional.avg_pool2d(x.square(), 3, 1, 1)) ** 0.75
-
-
-def lenet() -> tuple[str, nn.Module]:
-    text = _conv("conv1", "data", 20, 5) + _pool("pool1", "conv1", size=2) + _conv("conv2", "pool1", 50, 5)
-    text += (
-        _pool("pool2", "conv2", size=2) + _product("ip1", "pool2", 500) + _relu("ip1") + _product("score", "ip1", 10)
-    )
-    first, second = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
-    model = nn.Sequential(first, nn.MaxPool2d(2), second, nn.MaxPool2d(2), nn.Flatten())
-    return text, model.extend([nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)])
-
-
-def cifar_full() -> tuple[str, nn.Module]:
-    lrn = "local_size: 3 alpha: 5e-05 beta: 0.75 norm_region: WITHIN_CHANNEL"
-    text = _conv("conv1", "data", 32, 5, "pad: 2") + _pool("pool1", "conv1") + _relu("pool1")
-    text += _lrn("norm1", "pool1", lrn) + _conv("conv2", "norm1", 32, 5, "pad: 2") + _relu("conv2")
-    text += _pool("pool2", "conv2", "AVE") + _lrn("norm2", "pool2", lrn) + _conv("conv3", "norm2", 64, 5, "pad: 2")
-    text += _relu("conv3") + _pool("pool3", "conv3", "AVE") + _product("score", "pool3", 10)
-    mean = nn.AvgPool2d(3, 2, ceil_mode=True)
-    model = nn.Sequential(nn.Conv2d(3, 32, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU())
-    model.extend([_WithinChannel(), nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(), mean, _WithinChannel()])
-    return text, model.extend([nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), mean, nn.Flatten(), nn.Linear(1024, 10)])
-
-
-def caffenet() -> tuple[str, nn.Module]:
-    sizes = ((3, 96, 11, 0, 1), (96, 256, 5, 2, 2), (256, 384, 3, 1, 1), (384, 384, 3, 1, 2), (384, 256, 3, 1, 2))
-    text, bottom, model = "", "data", nn.Sequential()
-    for nth, (channels, outputs, kernel, pad, group) in enumerate(sizes, 1):
-        stride = 4 if nth == 1 else 1
-        text += _conv(f"conv{nth}", bottom, outputs, kernel, f"pad: {pad} stride: {stride} group: {group}")
-        text += _relu(f"conv{nth}")
-        bottom = f"conv{nth}"
-        model.extend([nn.Conv2d(channels, outputs, kernel, stride, pad, groups=group), nn.ReLU()])
-        if nth in (1, 2, 5):
-            text += _pool(f"pool{nth}", bottom)
-            bottom = f"pool{nth}"
-            model.append(nn.MaxPool2d(3, 2, ceil_mode=True))
-        if nth in (1, 2):
-            text += _lrn(f"norm{nth}", bottom, "local_size: 5 alpha: 0.0001 beta: 0.75")
-            bottom = f"norm{nth}"
-            model.append(nn.LocalResponseNorm(5, 1e-4, 0.75))
-    model.append(nn.Flatten())
-    for nth, (inputs, outputs) in enumerate(((9216, 4096), (4096, 4096)), 6):
-        text += _product(f"fc{nth}", bottom, outputs) + _relu(f"fc{nth}")
-        text += _layer("Dropout", f"drop{nth}", f"fc{nth}", f"fc{nth}")
-        bottom = f"fc{nth}"
-        model.extend([nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout()])
-    return text + _product("score", bottom, 1000), model.append(nn.Linear(4096, 1000))
 
 
 NETS = {
@@ -116,10 +39,7 @@ NETS = {
 
 
 def by_trainer(folder: Path, text: str, shape: tuple[int, ...], classes: int) -> Part:
-    dims = " ".join(f"dim: {extent}" for extent in shape)
-    inputs = f"shape {{ {dims} }} shape {{ dim: {shape[0]} }}"
-    head = f'layer {{ name: "input" type: "Input" top: "data" top: "label" input_param {{ {inputs} }} }}\n'
-    (folder / "net.prototxt").write_text(head + text + _layer("SoftmaxWithLoss", "loss", "score label"))
+    (folder / "net.prototxt").write_text(with_inputs(text + loss("scores y"), x=shape, y=shape[:1]))
     solver = folder / "solver.prototxt"
     solver.write_text(
         'net: "net.prototxt" base_lr: 0.001 momentum: 0.9 lr_policy: "fixed" max_iter: 1000000 random_seed: 1'
@@ -140,9 +60,9 @@ def by_trainer(folder: Path, text: str, shape: tuple[int, ...], classes: int) ->
     def step() -> tuple[float, float]:
         begun = time.process_time()
         # As a data layer does: the batch is copied into the blobs.
-        made.train_net.blobs["data"].own()
-        made.train_net.blobs["data"].tensor.copy_(images)
-        made.train_net.blobs["label"].tensor.copy_(labels)
+        made.train_net.blobs["x"].own()
+        made.train_net.blobs["x"].tensor.copy_(images)
+        made.train_net.blobs["y"].tensor.copy_(labels)
         made.step()
         return spent[0], time.process_time() - begun - spent[0]
 

@@ -18,14 +18,8 @@ from typer.testing import CliRunner, Result
 import blobfeed
 from blobfeed.cli import app, main
 
-from .support.trainer_nets import (
-    BATCHES,
-    SMALL_NET,
-    SMALL_SOLVER,
-    importing_leaves_no_trace,
-    one_thread,
-    write_project,
-)
+from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
+from .support.training import importing_leaves_no_trace, one_thread
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from blobfeed.cli import app
 
-from .support.trainer_nets import importing_leaves_no_trace, one_thread
+from .support.training import importing_leaves_no_trace, one_thread
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 

@@ -22,7 +22,8 @@ from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 from blobfeed.workers.base.param_str import parse_param_str
 from numpy.typing import NDArray
 
-from .support.trainer_nets import CPU, importing_leaves_no_trace, one_thread
+from .support.trainer_nets import CPU
+from .support.training import importing_leaves_no_trace, one_thread
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 

@@ -21,7 +21,8 @@ import blobfeed
 from blobfeed import BatchReader
 from blobfeed.cli import app
 
-from .support.trainer_nets import SMALL_SOLVER, importing_leaves_no_trace, one_thread, write_project
+from .support.trainer_nets import SMALL_SOLVER, write_project
+from .support.training import importing_leaves_no_trace, one_thread
 from .test_cli import OURS, message_of
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]

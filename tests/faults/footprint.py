@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
+from ..support.pipelines import Numbered
 from .figures import Figure, megabytes, spread
 from .processes import memory
 from .scale import Scale
@@ -23,30 +21,14 @@ _LEAK_BYTES = 8e6
 """More is growth: a byte for each batch and process would be some megabytes."""
 
 
-class Tiny(Source):
-    """A million samples of two numbers each, from nowhere."""
-
-    kind = "tiny"
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return {"data": ArraySpec((2,), np.dtype(np.float32)), "label": ArraySpec((), np.dtype(np.int64))}
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        out["data"][...] = indices[:, None]  # type: ignore[index]
-        out["label"][...] = indices  # type: ignore[index]
-
-
 def study(scale: Scale, folder: Path) -> Iterator[Figure]:
     yield from _growth(scale.small_batches)
     yield from _loaders(scale, folder)
 
 
 def _growth(batches: int) -> Iterator[Figure]:
-    with Pipeline(Parameters(source={}, batch_size=4, num_loaders=2, shuffle=True), source=Tiny()) as pipeline:
+    parameters = Parameters(source={}, batch_size=4, num_loaders=2, shuffle=True)
+    with Pipeline(parameters, source=Numbered(10**6, 2)) as pipeline:
         _take(pipeline, batches // 5)
         gc.collect()
         before = memory(with_trainer=True)

@@ -115,6 +115,7 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
         (None, {"batchsize": 3}, r"layer MultiProcessInputLayer: unknown parameter 'batchsize' \(did you mean 'batch"),
         (None, {"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
         (None, {"batch_size": 50, "last_batch": "drop"}, "batch_size"),
+        (None, {"delivery": "view"}, "'delivery' is 'view'"),
     ],
 )
 def test_a_mistake_in_the_net_definition_is_said_in_setup(
@@ -122,11 +123,6 @@ def test_a_mistake_in_the_net_definition_is_said_in_setup(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         LayerHarness(MultiProcessInputLayer, {**train, **change}, tops=tops)
-
-
-def test_delivery_by_view_into_numpy_blobs_is_refused_in_setup(train: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="'delivery' is 'view'"):
-        LayerHarness(MultiProcessInputLayer, {**train, "delivery": "view"})
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-import pytest
 import torch
 from blobfeed.trainer.layer_types.layer import Generators
 from blobfeed.trainer.net.graph import Net
@@ -156,23 +153,3 @@ def with_inputs(text: str, **shapes: tuple[int, ...]) -> str:
         for name, shape in shapes.items()
     ]
     return "".join(inputs) + text
-
-
-@pytest.fixture(autouse=True)
-def importing_leaves_no_trace() -> Iterator[None]:
-    """Each test's folder has modules of the same names as the last one's."""
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name.partition(".")[0] in ("batches", "mine", "augment"):
-            del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Nets this small gain nothing from more, and lose a lot on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
 from tests.support.pictures import encoded, picture, write_list
-from tests.support.trainer_nets import importing_leaves_no_trace
+from tests.support.training import importing_leaves_no_trace
 
 __all__ = ["importing_leaves_no_trace"]
 

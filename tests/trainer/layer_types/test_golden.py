@@ -65,9 +65,12 @@ def check_case(case: str, folder: Path) -> None:
                 if below.param.top == [blob] and below.param.type == "Parameter":
                     below.blobs[0].copy_(torch.from_numpy(arrays[name]))
             net.blobs[blob].data[...] = arrays[name]
+    shapes = [net.blobs[name].shape for name in layer.param.top]
     net.forward()
     tops = {f"top_{nth}": net.values[name] for nth, name in enumerate(layer.param.top)}
     assert_alike(case, {name: top.detach() for name, top in tops.items()}, arrays)
+    if layer.param.type != "Filter":  # it learns from its data how many rows it keeps
+        assert shapes == [tuple(top.shape) for top in tops.values()], f"{case}: the shapes before forward"
     for name in [name for name in arrays if name.startswith("weight_after_")]:
         assert_alike(case, {name: weights[name.replace("after_", "")].detach()}, arrays)
     if case not in FORWARD_ONLY:

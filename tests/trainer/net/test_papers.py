@@ -17,21 +17,10 @@ from blobfeed.trainer.prototxt.schema import Phase
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.papers import caffenet, cifar_full, conv, layer, lenet, loss, lrn, max_pool, pool, product
 from tests.support.trainer_nets import make_net, with_inputs
 
 Model = Callable[..., Tensor]
-
-
-def layer(kind: str, name: str, bottom: str, top: str = "", more: str = "") -> str:
-    bottoms = "".join(f' bottom: "{each}"' for each in bottom.split())
-    return f'layer {{ name: "{name}" type: "{kind}"{bottoms} top: "{top or name}" {more} }}\n'
-
-
-def conv(name: str, bottom: str, outputs: int, kernel: int, more: str = "", *, relu: bool = True) -> str:
-    filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" max: 0.1 }'
-    options = f"convolution_param {{ num_output: {outputs} kernel_size: {kernel} {more} {filler} }}"
-    text = layer("Convolution", name, bottom, more=options)
-    return text + (layer("ReLU", f"{name}/relu", name, name) if relu else "")
 
 
 def deconv(name: str, bottom: str, kernel: int, stride: int) -> str:
@@ -39,27 +28,6 @@ def deconv(name: str, bottom: str, kernel: int, stride: int) -> str:
     return layer(
         "Deconvolution", name, bottom, more=f'convolution_param {{ {options} weight_filler {{ type: "xavier" }} }}'
     )
-
-
-def pool(name: str, bottom: str, kind: str = "MAX", size: int = 3, stride: int = 2, pad: int = 0) -> str:
-    options = f"pool: {kind} kernel_size: {size} stride: {stride} pad: {pad}"
-    return layer("Pooling", name, bottom, more=f"pooling_param {{ {options} }}")
-
-
-def lrn(name: str, bottom: str, options: str) -> str:
-    return layer("LRN", name, bottom, more=f"lrn_param {{ {options} }}")
-
-
-def product(
-    name: str, bottom: str, outputs: int, activation: str = "", more: str = "", filler: str = 'type: "xavier"'
-) -> str:
-    options = f"inner_product_param {{ num_output: {outputs} weight_filler {{ {filler} }} {more} }}"
-    text = layer("InnerProduct", name, bottom, more=options)
-    return text + (layer(activation, f"{name}/{activation}", name, name) if activation else "")
-
-
-def loss(bottom: str, more: str = "", name: str = "loss") -> str:
-    return layer("SoftmaxWithLoss", name, bottom, more=more)
 
 
 def check_agreement(net: Net, model: nn.Module, call: Model, *, within: float = 5e-3, **inputs: Any) -> None:
@@ -100,75 +68,24 @@ def check_classifier(
     phase: Phase = Phase.TRAIN,
     within: float = 5e-3,
 ) -> None:
-    """`text` takes x and y and ends in a softmax loss; `model` gives its scores."""
+    """`text` takes x and gives scores, as `model` does."""
     y = labels(classes, len(x))
-    net = make_net(folder, with_inputs(text, x=x.shape, y=y.shape), phase)
+    net = make_net(folder, with_inputs(text + loss("scores y"), x=x.shape, y=y.shape), phase)
     check_agreement(net, model, lambda x, y: functional.cross_entropy(model(x), y.long()), within=within, x=x, y=y)
 
 
-def max_pool(size: int = 3, stride: int = 2, pad: int = 0) -> nn.Module:
-    return nn.MaxPool2d(size, stride, pad, ceil_mode=True)
-
-
 def test_lenet(tmp_path: Path) -> None:
-    text = conv("conv1", "x", 20, 5, relu=False) + pool("pool1", "conv1", size=2)
-    text += conv("conv2", "pool1", 50, 5, relu=False) + pool("pool2", "conv2", size=2)
-    text += product("ip1", "pool2", 500, "ReLU") + product("ip2", "ip1", 10) + loss("ip2 y")
-    model = nn.Sequential(nn.Conv2d(1, 20, 5), max_pool(2), nn.Conv2d(20, 50, 5), max_pool(2), nn.Flatten())
-    model.extend([nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)])
-    check_classifier(tmp_path, text, model, normal(4, 1, 28, 28))
-
-
-def test_cifar_quick(tmp_path: Path) -> None:
-    text = conv("conv1", "x", 32, 5, "pad: 2", relu=False) + pool("pool1", "conv1")
-    text += layer("ReLU", "relu1", "pool1", "pool1")
-    text += conv("conv2", "pool1", 32, 5, "pad: 2") + pool("pool2", "conv2", "AVE")
-    text += conv("conv3", "pool2", 64, 5, "pad: 2") + pool("pool3", "conv3", "AVE")
-    text += product("ip1", "pool3", 64) + product("ip2", "ip1", 10) + loss("ip2 y")
-    model = nn.Sequential(nn.Conv2d(3, 32, 5, padding=2), max_pool(), nn.ReLU())
-    for channels, outputs in ((32, 32), (32, 64)):
-        model.extend([nn.Conv2d(channels, outputs, 5, padding=2), nn.ReLU(), nn.AvgPool2d(3, 2, ceil_mode=True)])
-    model.extend([nn.Flatten(), nn.Linear(1024, 64), nn.Linear(64, 10)])
-    check_classifier(tmp_path, text, model, normal(4, 3, 32, 32))
-
-
-class WithinChannel(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x / (1 + 0.05 * functional.avg_pool2d(x**2, 3, 1, 1)) ** 0.75
+    check_classifier(tmp_path, *lenet(), normal(4, 1, 28, 28))
 
 
 def test_cifar_full(tmp_path: Path) -> None:
-    within = "local_size: 3 alpha: 0.05 beta: 0.75 norm_region: WITHIN_CHANNEL"
-    text = conv("conv1", "x", 32, 5, "pad: 2", relu=False) + pool("pool1", "conv1")
-    text += layer("ReLU", "relu1", "pool1", "pool1") + lrn("norm1", "pool1", within)
-    text += conv("conv2", "norm1", 32, 5, "pad: 2") + pool("pool2", "conv2", "AVE") + lrn("norm2", "pool2", within)
-    text += conv("conv3", "norm2", 64, 5, "pad: 2") + pool("pool3", "conv3", "AVE")
-    text += product("ip1", "pool3", 10) + loss("ip1 y")
-    model = nn.Sequential(nn.Conv2d(3, 32, 5, padding=2), max_pool(), nn.ReLU(), WithinChannel())
-    model.extend([nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(3, 2, ceil_mode=True), WithinChannel()])
-    model.extend([nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(3, 2, ceil_mode=True)])
-    model.extend([nn.Flatten(), nn.Linear(1024, 10)])
-    check_classifier(tmp_path, text, model, normal(4, 3, 32, 32))
+    check_classifier(tmp_path, *cifar_full(alpha=0.05), normal(4, 3, 32, 32))
 
 
 def test_caffenet(tmp_path: Path) -> None:
-    """The fully connected layers have 256 outputs instead of 4096."""
-    norm = "local_size: 5 alpha: 0.0001 beta: 0.75"
-    text = conv("conv1", "x", 96, 11, "stride: 4") + pool("pool1", "conv1") + lrn("norm1", "pool1", norm)
-    text += conv("conv2", "norm1", 256, 5, "pad: 2 group: 2") + pool("pool2", "conv2") + lrn("norm2", "pool2", norm)
-    text += conv("conv3", "norm2", 384, 3, "pad: 1") + conv("conv4", "conv3", 384, 3, "pad: 1 group: 2")
-    text += conv("conv5", "conv4", 256, 3, "pad: 1 group: 2") + pool("pool5", "conv5")
-    for bottom, name in (("pool5", "fc6"), ("fc6", "fc7")):
-        text += product(name, bottom, 256, "ReLU") + layer("Dropout", f"{name}/drop", name, name)
-    text += product("fc8", "fc7", 1000) + loss("fc8 y")
-    model = nn.Sequential(nn.Conv2d(3, 96, 11, 4), nn.ReLU(), max_pool(), nn.LocalResponseNorm(5, 1e-4, 0.75, 1))
-    model.extend([nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU(), max_pool()])
-    model.extend([nn.LocalResponseNorm(5, 1e-4, 0.75, 1), nn.Conv2d(256, 384, 3, padding=1), nn.ReLU()])
-    model.extend([nn.Conv2d(384, 384, 3, padding=1, groups=2), nn.ReLU()])
-    model.extend([nn.Conv2d(384, 256, 3, padding=1, groups=2), nn.ReLU(), max_pool(), nn.Flatten()])
-    model.extend([nn.Linear(9216, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1000)])
     # In TEST the dropout does nothing, which is what two random generators can agree about.
-    check_classifier(tmp_path, text, model, normal(1, 3, 227, 227), 1000, Phase.TEST)
+    text, model = caffenet(width=256)
+    check_classifier(tmp_path, text, model.eval(), normal(1, 3, 227, 227), 1000, Phase.TEST)
 
 
 # The table of the paper: outputs of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool proj.
@@ -304,7 +221,7 @@ def test_resnet_50(tmp_path: Path) -> None:
             model.append(Bottleneck(channels, inner, stride))
             channels, bottom = 4 * inner, name
     text += layer("Pooling", "ave", bottom, more="pooling_param { pool: AVE global_pooling: true }")
-    text += product("scores", "ave", 100) + loss("scores y")
+    text += product("scores", "ave", 100)
     model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 100)])
     # Through so many normalizations of small batches, torch's own gradients in 32 and in 64 bits differ by 2 %.
     check_classifier(tmp_path, text, model, normal(4, 3, 64, 64), 100, within=0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import zmq
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport import messages
@@ -25,30 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
+from tests.support.pipelines import Numbered
 from tests.support.waiting import wait_until
 
-SAMPLES, BATCH, SEED, ITEMS = 37, 4, 11, 500
+SAMPLES, BATCH, SEED = 37, 4, 11
+SOURCE = Numbered(SAMPLES, items=500)
 FRAME_LIMIT = 64 << 20
-
-
-class Counted(Source):
-    """Sample i is i, i+1, i+2, …"""
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return {"data": ArraySpec((ITEMS,), np.dtype(np.int64))}
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        out["data"][...] = expected_rows(indices)  # type: ignore[index]
-
-
-def expected_rows(indices: IndexArray) -> IndexArray:
-    """Shape (rows, ITEMS)."""
-    rows: IndexArray = indices[:, None] + np.arange(ITEMS)
-    return rows
 
 
 class Victim:
@@ -91,7 +71,7 @@ class Victim:
             batch = self.pipeline.take()
             indices = self._order.indices(self._taken * BATCH, BATCH)
             assert batch.indices.tolist() == indices.tolist()
-            assert np.array_equal(np.asarray(batch.tops["data"]), expected_rows(indices)), f"batch {batch.number}"
+            assert np.array_equal(np.asarray(batch.tops["data"]), SOURCE.data_of(indices)), f"batch {batch.number}"
             self.pipeline.release(batch)
             self._taken += 1
 
@@ -111,7 +91,7 @@ class Victim:
 def victim() -> Iterator[Victim]:
     parameters = Parameters(batch_size=BATCH, num_loaders=2, shuffle=True, seed=SEED, timeout_s=60, prefetch_batches=32)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with Pipeline(parameters, source=Counted()) as pipeline:
+    with Pipeline(parameters, source=SOURCE) as pipeline:
         yield Victim(pipeline, context)
         context.destroy(linger=0)
 

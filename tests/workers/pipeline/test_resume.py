@@ -18,10 +18,10 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.sources import Source
+from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stream import StreamSource
 
+from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3
@@ -190,26 +190,12 @@ def cpu_s() -> float:
 
 
 def test_resuming_far_away_is_no_more_work_than_beginning() -> None:
-    class Endless(Source):
-        """A thousand million samples, each of which is its own number."""
-
-        kind = "endless"
-        specs: Mapping[str, ArraySpec] = {"data": ArraySpec((), np.dtype(np.int64))}
-
-        def __len__(self) -> int:
-            return 10**9
-
-        def read(self, indices: IndexArray, out: NamedRows) -> None:
-            rows = out["data"]
-            assert isinstance(rows, np.ndarray)
-            rows[...] = indices
-
     def work_for_first_batch(position: int) -> float:
         begun = cpu_s()
-        with BatchReader(Endless(), batch_size=64, shuffle=True, num_loaders=1) as reader:
+        with BatchReader(Numbered(10**9, 1), batch_size=64, shuffle=True, num_loaders=1) as reader:
             reader.load_state_dict({**reader.state_dict(), "position": position})
             batch = next(iter(reader))
-        assert (batch["data"] == batch.indices).all()
+        assert (batch["label"] == batch.indices).all()
         assert batch.epoch * 10**9 + batch.position == position
         return cpu_s() - begun
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -58,37 +58,51 @@ def test_here_something_is_to_be_had_and_not_more_than_there_is() -> None:
     assert 0 < available_memory() <= int(total.split()[1]) * 1024
 
 
-# ---- control groups, version 2
+# ---- control groups
+
+NO_LIMIT_V1 = 9223372036854771712
+
+# The groups that a process is in; those in the tree by path, with limit, use and page cache; what they grant.
+GROUPS = {
+    "the limit less what is used": ("0::/job", Machine.v2, {"job": (1000 * MIB, 400 * MIB)}, 600 * MIB),
+    "page cache counts as free": ("0::/job", Machine.v2, {"job": (1000 * MIB, 900 * MIB, 700 * MIB)}, 800 * MIB),
+    "max is no limit": ("0::/job", Machine.v2, {"job": ("max", 400 * MIB)}, FREE),
+    "not more than there is": ("0::/job", Machine.v2, {"job": (10 * FREE, 0)}, FREE),
+    "over the limit": ("0::/job", Machine.v2, {"job": (100 * MIB, 101 * MIB)}, 0),
+    "version 1 beside 2": (
+        "5:cpu,cpuacct:/other\n4:memory:/job\n1:name=systemd:/x\n0::/",
+        Machine.v1,
+        {"job": (1000 * MIB, 600 * MIB, 100 * MIB)},
+        500 * MIB,
+    ),
+    "mounted with others": ("4:memory,hugetlb:/job", Machine.v1, {"job": (1000 * MIB, 600 * MIB)}, 400 * MIB),
+    "version 1 without limit": ("4:memory:/job", Machine.v1, {"job": (NO_LIMIT_V1, 600 * MIB)}, FREE),
+    "nested, version 1": (
+        "4:memory:/slice/job",
+        Machine.v1,
+        {"": (NO_LIMIT_V1, 5000 * MIB), "slice": (900 * MIB, 600 * MIB), "slice/job": (700 * MIB, 100 * MIB)},
+        300 * MIB,
+    ),
+    "not visible, version 1": ("4:memory:/docker/0123456789", Machine.v1, {"": (300 * MIB, 100 * MIB)}, 200 * MIB),
+}
 
 
-def test_a_group_grants_its_limit_less_what_is_used(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/job\n")
-    machine.v2("job", 1000 * MIB, 400 * MIB)
-    assert machine.available() == 600 * MIB
+@pytest.mark.parametrize(("groups", "version", "tree", "granted"), GROUPS.values(), ids=GROUPS)
+def test_a_group_grants_its_limit_less_what_is_used(
+    tmp_path: Path, groups: str, version: Callable[..., None], tree: dict[str, tuple[object, ...]], granted: int
+) -> None:
+    machine = Machine(tmp_path, f"{groups}\n")
+    for path, figures in tree.items():
+        version(machine, path, *figures)
+    assert machine.available() == granted
 
 
-def test_page_cache_that_can_be_dropped_counts_as_free(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/job\n")
-    machine.v2("job", 1000 * MIB, 900 * MIB, inactive_file=700 * MIB)
-    assert machine.available() == 800 * MIB
-
-
-def test_max_is_no_limit(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/job\n")
-    machine.v2("job", "max", 400 * MIB)
-    assert machine.available() == FREE
-
-
-def test_a_group_far_above_its_free_memory_does_not_grant_more_than_there_is(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/job\n")
-    machine.v2("job", 10 * FREE, 0)
-    assert machine.available() == FREE
-
-
-def test_a_group_over_its_limit_grants_nothing(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/job\n")
-    machine.v2("job", 100 * MIB, 101 * MIB)
-    assert machine.available() == 0
+@pytest.mark.parametrize("inside", ["/docker/0123456789", "/../../elsewhere", "/"])
+def test_in_a_container_that_does_not_show_our_group_its_root_counts(tmp_path: Path, inside: str) -> None:
+    machine = Machine(tmp_path, f"0::{inside}\n")
+    machine.v2("", 300 * MIB, 100 * MIB)
+    machine.v2("unrelated", 10 * MIB, 0)
+    assert machine.available() == 200 * MIB
 
 
 @settings(max_examples=40)
@@ -112,53 +126,10 @@ def test_groups_without_the_memory_controller_are_passed_over(tmp_path: Path) ->
     assert machine.available() == 500 * MIB
 
 
-@pytest.mark.parametrize("inside", ["/docker/0123456789", "/../../elsewhere", "/"])
-def test_in_a_container_that_does_not_show_our_group_its_root_counts(tmp_path: Path, inside: str) -> None:
-    machine = Machine(tmp_path, f"0::{inside}\n")
-    machine.v2("", 300 * MIB, 100 * MIB)
-    machine.v2("unrelated", 10 * MIB, 0)
-    assert machine.available() == 200 * MIB
-
-
 def test_where_control_groups_cannot_be_seen_only_the_rest_counts(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (machine.proc / "self/cgroup").unlink()
     assert machine.available() == FREE
-
-
-# ---- version 1, alone and beside version 2
-
-
-def test_a_version_1_group_grants_its_limit_less_what_is_used(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "5:cpu,cpuacct:/other\n4:memory:/job\n1:name=systemd:/x\n0::/\n")
-    machine.v1("job", 1000 * MIB, 600 * MIB, inactive_file=100 * MIB)
-    assert machine.available() == 500 * MIB
-
-
-def test_a_controller_mounted_together_with_others_is_found(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "4:memory,hugetlb:/job\n")
-    machine.v1("job", 1000 * MIB, 600 * MIB)
-    assert machine.available() == 400 * MIB
-
-
-def test_version_1_writes_no_limit_as_a_huge_number(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "4:memory:/job\n")
-    machine.v1("job", 9223372036854771712, 600 * MIB)
-    assert machine.available() == FREE
-
-
-def test_of_nested_version_1_groups_the_tightest_counts(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "4:memory:/slice/job\n")
-    machine.v1("", 9223372036854771712, 5000 * MIB)
-    machine.v1("slice", 900 * MIB, 600 * MIB)
-    machine.v1("slice/job", 700 * MIB, 100 * MIB)
-    assert machine.available() == 300 * MIB
-
-
-def test_a_version_1_group_that_is_not_visible_falls_back_to_its_root(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "4:memory:/docker/0123456789\n")
-    machine.v1("", 300 * MIB, 100 * MIB)
-    assert machine.available() == 200 * MIB
 
 
 # ---- what the process may map

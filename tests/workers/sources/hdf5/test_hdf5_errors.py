@@ -243,22 +243,6 @@ def stored(folder: Path, way: str) -> Path:
     return folder / "a.h5"
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("happening", ["gone", "rewritten", "shorter"])
-def test_a_file_that_changed_before_a_loader_opens_it_is_named(happening: str, way: str, tmp_path: Path) -> None:
-    path = stored(tmp_path, way)
-    source = in_loader(opened("hdf5", tmp_path, ["data"], path="a.h5"))
-    if happening == "gone":
-        path.unlink()
-    elif happening == "rewritten":
-        os.utime(path, ns=(0, 12345))
-    else:
-        os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(SourceError, match=r"a\.h5: it was"):
-        rows_of(source, [0, 11])
-    source.close()
-
-
 @pytest.mark.parametrize("way", ["contiguous", "chunked", "gzip"])
 @pytest.mark.parametrize("how", [BY_MAP, BY_PREADV])
 def test_a_file_cut_short_under_way_is_an_error_that_names_it(way: str, how: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,23 +136,6 @@ def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], 
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
     with pytest.raises(ParameterError, match=message):
         opened(KIND, tmp_path, tops, path="a.h5", **options)
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip"}])
-@pytest.mark.parametrize("happening", ["gone", "rewritten", "shorter"])
-def test_a_file_that_changed_is_named(happening: str, options: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    archive(path, some_array((3, 50), "f4"), **options)
-    source = in_loader(opened(KIND, tmp_path, path="a.h5"))
-    if happening == "gone":
-        path.unlink()
-    elif happening == "rewritten":
-        os.utime(path, ns=(0, 12345))
-    else:
-        os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(SourceError, match=r"a\.h5: it was"):
-        rows_of(source, [2])
-    source.close()
 
 
 def test_a_damaged_sample_is_named_and_spares_the_others(tmp_path: Path) -> None:

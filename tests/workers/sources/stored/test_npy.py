@@ -15,8 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.stored import (
-    BY_MAP,
-    BY_PREADV,
     MAP_BELOW_BYTES,
     assert_delivers,
     assert_rows,
@@ -24,7 +22,6 @@ from tests.support.stored import (
     in_loader,
     opened,
     patterns,
-    rows_of,
     some_array,
 )
 
@@ -187,15 +184,3 @@ def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], 
     save(tmp_path, data=np.zeros((5, 2)))
     with pytest.raises(ParameterError, match=message):
         opened("npy", tmp_path, tops, **options)
-
-
-@pytest.mark.parametrize("way", [BY_MAP, BY_PREADV])
-def test_a_file_cut_short_under_way_is_an_error_that_names_it(way: str, tmp_path: Path) -> None:
-    data = some_array((9, 1000), "f8")
-    source = in_loader(opened("npy", tmp_path, **save(tmp_path, data=data)))
-    with bytes_read(way):
-        assert_rows(source, [8, 0], {"data": data})
-        os.truncate(tmp_path / "data.npy", 5000)
-        with pytest.raises(SourceError, match=r"data\.npy"):
-            rows_of(source, [8])
-    source.close()
