@@ -1,6 +1,6 @@
 """Shuffled samples of HDF5 files in object storage: blobfeed, a bare loop of obstore, and h5py over s3fs, in one run.
 
-    python -m benchmarks.cloud [--rounds 3] [--delay-ms 20]
+    python -P -m benchmarks.cloud [--rounds 3] [--delay-ms 20]
 
 One nginx serves the files; between it and all of them stands a proxy that holds each request back, as a network would.
 All speak S3 to it, without signatures. The bare loop gets byte ranges of the same size with as many requests at a time,

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,20 @@ class DataSet:
 
     def ensure(self, samples: int) -> Path:
         """The path of the data set, written now if it is not there."""
-        path = self.path(samples)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            try:
-                self.write(unfinished, samples)
-                unfinished.rename(path)
-            finally:
-                _remove(unfinished)
-        return path
+        return made(self.path(samples), lambda unfinished: self.write(unfinished, samples))
+
+
+def made(path: Path, write: Callable[[Path], None]) -> Path:
+    """`path`, written now if it is not there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{os.getpid()}.{path.name}")
+        try:
+            write(unfinished)
+            unfinished.rename(path)
+        finally:
+            _remove(unfinished)
+    return path
 
 
 def _remove(path: Path) -> None:
@@ -82,22 +87,6 @@ def _write_hdf5_rows(path: Path, samples: int, size: int, channels: int, **stora
             stamp(block[row], index)
             if row == len(block) - 1 or index == samples - 1:
                 data[index - row : index + 1] = block[: row + 1]
-
-
-def _write_224(path: Path, samples: int) -> None:
-    _write_hdf5_rows(path, samples, 224, 3)
-
-
-def _write_28(path: Path, samples: int) -> None:
-    _write_hdf5_rows(path, samples, 28, 1)
-
-
-def _write_chunked(path: Path, samples: int) -> None:
-    _write_hdf5_rows(path, samples, 224, 3, chunks=(8, 3, 224, 224))
-
-
-def _write_gzip(path: Path, samples: int) -> None:
-    _write_hdf5_rows(path, samples, 224, 3, chunks=(8, 3, 224, 224), compression="gzip")
 
 
 def _write_npy(path: Path, samples: int) -> None:
@@ -129,18 +118,19 @@ def _write_jpeg(path: Path, samples: int) -> None:
     (path / "list.txt").write_text("".join(f"{index}.jpg {index}\n" for index in range(samples)))
 
 
-def _hdf5_rows(path: Path, samples: int, dtype: str) -> Reader:
-    return HDF5Rows(path, samples, dtype)
-
-
 def _hdf5_source(path: Path) -> Mapping[str, Any]:
     return {"hdf5": {"path": str(path)}}
 
 
-HDF5_224 = DataSet("hdf5_224", 6000, 512, _write_224, _hdf5_rows, _hdf5_source)
-HDF5_28 = DataSet("hdf5_28", 60000, 6000, _write_28, _hdf5_rows, _hdf5_source)
-HDF5_CHUNKED = DataSet("hdf5_chunked", 6000, 512, _write_chunked, _hdf5_rows, _hdf5_source)
-HDF5_GZIP = DataSet("hdf5_gzip", 6000, 512, _write_gzip, _hdf5_rows, _hdf5_source)
+_write_224 = partial(_write_hdf5_rows, size=224, channels=3)
+_write_28 = partial(_write_hdf5_rows, size=28, channels=1)
+_write_chunked = partial(_write_224, chunks=(8, 3, 224, 224))
+_write_gzip = partial(_write_chunked, compression="gzip")
+
+HDF5_224 = DataSet("hdf5_224", 6000, 512, _write_224, HDF5Rows, _hdf5_source)
+HDF5_28 = DataSet("hdf5_28", 60000, 6000, _write_28, HDF5Rows, _hdf5_source)
+HDF5_CHUNKED = DataSet("hdf5_chunked", 6000, 512, _write_chunked, HDF5Rows, _hdf5_source)
+HDF5_GZIP = DataSet("hdf5_gzip", 6000, 512, _write_gzip, HDF5Rows, _hdf5_source)
 NPY_224 = DataSet(
     "npy_224",
     6000,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.delivery`: what the trainer pays for a batch that lies ready, against a plain copy of it.
+"""`python -P -m benchmarks.delivery`: what the trainer pays for a batch that lies ready, against a plain copy of it.
 
 A ring stands still here, filled once, with no loaders beside: what is measured is the way from a slot into a blob, in
 turns with a plain copy of the same batch as float32 into the same blob. Slots are many enough that none is in the
@@ -107,7 +107,7 @@ def _measured(kind: str, case: Case, shape: Shape, blob: Any, seconds: float) ->
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.delivery", description=__doc__)
     parser.add_argument("--rows", type=int, default=64, help="images of 3×224×224 in a batch")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each case is measured")
     arguments = parser.parse_args(given)

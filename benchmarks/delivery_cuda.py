@@ -1,4 +1,4 @@
-"""The CUDA part of `python -m benchmarks.delivery`: bandwidth, and what a training step notices of the transfers."""
+"""The CUDA part of `python -P -m benchmarks.delivery`: bandwidth, and what a training step notices of the transfers."""
 
 from __future__ import annotations
 

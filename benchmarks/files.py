@@ -10,14 +10,14 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .datasets import HDF5_28, HDF5_224, data_folder
+from .datasets import HDF5_28, HDF5_224, data_folder, made
 from .growth import many_files
 from .harness import Program, RunFailed, run_program
 from .page_cache import fill
@@ -45,17 +45,6 @@ def _run(run: str, **told: Any) -> dict[str, Any]:
     return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
-def _made(name: str, write: Callable[[Path], None]) -> Path:
-    """The data set of that name, written now if it is not there."""
-    path = data_folder() / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{os.getpid()}.{name}")
-        write(unfinished)
-        unfinished.rename(path)
-    return path
-
-
 def cold(quick: bool) -> Iterator[Row]:
     """Rows that lie apart in a file that is not in the page cache."""
     rows = 50_000 if quick else 1_000_000
@@ -65,7 +54,7 @@ def cold(quick: bool) -> Iterator[Row]:
         data[:] = (np.arange(rows) % 251)[:, None]
         data.flush()
 
-    path = _made(f"rows-784-{rows}.npy", write)
+    path = made(data_folder() / f"rows-784-{rows}.npy", write)
     found = _run("cold_rows", source={"npy": {"data": str(path)}}, path=str(path))
     yield [
         f"64 shuffled rows of 784 bytes, of {rows:,}",
@@ -101,12 +90,13 @@ def larger(quick: bool) -> Iterator[Row]:
     path = HDF5_224.ensure(samples)
     size = max(path.stat().st_size // 3, 200 << 20)
     title = f"two shuffled epochs over {megabytes(path.stat().st_size)}, memory for {megabytes(size)}"
-    try:
-        with _memory_group(size) as group:
-            found = _run("epochs", source={"hdf5": {"path": str(path)}}, path=str(path), group=str(group))
-    except OSError as error:
-        yield [title, "–", f"no memory control group can be made here: {error.strerror}"]
-        return
+    with ExitStack() as stack:
+        try:
+            group = stack.enter_context(_memory_group(size))
+        except OSError as error:
+            yield [title, "–", f"no memory control group can be made here: {error.strerror}"]
+            return
+        found = _run("epochs", source={"hdf5": {"path": str(path)}}, path=str(path), group=str(group))
     ratio = found["disk_bytes"] / found["wanted_bytes"]
     yield [title, f"{rate(found['samples_per_s'])}/s", f"{ratio:.2f} of the bytes delivered were read"]
 
@@ -138,7 +128,7 @@ def lists(quick: bool) -> Iterator[Row]:
         with (folder / "list.txt").open("w") as file:
             file.writelines(f"./././././././././{line % 1000:03d}.jpg {line % 1000}\n" for line in range(lines))
 
-    folder = _made(f"list-{lines}", write)
+    folder = made(data_folder() / f"list-{lines}", write)
     options = {"path": str(folder / "list.txt"), "root_folder": str(folder), "new_height": 64, "new_width": 64}
     found = _run("first_batch", source={"image_list": options})
     yield [
@@ -159,7 +149,7 @@ def samples(quick: bool) -> Iterator[Row]:
                 file.create_dataset(f"sample_{number}", data=np.zeros((8, 8, 3), np.float32)).attrs["label"] = number
 
     for members in (400, 2000) if quick else (4000, 200_000):
-        path = _made(f"members-{members}.h5", write)
+        path = made(data_folder() / f"members-{members}.h5", write)
         fill(path)
         found = _run("first_batch", source={"hdf5_samples": {"path": str(path), "labels": ["label"]}})
         yield [
@@ -181,7 +171,7 @@ def main() -> None:
     for part in given.parts or _PARTS:
         try:
             rows += list(_PARTS[part](given.quick))
-        except RunFailed as failure:
+        except (RunFailed, OSError) as failure:
             rows.append([part, "failed", str(failure)])
         print(f"files: {part} is done", file=sys.stderr, flush=True)
     print(table(["work", "figure", ""], rows))

@@ -19,6 +19,7 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 
 from .datasets import data_folder
+from .growth import take_for
 from .page_cache import drop
 from .processes import MARK, cpu_seconds, members, memory
 
@@ -98,20 +99,12 @@ def epochs(source: dict[str, Any], path: str, group: str) -> Figures:
 def rate(source: dict[str, Any], seconds: float) -> Figures:
     """Samples per second, warm, and the processor time that one takes in all processes together."""
     with _pipeline(source) as pipeline:
-        _take(pipeline, _DECIDES * seconds)
+        take_for(_DECIDES * seconds, pipeline)
         processes = members(os.environ[MARK])
         cpu = cpu_seconds(processes)
-        samples, passed = _take(pipeline, seconds)
+        passed, batches = take_for(seconds, pipeline)
         cpu = cpu_seconds(processes) - cpu
-    return {"samples_per_s": samples / passed, "cpu_s": cpu / samples}
-
-
-def _take(pipeline: Pipeline, seconds: float) -> tuple[int, float]:
-    begin, samples = time.perf_counter(), 0
-    while (passed := time.perf_counter() - begin) < seconds:
-        pipeline.release(pipeline.take())
-        samples += _BATCH
-    return samples, passed
+    return {"samples_per_s": batches * _BATCH / passed, "cpu_s": cpu / (batches * _BATCH)}
 
 
 _RUNS: dict[str, Callable[..., Figures]] = {run.__name__: run for run in (cold_rows, first_batch, epochs, rate)}

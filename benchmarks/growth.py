@@ -17,7 +17,7 @@ from typing import Any
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
-from .datasets import HDF5_28, data_folder
+from .datasets import HDF5_28, data_folder, made
 from .entrants import WORKERS
 from .harness import Plan, Program, RunFailed, Say, run_program
 from .page_cache import fill
@@ -71,14 +71,13 @@ def _cases(plan: Plan) -> list[Case]:
 
 def many_files(samples: int) -> Path:
     """The 28×28 data set again, cut into a thousand files."""
-    folder = data_folder() / f"hdf5_28-{samples}-in-{_FILES}"
-    if not folder.exists():
-        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-        unfinished.mkdir()
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
         for number in range(_FILES):
-            HDF5_28.write(unfinished / f"{number:04d}.h5", samples // _FILES)
-        unfinished.rename(folder)
-    return folder
+            HDF5_28.write(folder / f"{number:04d}.h5", samples // _FILES)
+
+    return made(data_folder() / f"hdf5_28-{samples}-in-{_FILES}", write)
 
 
 def study(plan: Plan, say: Say) -> str:
@@ -120,9 +119,9 @@ def measure(case: Case) -> Cost:
         opened = time.perf_counter()
         pipeline.release(pipeline.take())
         started = time.perf_counter()
-        _take(pipeline, case.seconds / 3)
+        take_for(case.seconds / 3, pipeline)
         trainer = time.process_time()
-        seconds, batches = _take(pipeline, case.seconds)
+        seconds, batches = take_for(case.seconds, pipeline)
         trainer = time.process_time() - trainer
         used = memory(members(os.environ[MARK]), data_folder())
     return Cost(
@@ -135,7 +134,8 @@ def measure(case: Case) -> Cost:
     )
 
 
-def _take(pipeline: Pipeline, seconds: float) -> tuple[float, int]:
+def take_for(seconds: float, pipeline: Pipeline) -> tuple[float, int]:
+    """Take batches; the seconds that have passed, and how many it were."""
     begin, batches = time.perf_counter(), 0
     while (passed := time.perf_counter() - begin) < seconds:
         pipeline.release(pipeline.take())

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import Array, c_longlong
+from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -200,34 +201,11 @@ def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
                 yield step
 
 
-@contextmanager
-def open_read_row_by_row(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_read_row_by_row, work, samples) as progress:
-        yield progress
-
-
-@contextmanager
-def open_read_and_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_gather_and_copy, work, samples) as progress:
-        yield progress
-
-
-@contextmanager
-def open_memory(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_move, work, samples) as progress:
-        yield progress
-
-
-@contextmanager
-def open_decode(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_decode, work, samples) as progress:
-        yield progress
-
-
-@contextmanager
-def open_decompress(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    with _in_workers(_decompress, work, samples) as progress:
-        yield progress
+open_read_row_by_row = partial(_in_workers, _read_row_by_row)
+open_read_and_copy = partial(_in_workers, _gather_and_copy)
+open_memory = partial(_in_workers, _move)
+open_decode = partial(_in_workers, _decode)
+open_decompress = partial(_in_workers, _decompress)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whole training steps beside plain torch modules: `python -m benchmarks.nets`, for docs/trainer.md.
+"""Whole training steps beside plain torch modules: `python -P -m benchmarks.nets`, for docs/trainer.md.
 
 LeNet, CIFAR-10 full and CaffeNet, of a prototxt by the trainer and of torch's own modules by torch's own SGD, with the
 weights channels last and without. Each in one process, one thread, turn by turn; medians of the rounds, in CPU time,
@@ -211,7 +211,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.nets", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.nets", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS), metavar="NAME")
     arguments = parser.parse_args()

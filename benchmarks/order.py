@@ -1,4 +1,4 @@
-"""What the order costs and how well it mixes: `python -m benchmarks.order` prints the tables of docs/order.md.
+"""What the order costs and how well it mixes: `python -P -m benchmarks.order` prints the tables of docs/order.md.
 
 Times are processor time, the least of several rounds: it is computation alone, and others on the machine are no matter.
 """

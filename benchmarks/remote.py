@@ -1,4 +1,4 @@
-"""Loaders on a Ray cluster beside local ones, on the same cores: `python -m benchmarks.remote`, for docs/cluster.md.
+"""Loaders on a Ray cluster beside local ones, on the same cores: `python -P -m benchmarks.remote`, for docs/cluster.md.
 
 The trainer's host is a raylet without processors; a second raylet of two processors holds the remote loaders. So all
 bytes go from one object store to another, as between hosts. What is compared takes turns, in blocks of some seconds.
@@ -147,7 +147,7 @@ def plain(address: str, nbytes: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.remote", description=__doc__)
     parser.add_argument("--plain", nargs=2, metavar=("ADDRESS", "BYTES"), help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each block")

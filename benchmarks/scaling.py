@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
+from .growth import take_for
 from .harness import Plan, Program, RunFailed, Say, run_program
 from .processes import cpu_seconds
 from .report import duration, rate, table
@@ -80,11 +80,11 @@ def measure(load: Load) -> Carried:
     source = SyntheticSource(10**6, (16,), load.sample_s)
     parameters = Parameters(batch_size=_BATCH, num_loaders=load.loaders, prefetch_batches=8)
     with Pipeline(parameters, source=source) as pipeline:
-        _take(pipeline, seconds=1.0)
+        take_for(1.0, pipeline)
         (assembler,) = psutil.Process().children()
         # Its loaders are its children, and as long as they live their time is not counted as its own.
         used, tasks = cpu_seconds([assembler]), pipeline.statistics().tasks
-        seconds, batches = _take(pipeline, load.seconds)
+        seconds, batches = take_for(load.seconds, pipeline)
         used, tasks = cpu_seconds([assembler]) - used, pipeline.statistics().tasks - tasks
     return Carried(
         tasks_per_s=tasks / seconds,
@@ -92,14 +92,6 @@ def measure(load: Load) -> Carried:
         assembler_s_per_task=used / tasks,
         busy_loaders=batches * _BATCH * load.sample_s / seconds,
     )
-
-
-def _take(pipeline: Pipeline, seconds: float) -> tuple[float, int]:
-    begin, batches = time.perf_counter(), 0
-    while (passed := time.perf_counter() - begin) < seconds:
-        pipeline.release(pipeline.take())
-        batches += 1
-    return passed, batches
 
 
 def main() -> None:

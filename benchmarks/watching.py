@@ -1,4 +1,4 @@
-"""`python -m benchmarks.watching`: what it costs to be watched, by a trace or by a monitor.
+"""`python -P -m benchmarks.watching`: what it costs to be watched, by a trace or by a monitor.
 
 One reader is watched and not watched in turns of a tenth of a second, so that all else stays the same. What is compared
 is the processor time for each batch, of all processes of the pipeline and of the trainer alone: what else runs on the
@@ -176,7 +176,7 @@ def _row(work: Work, what: str, folder: Path, rounds: int, seconds: float) -> li
 
 
 def main(given: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.watching", description=__doc__)
     parser.add_argument("--rounds", type=int, default=300, help="pairs of turns")
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
     parser.add_argument("--watched", nargs="+", choices=_WATCHED, default=_WATCHED, help="only these")

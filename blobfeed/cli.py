@@ -133,6 +133,10 @@ def train(
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
+    if ideal and (snapshot or weights or trace or tensorboard or log):
+        raise typer.BadParameter(
+            "--ideal begins anew and keeps nothing: give it no --snapshot, --weights, --trace, --tensorboard or --log"
+        )
     document = read_solver(solver)
     rules: Any = document.message.train_state
     if common.level:
@@ -228,7 +232,7 @@ def draw_net(
     with one_message(debug):
         from .draw import draw
         from .trainer.prototxt import schema
-        from .trainer.prototxt.phases import State
+        from .trainer.prototxt.phases import State, included_layers
         from .trainer.prototxt.prototxt import read_prototxt
 
         document = read_prototxt(model, schema.NetParameter)
@@ -236,7 +240,7 @@ def draw_net(
         picture = draw(document, state)
         with writing(target):
             target.write_text(picture, encoding="utf-8")
-        typer.echo(f"{target}: {len(document.message.layer)} layers")
+        typer.echo(f"{target}: {len(included_layers(document, state))} layers")
 
 
 @app.command("convert")

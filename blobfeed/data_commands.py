@@ -85,7 +85,7 @@ def pack(
         from .tools.inspecting import in_bytes, print_lines
         from .tools.packing import Layout, pack_encoded
         from .tools.packing import pack as pack_arrays
-        from .tools.recognise import Found, source_of
+        from .tools.recognise import sized, source_of
 
         found = source_of(source, _names(tops), image_list)
         with _progress() as told:
@@ -93,9 +93,9 @@ def pack(
                 if chunk or compression != "none" or uint8 or resize:
                     raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
                 packed = pack_encoded(found, target, told)
-                made = Found(
-                    {"lmdb": {"path": str(target), "is_color": found.declared["image_list"].get("is_color", True)}}
-                )
+                listed = found.declared["image_list"]
+                decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
+                made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
             else:
                 layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
                 packed = pack_arrays(found, target, layout, loaders=loaders, told=told)

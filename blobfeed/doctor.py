@@ -36,7 +36,9 @@ def _versions() -> Iterator[str]:
     yield f"blobfeed {__version__}, in {Path(__file__).parent}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
     yield f"children run in {find_interpreter()}"
-    ours = [each for each in requires("blobfeed") or () if not re.search(r"extra == .(test|docs)", each)]
+    ours: list[str] = []
+    with suppress(PackageNotFoundError):  # a checkout works without being installed
+        ours = [each for each in requires("blobfeed") or () if not re.search(r"extra == .(test|docs)", each)]
     for name in sorted({re.split(r"[^\w-]", each)[0] for each in ours}):
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"

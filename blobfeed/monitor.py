@@ -54,13 +54,17 @@ class Monitor:
 
     def look(self) -> None:
         now = dict(read_pipelines())
-        self._watched = {key: self._watched.get(key, deque(maxlen=_HISTORY)) for key in now}
-        for key, reading in now.items():
-            self._watched[key].append(reading)
+        self._watched = {
+            key: self._watched.get(key, deque(maxlen=_HISTORY))
+            for key, reading in now.items()
+            if key in self._watched or self._pid in (None, *_pids(reading))  # a loader may die before its pipeline ends
+        }
+        for key, readings in self._watched.items():
+            readings.append(now[key])
 
     @property
     def shown(self) -> list[Readings]:
-        return [readings for readings in self._watched.values() if self._pid in (None, *_pids(readings[-1]))]
+        return list(self._watched.values())
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:

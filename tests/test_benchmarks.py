@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import entrants, files_run, harness, report, watching, works
+from benchmarks import files as file_costs
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
@@ -251,6 +252,18 @@ def test_a_data_set_that_could_not_be_finished_leaves_nothing(tmp_path: Path, mo
     with pytest.raises(OSError, match="no space"):
         replace(HDF5_28, write=fail).ensure(8)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_control_group_that_cannot_be_removed_is_not_taken_for_one_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(file_costs, "HDF5_224", replace(HDF5_28, quick_samples=128))
+    monkeypatch.setattr(file_costs, "_GROUPS", tmp_path)
+    monkeypatch.setattr(file_costs, "_ROUNDS", 1)
+    (tmp_path / "cgroup.controllers").touch()
+    with pytest.raises(OSError, match="not empty"):
+        list(file_costs.larger(quick=True))
 
 
 def test_dropping_a_folder_from_the_page_cache_reaches_every_file(tmp_path: Path) -> None:

@@ -268,6 +268,7 @@ def test_a_net_is_drawn(tmp_path: Path) -> None:
     write_project(tmp_path)
     result = run("draw", tmp_path / "net.prototxt", tmp_path / "net.svg")
     assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(": 6 layers\n")  # and one that is for the phase TEST
     text = (tmp_path / "net.svg").read_text()
     assert text.startswith("<svg")
     assert ">ip1</text>" in text

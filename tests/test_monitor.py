@@ -120,6 +120,22 @@ def test_dying_loaders_are_counted_and_the_last_death_is_told(tmp_path: Path) ->
     assert "deaths" in table
 
 
+def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died(tmp_path: Path) -> None:
+    with trainer("starving", tmp_path) as process:
+        told, _ = watched(process, lambda told: len(told["loader_states"]) == 2, "both loaders run")
+        monitor, loader = Monitor(told["loader_states"][0]["pid"]), told["loader_states"][0]
+        monitor.look()
+        os.kill(loader["pid"], signal.SIGKILL)
+
+        def is_replaced() -> bool:
+            monitor.look()
+            (readings,) = monitor.shown
+            numbers = [each["loader"] for each in as_mapping(readings)["loader_states"]]
+            return len(numbers) == 2 and loader["loader"] not in numbers
+
+        wait_until(is_replaced, "another loader has taken its place")
+
+
 def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "monitor.svg"
     with trainer("starving", tmp_path) as process:

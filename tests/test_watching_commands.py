@@ -7,6 +7,7 @@ import io
 import json
 import threading
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,12 @@ def test_the_ideal_needs_a_layer_that_is_fed_by_loaders(tmp_path: Path) -> None:
     assert "is fed by loaders" in message_of(run("train", "--solver", write_project(tmp_path), "--ideal"))
 
 
+@pytest.mark.parametrize("option", ["--snapshot", "--weights", "--trace", "--tensorboard", "--log"])
+def test_the_ideal_takes_no_files_to_begin_with_or_to_write(option: str, tmp_path: Path) -> None:
+    result = run("train", "--solver", write_project(tmp_path), "--ideal", option, tmp_path / "a.csv")
+    assert (result.exit_code, "--ideal begins anew and keeps nothing" in result.stderr) == (2, True)
+
+
 def test_the_doctor_tells_what_a_bug_report_needs() -> None:
     result = run("doctor")
     assert result.exit_code == 0, result.output
@@ -136,6 +143,14 @@ def test_the_doctor_tells_what_a_bug_report_needs() -> None:
 def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobfeed.doctor.is_installed", lambda library: library != "lmdb")
     assert "lmdb, for Caffe's LMDB: pip install 'blobfeed[lmdb]'" in run("doctor").stdout
+
+
+def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(package: str) -> list[str]:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("blobfeed.doctor.requires", requires)
+    assert run("doctor").exit_code == 0
 
 
 def test_progress_bars_know_how_long_a_loop_is() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..workers.base.errors import SampleError
+from ..workers.base.errors import BlobfeedError
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
@@ -108,7 +108,7 @@ class _Looking:
         for index in indices:
             try:
                 yield sample_of(self._source, index)
-            except SampleError as error:
+            except BlobfeedError as error:
                 self._bad[int(index)] = str(error)
 
     def rate(self, shuffle: Any, seconds: float) -> float:
@@ -142,7 +142,7 @@ class _Looking:
         """How many of `indices` could be read."""
         try:
             self._source.read(indices, rows)
-        except SampleError:
+        except BlobfeedError:
             return len(list(self.samples(indices)))
         return len(indices)
 
@@ -154,8 +154,8 @@ def _scalars(source: Source) -> list[str]:
 
 
 def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
-    """The classes of `top`, None if these are no whole numbers, nearly each sample has its own, or one is noted in
-    `bad`, since it cannot be read."""
+    """The classes of `top`, None if these are no whole numbers, nearly each sample has its own, or some are noted in
+    `bad`, since they cannot be read."""
     values: list[AnyArray] = []
     with closing(Found(found.declared, (top,)).open()) as source:
         until = time.monotonic() + _LABELS_S
@@ -164,8 +164,8 @@ def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
             rows = allocate_rows(source.specs, len(indices))
             try:
                 source.read(indices, rows)
-            except SampleError as error:
-                bad[error.index] = str(error)
+            except BlobfeedError:
+                list(_Looking(source, bad).samples(indices))
                 return None
             values.append(np.asarray(rows[top]))
             if time.monotonic() > until:
@@ -186,10 +186,12 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
     if found.kind != "hdf5":
         return {}
     from ..workers.sources.files.paths import list_hdf5_files
-    from ..workers.sources.stored.hdf5_library import h5py
+    from ..workers.sources.files.remote import stamp_of
+    from ..workers.sources.stored.library_rows import open_file
 
-    path = list_hdf5_files(found.declared["hdf5"]["path"], Path.cwd(), "inspect")[0]
-    with h5py.File(path, "r") as file:
+    options = found.declared["hdf5"]
+    path = list_hdf5_files(options["path"], Path.cwd(), "inspect")[0]
+    with open_file(stamp_of(path), options.get("locking")) as file:
         return {top: _storage_of(file[top]) for top in tops if top in file and not file[top].is_virtual}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
+from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
@@ -24,8 +25,9 @@ from ..workers.base.whole_files import writing
 from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.paths import natural_key
+from ..workers.sources.images.list_file import parse_image_list
+from ..workers.sources.tar.fields import PICTURES
 
-IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
 """What a file's name says of its top."""
@@ -44,24 +46,29 @@ _USUAL_SIDE = 256
 class Found:
     """What paths hold: the declaration for `source:`, the tops to name beside it (None: by default), and remarks.
 
-    `is_bgr`: whether colours come in the order of OpenCV and Caffe.
+    `noted_bgr`: whether a packed file says so of its colours.
     """
 
     declared: Mapping[str, Any]
     tops: tuple[str, ...] | None = None
     remarks: tuple[str, ...] = ()
-    is_bgr: bool = False
+    noted_bgr: bool = False
 
     @property
     def kind(self) -> str:
         return next(iter(self.declared))
+
+    @property
+    def is_bgr(self) -> bool:
+        """Whether colours come in the order of OpenCV and Caffe."""
+        return self.noted_bgr or _gives_bgr(self.declared)
 
     def open(self) -> Source:
         return open_source(self.declared, tops=self.tops, base_dir=Path.cwd())
 
 
 def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
-    """One sample, by top; raises SampleError."""
+    """One sample, by top; raises what the source does, a BlobfeedError for one that cannot be read."""
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
@@ -80,11 +87,7 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
         found = _declaration(paths[0])
     else:
         found = _recognised([Path(path).expanduser() for path in paths], image_list)
-    is_bgr = found.is_bgr or (
-        found.kind in ("image_list", "tar", "lmdb", "leveldb")
-        and found.declared[found.kind].get("color", "bgr") == "bgr"
-    )
-    return replace(found, tops=tuple(tops) if tops else found.tops, is_bgr=is_bgr)
+    return replace(found, tops=tuple(tops) if tops else found.tops)
 
 
 def _declaration(text: str) -> Found:
@@ -93,6 +96,16 @@ def _declaration(text: str) -> Found:
         raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
     ((kind, options),) = declared.items()
     return Found({kind: {"path": options} if isinstance(options, str) else options})
+
+
+def _gives_bgr(declared: Mapping[str, Any]) -> bool:
+    """Whether pictures come as OpenCV decodes them; `declared` can be opened."""
+    ((kind, options),) = declared.items()
+    if kind == "concat":
+        return all(map(_gives_bgr, options))
+    if isinstance(options, Mapping) and options.get("color", "bgr") != "bgr":
+        return False
+    return kind in ("image_list", "tar", "lmdb", "leveldb", "windows")
 
 
 def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
@@ -119,7 +132,7 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
         return _folder(path, image_list)
     if kind in ("lmdb", "leveldb"):
         need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
-        return _sized(kind, {"path": str(path)})
+        return sized(kind, {"path": str(path)})
     if kind in ("npz", "zarr"):
         return Found({kind: {"path": str(path)}})
     return _text(path)
@@ -177,14 +190,14 @@ def _hdf5(paths: Sequence[Path]) -> Found:
         pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0]
         if most >= _MANY_DATASETS and "#" in pattern:
             return _hdf5_samples(file, {"path": path}, [name for name in shapes if _pattern(name) == pattern])
-        is_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
+        noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     length = Counter(shape[0] for shape in shapes.values()).most_common(1)[0][0]
     fitting = [name for name, shape in shapes.items() if shape[0] == length]
     others = sorted(set(shapes) - set(fitting))
     first = sorted(fitting, key=lambda name: (name != "data", -int(np.prod(shapes[name][1:])), name != "label", name))
     remarks = (f"left out, since they have another length than {length:,}: {', '.join(others)}",) if others else ()
     named = tuple(first) if first != ["data", "label"] else None
-    return Found({"hdf5": {"path": path}}, named, remarks, is_bgr)
+    return Found({"hdf5": {"path": path}}, named, remarks, noted_bgr)
 
 
 def _pattern(name: str) -> str:
@@ -211,7 +224,7 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
 def _text(path: Path) -> Found:
     from ..workers.sources.stored.hdf5_library import h5py
 
-    first = next(line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip())
+    first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0].path(0))
     for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
         if not (folder / name).is_file():
             continue
@@ -219,9 +232,9 @@ def _text(path: Path) -> Found:
             found = _hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
         need("cv2", f"{path}")
-        return _sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+        return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
     raise SourceError(
-        f"{path}: its first line, {first!r}, names no file here or beside the list: say where they are, by "
+        f"{path}: its first path, {first!r}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
     )
 
@@ -230,7 +243,7 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
-    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    images = [file for file in files if file.suffix.lower()[1:] in PICTURES]
     if len(images) * 2 > len(files):
         return _folder_of_images(path, images, image_list)
     suffix = Counter(file.suffix for file in files).most_common(1)[0][0]
@@ -260,7 +273,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         image_list.write_text("\n".join(lines) + "\n")
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
-    found = _sized("image_list", {"path": str(image_list)})
+    found = sized("image_list", {"path": str(image_list)})
     return Found(found.declared, None, (said, *found.remarks))
 
 
@@ -277,11 +290,11 @@ def _tar(paths: Sequence[Path]) -> Found:
     options: dict[str, Any] = {"path": _one_or_all(paths)}
     with closing(_opened_at_any_size("tar", options)) as source:
         members = list(source.specs)
-    picture = next((member for member in members if f".{member}" in IMAGE_SUFFIXES), None)
+    picture = next((member for member in members if member in PICTURES), None)
     if picture is None:
         return Found({"tar": options})
     tops = {picture: "data", "cls": "label"}
-    return _sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
+    return sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
 
 
 def _numbered(classes: list[str], file: Path) -> list[str]:
@@ -302,7 +315,7 @@ def _numbered(classes: list[str], file: Path) -> list[str]:
     return known
 
 
-def _sized(kind: str, options: dict[str, Any]) -> Found:
+def sized(kind: str, options: dict[str, Any]) -> Found:
     """With what the source must be told of the pictures' sizes; some of them are looked at."""
     with closing(_opened_at_any_size(kind, options)) as source:
         sizes, samples = _sizes_of(source), len(source)
@@ -335,7 +348,7 @@ def _sizes_of(source: Source) -> Any:
     for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64)):
         try:
             sizes.append(sample_of(source, index)["data"].shape[-2:])
-        except SampleError as bad:
+        except BlobfeedError as bad:
             error = bad
     if not sizes:
         raise error

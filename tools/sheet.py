@@ -128,7 +128,9 @@ def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
 def _said(value: AnyArray) -> str:
     """A label in a caption: a number, or the first words of a text."""
     item = value.item()
-    return shorten(item.decode(errors="replace"), 20, placeholder=" …") if isinstance(item, bytes) else f"{item:g}"
+    if isinstance(item, bytes):
+        item = item.decode(errors="replace")
+    return shorten(item, 20, placeholder=" …") if isinstance(item, str) else f"{item:g}"
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:

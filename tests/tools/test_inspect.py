@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import tarfile
 from pathlib import Path
@@ -22,6 +23,7 @@ from blobfeed.workers.plan.make_plan import make_plan
 from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
+from tests.support.object_servers import range_server
 from tests.support.pictures import encoded, picture, write_list
 from tests.support.training import importing_leaves_no_trace
 
@@ -43,7 +45,8 @@ def gzipped(tmp_path: Path) -> Path:
         file.create_dataset(
             "data", data=data, chunks=(16, 1, 8, 8), compression="gzip", compression_opts=9, shuffle=True
         )
-        file["label"] = np.repeat([0, 1, 2], [100, 10, 10])
+        label = np.repeat([0, 1, 2], [100, 10, 10])
+        file.create_dataset("label", data=label, chunks=(40,), compression="gzip")
     return path
 
 
@@ -81,14 +84,51 @@ def test_it_measures_each_order(gzipped: Path) -> None:
     assert "one process reads" in result.stdout
 
 
-def test_samples_that_cannot_be_read_are_named_and_the_others_counted(tmp_path: Path) -> None:
-    pictures = {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(5)} | {"bad.png": b"no picture"}
-    options = f"path: {write_list(tmp_path, pictures)}, root_folder: {tmp_path}, new_height: 8, new_width: 8"
+@pytest.mark.parametrize(
+    ("content", "sizes", "message"),
+    [
+        (b"no picture", "new_height: 8, new_width: 8", "bad.png cannot be read"),
+        (encoded(picture(9, 8), ".png"), "max_height: 8", "bad.png: "),
+    ],
+    ids=["damaged", "too large"],
+)
+def test_samples_that_cannot_be_read_are_named_and_the_others_counted(
+    content: bytes, sizes: str, message: str, tmp_path: Path
+) -> None:
+    pictures = {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(5)} | {"bad.png": content}
+    options = f"path: {write_list(tmp_path, pictures)}, root_folder: {tmp_path}, {sizes}"
     found = source_of([f"{{image_list: {{{options}}}}}"])
     facts = examine(found, seconds=0.02, shown=10)
     assert list(facts.bad) == [5]
     assert len(facts.first) == 5
-    assert any("bad.png cannot be read" in sentence and "on_error: replace" in sentence for sentence in advise(facts))
+    assert any(message in sentence and "on_error: replace" in sentence for sentence in advise(facts))
+
+
+@pytest.mark.parametrize(("top", "bad"), [("data", range(16, 20)), ("label", range(40, 80))])
+def test_the_samples_of_a_damaged_chunk_are_told_one_by_one(top: str, bad: range, gzipped: Path) -> None:
+    with h5py.File(gzipped) as file:
+        chunk = file[top].id.get_chunk_info(1)
+    with gzipped.open("r+b") as stream:
+        stream.seek(chunk.byte_offset)
+        stream.write(bytes(chunk.size))
+    assert list(examine(source_of([str(gzipped)]), seconds=0, shown=20).bad) == list(bad)
+
+
+def test_a_file_that_another_process_has_locked_is_examined_if_locking_is_off(gzipped: Path) -> None:
+    with gzipped.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert run(f"{{hdf5: {{path: {gzipped}, locking: false}}}}", "--seconds", 0).exit_code == 0
+
+
+def test_a_file_in_object_storage_is_examined_too(
+    gzipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with range_server() as server:
+        server.objects["a.h5"] = gzipped.read_bytes()
+        result = run(f"{{hdf5: '{server.url('a.h5')}'}}", "--seconds", 0)
+    assert result.exit_code == 0, result.output
+    assert "chunks of 16×1×8×8, byte shuffle + gzip 9" in result.stdout
 
 
 def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
@@ -196,6 +236,12 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
             assert (np.stack(seen.pictures[epoch]) == batch["data"]).all()
     assert len(seen.pictures) == 6
     assert seen.captions == [f"#{number} label {number}, name cat {number}" for number in range(6)]
+
+
+def test_texts_stand_beside_their_pictures_whatever_their_type(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", data=np.zeros((2, 3, 8, 8), np.uint8), name=np.array(["cat", "dög"]))
+    result = run(tmp_path / "a.npz", "--tops", "data,name", "--sheet", tmp_path / "sheet.png")
+    assert result.exit_code == 0, result.output
 
 
 def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched() -> None:

@@ -15,10 +15,11 @@ import h5py  # type: ignore[import-untyped]
 import lmdb
 import numpy as np
 import pytest
+import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools import benching, packing
 from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
-from blobfeed.tools.recognise import Found, source_of
+from blobfeed.tools.recognise import Found, in_yaml, source_of
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from typer.testing import CliRunner
 
@@ -215,17 +216,15 @@ def test_a_file_that_is_there_is_left_alone(found: Found, tmp_path: Path) -> Non
 
 def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Path) -> None:
     files = {f"{n}.{kind}": encoded(picture(20, 30 + n), f".{kind}") for n, kind in enumerate(("jpg", "png", "jpg"))}
-    options = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "max_height": 64}
-    assert pack_encoded(Found({"image_list": options}), tmp_path / "a.lmdb", told).samples == 3
+    options = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "max_height": 64, "color": "rgb"}
+    printed = command("pack", in_yaml({"image_list": options}), tmp_path / "a.lmdb")
+    assert "3 samples" in printed
     environment = lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, lock=False, readonly=True)
     with environment, environment.begin() as transaction:
         records = [bytes(value) for _, value in transaction.cursor()]
     assert all(content in record for content, record in zip(files.values(), records, strict=True))
     pairs = []
-    for declared in (
-        {"image_list": options},
-        {"lmdb": {"path": tmp_path / "a.lmdb", "max_height": 64, "max_width": 64}},
-    ):
+    for declared in ({"image_list": options}, yaml.safe_load(printed.splitlines()[-1])["source"]):
         with BatchReader(declared, batch_size=1, epochs=1, num_loaders=1) as reader:
             pairs.append([(batch["data"], batch["label"]) for batch in reader])
     for (listed, label), (kept, other) in zip(*pairs, strict=True):

@@ -241,6 +241,14 @@ def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
         assert len(first_batch(source_of([path]))["data"]) == SAMPLES
 
 
+@pytest.mark.parametrize("start", ["# two pictures\n\n", "\ufeff"])
+@pytest.mark.parametrize("labels", ["0", "0 1"])
+def test_a_list_is_seen_as_its_source_reads_it(start: str, labels: str) -> None:
+    write_images((20, 30), (20, 30))
+    Path("all.txt").write_text(f"{start}photos/cats/0.png {labels}\nphotos/dogs/1.png {labels}\n")
+    assert source_of(["all.txt"]).declared == {"image_list": {"path": "all.txt", "equal_sizes": True}}
+
+
 def test_a_zarr_group_is_seen_by_its_files() -> None:
     for name in ("zarr.json", ".zgroup"):
         Path(f"{name}.zarr").mkdir()
@@ -256,6 +264,23 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
         source_of(["{npy: {}, hdf5: {}}"])
     with pytest.raises(ParameterError, match="the declaration is not valid YAML"):
         source_of(["{npy: "])
+    with pytest.raises(ParameterError, match="source tar: expected a mapping of options"):
+        source_of(["{tar: [a.tar, b.tar]}"]).open()
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_bgr"),
+    [
+        ("{image_list: a.txt}", True),
+        ("{image_list: {path: a.txt, color: rgb}}", False),
+        ("{windows: {path: a.txt, crop_size: 8}}", True),
+        ("{concat: [{lmdb: a}, {tar: {path: a.tar}}]}", True),
+        ("{concat: [{lmdb: a}, {npy: {data: a.npy}}]}", False),
+        ("{npy: {data: a.npy}}", False),
+    ],
+)
+def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: str, is_bgr: bool) -> None:
+    assert source_of([declared]).is_bgr is is_bgr
 
 
 @pytest.mark.parametrize(
@@ -266,7 +291,7 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
         (["x.npy", "x.npz"], "are of different kinds"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
-        (["words.txt"], "its first line, 'no such.jpg 3', names no file"),
+        (["words.txt"], "its first path, 'no such.jpg', is no file"),
         (["scalars.h5"], "no data set with an axis"),
     ],
 )
