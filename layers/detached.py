@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import HookBatch, Hooks, Sample
+from ..workers.base.hooks import HookBatch, Hooks, Sample, takes_rng
 from ..workers.base.specs import AnyArray
 from ..workers.plan.packed import pack, unsendable
 
@@ -68,8 +67,8 @@ def hooks_of(layer: Any, base: type[Any]) -> Hooks:
         return Hooks()
     detached = DetachedLayer(layer)
     hooks = Hooks(**{name: getattr(detached, name) for name in overridden})
-    takes_rng = len(inspect.signature(layer.postprocess).parameters) > 1
-    return replace(hooks, postprocess=detached.postprocess_with_rng) if hooks.postprocess and takes_rng else hooks
+    with_rng = hooks.postprocess is not None and takes_rng(layer.postprocess)
+    return replace(hooks, postprocess=detached.postprocess_with_rng) if with_rng else hooks
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

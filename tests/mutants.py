@@ -92,8 +92,10 @@ EQUIVALENT: dict[str, str] = {
     "due = np.concatenate([count / (np.arange(count) + 0.5) for count in draws])": (
         "the same spread from its end to its beginning, and it is the same from both"
     ),
-    "workers/order/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= BLOCK else BLOCK  →  "
-    "length = common * -(-_LEAST_PATTERN // common) if common < BLOCK else BLOCK": "a block is as long either way",
+    "workers/order/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else "
+    "SORTED_LIMIT  →  length = common * -(-_LEAST_PATTERN // common) if common < SORTED_LIMIT else SORTED_LIMIT": (
+        "a pattern is as long either way"
+    ),
     "workers/order/chunk_order.py: in_longer = rank < self._longer * (self._window_chunks + 1)  →  "
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
     "workers/plan/stream_plan.py: rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)  →  "
@@ -108,8 +110,8 @@ _ALIKE: dict[str, str] = {
     r"workers/order/sample_rng\.py: self\._counter = .*  →  self\._counter = \[0, 0, -?\d, -?\d\]": (
         "the upper words are set for each sample"
     ),
-    r"workers/order/chunk_order\.py: together = .*  →  together = BLOCK // .*": (
-        "how many windows are shuffled by one sort changes no order, and time alone"
+    r"workers/order/(chunk|mixed)_order\.py: together = .*  →  together = max\(.*": (
+        "how many windows or patterns are shuffled by one sort changes no order, and time alone"
     ),
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,26 @@ def test_postprocess_may_change_the_type_of_a_top() -> None:
     got = delivered(postprocess=lambda batch: {"data": ((batch["data"] - 127.5) / 127.5).astype(np.float32)})
     assert got["data"].dtype == np.float32
     np.testing.assert_array_equal(got["data"], ((pixels(got["label"]) - 127.5) / 127.5).astype(np.float32))
+
+
+def test_postprocess_may_convert_some_batches_and_leave_others_alone() -> None:
+    def postprocess(batch: HookBatch) -> None:
+        if 30 not in batch["label"]:
+            batch["data"] = batch["data"].astype(np.float32)
+
+    got = delivered(postprocess=postprocess)
+    assert got["data"].dtype == np.float32
+    np.testing.assert_array_equal(got["data"], pixels(got["label"]))
+
+
+def scaled(batch: HookBatch, scale: float) -> dict[str, Any]:
+    return {"data": batch["data"] * scale}
+
+
+@pytest.mark.parametrize("hook", [partial(scaled, scale=0.5), lambda batch, **scale: scaled(batch, 0.5, **scale)])
+def test_what_postprocess_takes_by_name_alone_is_no_generator(hook: Callable[..., Any]) -> None:
+    got = delivered(postprocess=hook)
+    np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 0.5)
 
 
 def test_postprocess_may_leave_the_range_of_the_type_that_it_got() -> None:

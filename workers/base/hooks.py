@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,18 @@ class Hooks:
     postprocess: PostprocessHook | None = None
     sampler: SamplerHook | None = None
     batch_sampler: SamplerHook | None = None
+
+
+BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def takes_rng(postprocess: Callable[..., object]) -> bool:
+    """Whether a postprocess hook takes a generator beside its batch."""
+    return sum(each.kind in BY_POSITION for each in inspect.signature(postprocess).parameters.values()) > 1
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:

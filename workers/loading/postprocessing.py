@@ -6,7 +6,6 @@ changed in place; any other has memory of its own in the slot, beside that of th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.hooks import HookBatch, PostprocessHook, as_array
+from ..base.hooks import HookBatch, PostprocessHook, as_array, takes_rng
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
@@ -54,7 +53,7 @@ class Postprocessor:
         parameters: Parameters,
     ) -> None:
         self._hook = hook
-        self._takes_rng = len(inspect.signature(hook).parameters) > 1
+        self._takes_rng = takes_rng(hook)
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
@@ -81,9 +80,10 @@ class Postprocessor:
         made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
-        # What was not changed, or in place, is where it belongs. A view on another top could be overwritten before
-        # it is read.
-        others = {name: value for name in self.specs if (value := made[name]) is not decoded.get(name)}
+        # What was not changed, or in place, is where it belongs, unless setup has learnt another shape or type of it.
+        # A view on another top could be overwritten before it is read.
+        in_place = {name: rows for name, rows in decoded.items() if self._keys[name] == name}
+        others = {name: value for name in self.specs if (value := made[name]) is not in_place.get(name)}
         for name, value in others.items():
             if any(np.may_share_memory(value, rows) for rows in decoded.values() if isinstance(rows, np.ndarray)):
                 others[name] = np.array(value)

@@ -128,12 +128,14 @@ class RowMaker:
 
     def _check_image(self, name: str, value: AnyArray, spec: ArraySpec, transform: CropMirror) -> None:
         """Images may differ in what the transform makes equal, and in nothing else: NumPy would broadcast or round."""
-        fits = value.ndim == 3 and (spec.varies or transform.output_shape(value.shape) == spec.shape)
+        fits = value.ndim == 3 and transform.takes(len(value))
+        fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
         if value.dtype != self._image_type or not fits:
             raise ValueError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
                 f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; if images "
-                "differ in size, set crop_size or declare max_shapes; if in channels, set force_color or force_gray"
+                "differ in size, set crop_size or declare max_shapes; if they have 1 channel or 3, set force_color or "
+                "force_gray"
             )
 
     def _raw_tops(self, raw_specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:

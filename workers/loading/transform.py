@@ -45,9 +45,8 @@ class CropMirror:
     """
 
     def __init__(self, options: Transform, *, train: bool) -> None:
-        if options.force_color and options.force_gray:
-            raise ParameterError("transform: force_color and force_gray exclude each other: set one of them")
-        self._height, self._width = crop_of(options)
+        size = options.crop_size
+        self._height, self._width = (size, size) if isinstance(size, int) else size
         self._train = train
         self._mirror = options.mirror and train
         self._channels = 3 if options.force_color else 1 if options.force_gray else 0
@@ -68,7 +67,7 @@ class CropMirror:
                 f"width), but the top holds {spec}{hint}"
             )
         channels, height, width = spec.shape
-        if self._channels and channels not in (1, 3):
+        if not self.takes(channels):
             name = "force_color" if self._channels == 3 else "force_gray"
             raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
         if self._height > height or self._width > width:
@@ -76,6 +75,10 @@ class CropMirror:
                 f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}"
             )
         return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._height)
+
+    def takes(self, channels: int) -> bool:
+        """Whether images of so many channels can be made colour or gray, if they are to be."""
+        return not self._channels or channels in (1, 3)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape that an image of `shape` gets."""
@@ -128,13 +131,6 @@ class CropMirror:
             _mirror(part, out)
         else:
             _copy(part, out)
-
-
-def crop_of(options: Transform) -> tuple[int, int]:
-    """Height and width of the crop; 0 and 0 for none."""
-    size = options.crop_size
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
 
 
 def _mirror(part: AnyArray, out: AnyArray) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
-from ..base.hooks import by_name
+from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
 from ..base.parameters import NotNegative, Positive
 from ..base.source import CacheCounts
@@ -181,7 +181,7 @@ def _arguments(make: Make) -> tuple[bool, bool]:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):  # written in C, and says nothing
         return True, False
-    others = [given for name, given in parameters.items() if name != "epoch" and given.kind in _BY_POSITION]
+    others = [given for name, given in parameters.items() if name != "epoch" and given.kind in BY_POSITION]
     takes_any = any(given.kind is given.VAR_POSITIONAL for given in others)
     needed = [given for given in others if given.default is given.empty and given.kind is not given.VAR_POSITIONAL]
     if len(needed) not in ((0, 1, 2) if takes_any else (0, 2)):
@@ -190,13 +190,6 @@ def _arguments(make: Make) -> tuple[bool, bool]:
             "shards), and epoch if it wants to know it"
         )
     return bool(needed) or takes_any or "shard" in parameters, "epoch" in parameters
-
-
-_BY_POSITION = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
 
 
 def _whole(samples: Iterable[object]) -> Make:

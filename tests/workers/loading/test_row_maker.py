@@ -355,3 +355,17 @@ def test_a_later_sample_of_another_shape_or_type_is_refused_before_it_is_cropped
     made = maker(lambda s, _: (s["data"] if s.index == 0 else wrong(s["data"]), s["label"]), transform=CROP)
     with pytest.raises(ValueError, match="top 'data' got an array of shape"):
         row_of(made, sample(1))
+
+
+@pytest.mark.parametrize("options", [Transform(force_color=True, mirror=True), Transform(force_gray=True)])
+@pytest.mark.parametrize("max_shapes", [{}, {"data": (3, 4, 6)}])
+def test_a_later_image_of_two_channels_is_no_image_to_colour(
+    options: Transform, max_shapes: dict[str, tuple[int, ...]]
+) -> None:
+    def decode(raw: Sample, _: object) -> object:
+        return raw["data"][: 2 if raw.index else 3], raw["label"]
+
+    made = maker(decode, transform=CropMirror(options, train=True), max_shapes=max_shapes)
+    for index in range(1, 6):
+        with pytest.raises(ValueError, match=r"top 'data' got an array of shape"):
+            row_of(made, sample(index))

@@ -11,7 +11,7 @@ from blobfeed.workers.base.errors import ParameterError, SampleError, SampleTooL
 from blobfeed.workers.base.parameters import Transform
 from blobfeed.workers.base.specs import ArraySpec, RaggedRows
 from blobfeed.workers.loading import transform
-from blobfeed.workers.loading.transform import Crop, CropMirror, crop_of
+from blobfeed.workers.loading.transform import Crop, CropMirror
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -57,7 +57,8 @@ def naive(sample: NDArray[Any], options: Transform, crop: Crop) -> NDArray[Any]:
     elif options.force_gray and channels == 3:
         pixels = sample.reshape(3, -1).T.tolist()
         colored = np.array([gray_of(pixel, sample.dtype) for pixel in pixels]).reshape(1, height, width)
-    crop_height, crop_width = crop_of(options)
+    asked = options.crop_size
+    crop_height, crop_width = (asked, asked) if isinstance(asked, int) else asked
     size = (crop_height or height, crop_width or width)
     out = np.zeros((len(colored), *size), sample.dtype)
     for c, y, x in np.ndindex(out.shape):
@@ -215,11 +216,6 @@ def test_images_that_do_not_suit_the_options_are_an_error(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         CropMirror(options, train=True).output_spec(ArraySpec(shape, np.dtype("uint8")))
-
-
-def test_both_colours_at_once_are_an_error() -> None:
-    with pytest.raises(ParameterError, match="force_color and force_gray exclude each other"):
-        CropMirror(Transform(force_color=True, force_gray=True), train=True)
 
 
 @pytest.mark.parametrize(

@@ -102,19 +102,30 @@ def test_the_global_generators_are_seeded_for_each_sample_by_all_that_names_it()
     assert len({of_python for of_python, _ in drawn}) == len({of_numpy for _, of_numpy in drawn}) == 18
 
 
-class _Torch:
-    """Stands for torch, which a loader of pictures has loaded: one number is the state of its generator."""
+class _Generator:
+    """One number is its state."""
 
     state = 5
 
     def manual_seed(self, seed: int) -> None:
         self.state = seed
 
+
+class _Torch:
+    """Stands for torch, which a loader of pictures has loaded."""
+
+    def __init__(self) -> None:
+        self.default_generator, self.of_a_gpu = _Generator(), _Generator()
+
+    def manual_seed(self, seed: int) -> None:
+        for generator in (self.default_generator, self.of_a_gpu):
+            generator.manual_seed(seed)
+
     def get_rng_state(self) -> int:
-        return self.state
+        return self.default_generator.state
 
     def set_rng_state(self, state: int) -> None:
-        self.state = state
+        self.default_generator.state = state
 
 
 def test_torchs_generator_is_seeded_for_each_sample_and_left_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +135,9 @@ def test_torchs_generator_is_seeded_for_each_sample_and_left_where_it_was(monkey
     with globals_kept():
         for sample in range(3):
             seed_generators(0, 1, sample)
-            seeds.add(torch.state)
+            seeds.add(torch.default_generator.state)
     assert len(seeds - {5}) == 3
-    assert torch.state == 5
+    assert torch.default_generator.state == torch.of_a_gpu.state == 5
 
 
 def test_what_a_trial_has_used_goes_on_the_next_time() -> None:

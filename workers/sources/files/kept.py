@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from ...base.keys import blake2b, text_digest
+from ...base.paths import in_folder
 from ...base.whole_files import read_whole, write_whole
 
 _VERSION = 2
@@ -28,7 +29,9 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
     """
     name = text_digest(repr((_VERSION, kind.__qualname__, made_from)))
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobfeed" / f"{name}.index"
+    path = in_folder(Path(), os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "blobfeed" / f"{name}.index"
+    if path.parts[0] == "~":  # the user has no home
+        return make()
     try:
         content = read_whole(path)
         if checksum(content[_CHECKSUM_BYTES:]) == content[:_CHECKSUM_BYTES]:

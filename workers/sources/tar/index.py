@@ -87,7 +87,10 @@ def _opened(stamp: Stamp) -> tarfile.TarFile:
 def _split(name: str) -> tuple[bytes, str]:
     path = PurePosixPath(name)
     base, _, extension = path.name.partition(".")
-    return str(path.with_name(base) if base else path).encode(), extension.lower() if base else ""
+    # Bytes that are no UTF-8 stand in the name as surrogates.
+    key = str(path.with_name(base) if base else path).encode(errors="surrogateescape")
+    text = extension.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return key, text.lower() if base else ""
 
 
 def _packed(keys: Sequence[bytes], samples: Sequence[dict[str, tuple[int, int]]]) -> TarIndex:

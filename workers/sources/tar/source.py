@@ -114,8 +114,10 @@ class TarSource(Source):
             raw = reading.get(self._stamps[number]).raw
             for position in positions.tolist():
                 index = int(indices[position])
+                members: dict[tuple[int, int], bytes] = {}  # of several tops that are keys of one JSON, read once
                 for top, field in self._fields.items():
-                    data = raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
+                    place = int(field.offsets[index]), int(field.sizes[index])
+                    data = members[place] = members.get(place) or raw.read(*place).tobytes()
                     with self._naming(index, top):
                         self._put(field, data, position, out[top])
         reading.require_unchanged()

@@ -1,9 +1,12 @@
-"""HDF5 and npy files over HTTP: the same samples as from disk, in every layout and order, by few requests."""
+"""HDF5, npy and tar files over HTTP: the same samples as from disk, in every layout and order, by few requests."""
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,22 @@ def test_what_is_asked_for_together_is_fetched_together_and_labels_once(server: 
     assert len(server.requests) <= 3
     server.requests.clear()
     rows_of(source, [20])
+    assert len(server.requests) == 1
+
+
+def test_a_member_of_several_tops_is_fetched_once(server: RangeServer, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(3):
+            content = json.dumps({"width": number, "height": 10 + number}).encode()
+            entry = tarfile.TarInfo(f"{number}.json")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    server.objects["a.tar"] = (tmp_path / "a.tar").read_bytes()
+    members = {"width": "json:width", "height": "json:height"}
+    source = in_loader(opened("tar", tmp_path, path=server.url("a.tar"), members=members))
+    server.requests.clear()
+    rows = rows_of(source, [2, 0])
+    assert (rows["width"].tolist(), rows["height"].tolist()) == ([2, 0], [12, 10])
     assert len(server.requests) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pwd
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -151,6 +152,25 @@ def test_the_index_is_kept_until_the_file_changes(shards: Path, monkeypatch: pyt
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
     assert len(opened("tar", shards, **options)) == 3
     assert len(looked) == 3
+
+
+def test_a_user_without_a_home_keeps_no_index(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    known: dict[int, Any] = {}
+    monkeypatch.setattr(pwd, "getpwuid", known.__getitem__)
+    monkeypatch.chdir(shards)
+    before = sorted(shards.rglob("*"))
+    assert len(opened("tar", shards, path="train-2.tar", members={"label": "cls"})) == 10
+    assert sorted(shards.rglob("*")) == before
+
+
+def test_names_that_are_no_utf8_are_what_they_are(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"\udcff{n}.{end}", b"%d" % n) for n in range(2) for end in ("cls", "\udcfe.txt")])
+    source = opened("tar", tmp_path, path="a.tar")
+    rows = rows_of(source, [1, 0])
+    assert (rows["cls"].tolist(), rows[r"\xfe.txt"].tolist()) == ([1, 0], [b"1", b"0"])
+    assert source.where(1).endswith(r":\xff1")
 
 
 def test_a_long_name_and_a_folder_are_what_they_are(tmp_path: Path) -> None:
