@@ -68,7 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/order/test_permutation.py",
         "workers/order/test_published_orders.py",
     ),
-    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
+    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
@@ -92,8 +92,10 @@ EQUIVALENT: dict[str, str] = {
     "due = np.concatenate([count / (np.arange(count) + 0.5) for count in draws])": (
         "the same spread from its end to its beginning, and it is the same from both"
     ),
-    "workers/order/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= BLOCK else BLOCK  →  "
-    "length = common * -(-_LEAST_PATTERN // common) if common < BLOCK else BLOCK": "a block is as long either way",
+    "workers/order/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else "
+    "SORTED_LIMIT  →  length = common * -(-_LEAST_PATTERN // common) if common < SORTED_LIMIT else SORTED_LIMIT": (
+        "a pattern is as long either way"
+    ),
     "workers/order/chunk_order.py: in_longer = rank < self._longer * (self._window_chunks + 1)  →  "
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
     "workers/plan/stream_plan.py: rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)  →  "
@@ -108,8 +110,8 @@ _ALIKE: dict[str, str] = {
     r"workers/order/sample_rng\.py: self\._counter = .*  →  self\._counter = \[0, 0, -?\d, -?\d\]": (
         "the upper words are set for each sample"
     ),
-    r"workers/order/chunk_order\.py: together = .*  →  together = BLOCK // .*": (
-        "how many windows are shuffled by one sort changes no order, and time alone"
+    r"workers/order/(chunk|mixed)_order\.py: together = .*  →  together = max\([12], .*": (
+        "how many windows or patterns are shuffled by one sort changes no order, but time and memory"
     ),
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"

@@ -60,7 +60,8 @@ class Batches:
         self.start = start
         self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)
-        self._rounds = self._rounds_in(samples)
+        self.batches_per_epoch = self._rounds_in(samples)
+        """Batches of this rank in a whole epoch; for wrap, whose epochs may end within a batch, rounded up."""
         self._first_rounds = self._rounds_in(samples - skipped)
         self._check_every_rank_gets_some(samples - skipped)
         self.total = self._total()
@@ -75,15 +76,10 @@ class Batches:
         if epochs is None:
             return None
         if self.parameters.last_batch == "wrap":
-            return max(0, _ceil_div(epochs * self.samples - self.start, self.round_rows))
+            return max(0, -(-(epochs * self.samples - self.start) // self.round_rows))
         if self._first_epoch >= epochs:
             return 0
-        return self._first_rounds + (epochs - self._first_epoch - 1) * self._rounds
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches of this rank in a whole epoch; for wrap, whose epochs may end within a batch, rounded up."""
-        return self._rounds
+        return self._first_rounds + (epochs - self._first_epoch - 1) * self.batches_per_epoch
 
     def batch(self, k: int) -> BatchRange:
         """The k-th batch of this rank; raises IndexError if there is no such batch."""
@@ -101,7 +97,7 @@ class Batches:
         """The global position where round k begins: what a state holds when k batches have been taken."""
         if self.parameters.last_batch == "wrap" or k < self._first_rounds:
             return self.start + k * self.round_rows
-        epochs, number = divmod(k - self._first_rounds, self._rounds)
+        epochs, number = divmod(k - self._first_rounds, self.batches_per_epoch)
         return (self._first_epoch + 1 + epochs) * self.samples + number * self.round_rows
 
     def ends_epoch(self, k: int) -> bool:
@@ -110,12 +106,12 @@ class Batches:
 
     def _rounds_in(self, rows: int) -> int:
         drops = self.parameters.last_batch == "drop"
-        return rows // self.round_rows if drops else _ceil_div(rows, self.round_rows)
+        return rows // self.round_rows if drops else -(-rows // self.round_rows)
 
     def _check_every_rank_gets_some(self, first_rows: int) -> None:
         last_batch = self.parameters.last_batch
         sizes = f"samples={self.samples}, batch_size={self.parameters.batch_size}, world_size={self.world_size}"
-        if last_batch == "drop" and not self._rounds:
+        if last_batch == "drop" and not self.batches_per_epoch:
             raise ParameterError(
                 f"last_batch is 'drop', and an epoch has no full batch for every rank: {sizes}, but "
                 f"{self.round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
@@ -132,10 +128,6 @@ class Batches:
 def rand_skip_of(seed: int, rand_skip: int) -> int:
     """Samples to skip once at the start: uniform below `rand_skip`, the same for all ranks; 0 if rand_skip is 0."""
     return derive_key(seed, "rand_skip") * rand_skip >> 64
-
-
-def _ceil_div(number: int, by: int) -> int:
-    return -(-number // by)
 
 
 # ---- groups

@@ -88,7 +88,7 @@ class ChunkOrder(EpochOrder):
 
     def _whole_windows(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
         """As many whole windows as a block holds, the one at position `within` among them, all shuffled by one sort."""
-        together = BLOCK // ((self._window_chunks + 1) * self._chunk)
+        together = max(1, BLOCK // ((self._window_chunks + 1) * self._chunk))
         first = self._window_at(epoch, within) // together * together
         borders = np.arange(first, min(first + together, self._windows) + 1, dtype=np.int64)
         starts, windows = self._starts(epoch, borders), borders[:-1]

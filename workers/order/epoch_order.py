@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,15 +139,15 @@ def block_around(position: int, samples: int) -> tuple[int, int, int]:
 # ---- keyed permutations
 
 
-class Permutation(Protocol):
-    """A bijection of [0, n): positions in, the numbers that stand there out, both of the same shape (count,)."""
-
-    def __call__(self, positions: IndexArray) -> IndexArray: ...
+Permutation = Callable[[IndexArray], IndexArray]
+"""A bijection of [0, n): positions in, the numbers that stand there out, both of the same shape (count,)."""
 
 
 def keyed_permutation(n: int, key: int) -> Permutation:
     """The permutation of [0, n) that belongs to the 64-bit `key`; 1 <= n <= 2**62."""
-    return _SortedPermutation(n, key) if n <= SORTED_LIMIT else _FeistelPermutation(n, key)
+    if n > SORTED_LIMIT:
+        return _FeistelPermutation(n, key)
+    return shuffled_rows(np.array([key], np.uint64), np.array([n], np.int64)).take  # from its only row
 
 
 def mix64(words: Words) -> Words:
@@ -175,15 +175,6 @@ def shuffled_rows(keys: Words, sizes: IndexArray) -> IndexArray:
     lots[columns >= sizes[:, np.newaxis].astype(np.uint64)] = _LAST_LOT  # so that they are sorted behind the row's own
     shuffled: IndexArray = np.argsort(lots, axis=1, kind="stable")
     return shuffled
-
-
-class _SortedPermutation:
-    def __init__(self, n: int, key: int) -> None:
-        self._table = shuffled_rows(np.array([key], np.uint64), np.array([n], np.int64))[0]
-
-    def __call__(self, positions: IndexArray) -> IndexArray:
-        numbers: IndexArray = self._table[positions]
-        return numbers
 
 
 class _FeistelPermutation:

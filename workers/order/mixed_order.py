@@ -21,7 +21,7 @@ from xxhash import xxh3_64_hexdigest
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .epoch_order import BLOCK, EpochOrder, numbered_keys, shuffled_rows
+from .epoch_order import BLOCK, SORTED_LIMIT, EpochOrder, numbered_keys, shuffled_rows
 from .make_order import Shuffle, make_order
 
 _LEAST_PATTERN = 1000
@@ -69,7 +69,7 @@ class MixedOrder(EpochOrder):
 
     def _compute_block(self, position: int) -> tuple[int, IndexArray]:
         length = len(self._pattern)
-        together = BLOCK // length
+        together = max(1, BLOCK // length)
         first = position // length // together * together
         sources = self._sources(np.arange(first, first + together, dtype=np.int64))
         samples = np.empty(len(sources), np.int64)
@@ -96,12 +96,12 @@ def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
     exact = _exact(weights)
     shares = [weight / sum(exact) for weight in exact]
     common = math.lcm(*(share.denominator for share in shares))
-    length = common * -(-_LEAST_PATTERN // common) if common <= BLOCK else BLOCK
+    length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else SORTED_LIMIT
     for weight, share in zip(weights, shares, strict=True):
         if share * length < 1:
             raise ParameterError(
                 f"mix: the weight {weight} is {float(share):.2g} of all weights, {list(weights)}: expected at least "
-                f"1/{BLOCK} of them; raise it, or leave its source out"
+                f"1/{SORTED_LIMIT} of them; raise it, or leave its source out"
             )
     return _largest_remainder(shares, length)
 

@@ -63,7 +63,7 @@ class SampledPlan(Plan):
         if batches is None or not sampler.takes_weights:
             return made
         # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
-        part = max(1, (batches.batches_per_epoch or 1) // _PARTS_OF_EPOCH)
+        part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)
         return replace(made, batches_in_slot=min(made.batches_in_slot, part))
 
     @property

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from blobfeed.workers.order import chunk_order, epoch_order, mixed_order
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.order.epoch_order import EpochOrder, ShuffledOrder
+from blobfeed.workers.order.mixed_order import MixedOrder
 
 
 def _digest(order: EpochOrder, start: int, count: int) -> str:
@@ -54,3 +56,16 @@ def test_a_shuffled_order_once_published_stays(samples: int, expected: str) -> N
 )
 def test_a_chunked_order_once_published_stays(samples: int, chunk: int, window: int, expected: str) -> None:
     assert _digest(ChunkOrder(samples, 5, chunk, window), 2 * samples - 12000, 24000) == expected
+
+
+def test_how_many_positions_are_computed_together_changes_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests() -> list[str]:
+        exact = MixedOrder([5000, 3000], [0.7, 0.3], shuffle=True, seed=5)
+        rounded = MixedOrder([5000, 3000, 2000], [1.37, 2.91, 3.3331], shuffle=True, seed=5)
+        orders = (ShuffledOrder(20_000, 5), ChunkOrder(20_000, 5, 64, 16), exact, rounded)
+        return [_digest(order, 0, 40_000) for order in orders]
+
+    expected = digests()
+    for module in (epoch_order, chunk_order, mixed_order):
+        monkeypatch.setattr(module, "BLOCK", 500)
+    assert digests() == expected
