@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options, nearest
+from ..base.checks import check_options, chosen
 from ..base.errors import ParameterError, SourceError
 from ..base.keys import blake2b
 from ..base.paths import in_folder
@@ -44,12 +44,8 @@ class ArraysSource(StoredSource):
         self, options: Mapping[str, Any], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         del base_dir
-        if missing := [top for top in tops or () if top not in options]:
-            raise ParameterError(
-                f"source {self.kind}: no array for the top {missing[0]!r}{nearest(missing[0], options)}; there are "
-                f"{', '.join(options)}"
-            )
-        arrays = {name: self._checked(name, options[name]) for name in tops or options}
+        wanted = chosen(options, tops, f"source {self.kind}")
+        arrays = {name: self._checked(name, value) for name, value in wanted.items()}
         if not arrays:
             raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
         self._require_memory(sum(array.nbytes for array in arrays.values()))
@@ -126,12 +122,14 @@ class NpzSource(ArraysSource):
             raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
         try:
             with np.load(self._path, allow_pickle=False) as file:
-                wanted = {name: file[name] for name in file.files if tops is None or name in tops}
+                wanted = {name: file[name] for name in chosen(dict.fromkeys(file.files), tops, "source npz")}
+        except ParameterError:
+            raise
         except OSError as error:
             raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise SourceError(f"{what} does not hold arrays of numbers that can be read: {error}") from error
-        super().__init__(wanted, tops=tops)
+        super().__init__(wanted)
 
     def where(self, index: int) -> str:
         return f"{self._path}[{index}]"
@@ -154,8 +152,8 @@ class IdxSource(ArraysSource):
     ) -> None:
         if wrong := [top for top, path in options.items() if not isinstance(path, str | os.PathLike)]:
             raise ParameterError(f"source idx: parameter {wrong[0]!r} is {options[wrong[0]]!r}: expected a path")
-        wanted = [top for top in options if tops is None or top in tops]
-        super().__init__({top: _read_idx(in_folder(base_dir, str(options[top]))) for top in wanted}, tops=tops)
+        wanted = chosen(options, tops, "source idx")
+        super().__init__({top: _read_idx(in_folder(base_dir, str(path))) for top, path in wanted.items()})
 
 
 def _read_idx(path: Path) -> AnyArray:

@@ -129,9 +129,11 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     assert "differ in length: data has 20, label has 19" in message(
         SourceError, {"arrays": {"data": DATA, "label": LABEL[1:]}}
     )
-    assert "no array for the top 'lable' (did you mean 'label'?)" in message(
-        ParameterError, {"arrays": {"data": DATA, "label": LABEL}}, ["lable"]
-    )
+    np.savez(tmp_path / "two.npz", data=DATA, label=LABEL)
+    arrays = {"data": DATA, "label": LABEL}
+    for source in ({"arrays": arrays}, {"npz": "two.npz"}, {"idx": dict.fromkeys(arrays, "none")}):
+        told = message(ParameterError, source, ["lable"])
+        assert "unknown top 'lable' (did you mean 'label'?); it gives data and label" in told
     assert "no arrays: give one" in message(ParameterError, {"arrays": {}})
     assert "none.npz' cannot be opened" in message(SourceError, {"npz": "none.npz"})
     (tmp_path / "text.npz").write_text("text")

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest
-from ...base.errors import BlobfeedError, ParameterError, SourceError
+from ...base.checks import check_options, chosen
+from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.paths import in_folder
@@ -188,15 +188,11 @@ def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
         labels = dict(options.labels)
     else:
         labels = {name: name for name in options.labels or (top for top in tops or () if top not in data)}
-    known = (*data, *labels)
-    for top in tops or ():
-        if top not in known:
-            raise ParameterError(f"{_WHAT}: no data set and no label for the top {top!r}{nearest(top, known)}: {known}")
-    chosen = tops or known
+    wanted = chosen(dict.fromkeys((*data, *labels)), tops, _WHAT)
     return Wanted(
         # Samples are found by their data, also if only labels are read.
-        {top: path for top, path in data.items() if top in chosen} or data,
-        {top: name for top, name in labels.items() if top in chosen},
+        {top: path for top, path in data.items() if top in wanted} or data,
+        {top: name for top, name in labels.items() if top in wanted},
         options.groups,
         options.limit,
     )

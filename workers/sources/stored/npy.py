@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, nearest, paths_as_text, shown
+from ...base.checks import check_options, chosen, paths_as_text, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.parameters import Positive
 from ...base.paths import is_url
@@ -54,12 +54,16 @@ class NpySource(StoredSource):
         """
         fields = NpyOptions.__struct_fields__
         checked = check_options({name: options[name] for name in fields if name in options}, NpyOptions, "source npy")
-        paths = {name: _paths(name, value) for name, value in options.items() if name not in fields}
-        wanted = _wanted(paths, tops)
-        dims = dims_by_top(checked.dims, wanted, "source npy")
+        named = {name: _paths(name, value) for name, value in options.items() if name not in fields}
+        if not named:
+            raise ParameterError(
+                "source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}"
+            )
+        wanted = chosen(named, tops, "source npy")
+        dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
         columns = {}
-        for top in wanted:
-            files = expand_paths(paths[top], base_dir, "source npy")
+        for top, paths in wanted.items():
+            files = expand_paths(paths, base_dir, "source npy")
             columns[top] = Column([_examine(path, dims.get(top)) for path in files], "source npy")
         super().__init__(columns, OpenFiles(most_files=checked.open_files), limit=checked.limit)
 
@@ -73,17 +77,6 @@ def _paths(top: str, value: object) -> list[str]:
             f"that name; the other parameters are {', '.join(NpyOptions.__struct_fields__)}"
         )
     return list(paths)
-
-
-def _wanted(paths: Mapping[str, object], tops: Sequence[str] | None) -> tuple[str, ...]:
-    if not paths:
-        raise ParameterError("source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}")
-    for top in tops or ():
-        if top not in paths:
-            raise ParameterError(
-                f"source npy: no path for the top {top!r}{nearest(top, paths)}; it has {', '.join(paths)}"
-            )
-    return tuple(tops or paths)
 
 
 def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:

@@ -179,7 +179,7 @@ def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Pat
         (
             ["data", "lable"],
             {"data": "data.npy", "label": "data.npy"},
-            r"no path for the top 'lable' \(did you mean 'label'",
+            r"unknown top 'lable' \(did you mean 'label'",
         ),
     ],
 )
