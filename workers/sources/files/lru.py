@@ -31,9 +31,6 @@ class RecentlyUsed(Generic[_Key, _Value]):
         self._discard = discard
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, key: _Key) -> _Value | None:
         """The value under `key`, if there is one; this is not a use of it."""
         return self._values.get(key)

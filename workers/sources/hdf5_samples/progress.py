@@ -6,9 +6,9 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
+from ...base.closing import Closing
 from ...base.deadline import moving
 
 _FIRST_S = 1.0
@@ -16,7 +16,7 @@ _STEP_S = 0.5
 _CLEAR_LINE = "\r\033[K"
 
 
-class Progress:
+class Progress(Closing):
     """Says nothing of what takes less than a second, and leaves nothing behind on the screen."""
 
     def __init__(self, terminal: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,12 +37,7 @@ class Progress:
         self._terminal.write(f"{_CLEAR_LINE}looking for samples in {path}: {samples:,} found, {rate:,.0f} a second")
         self._terminal.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._said:
             self._terminal.write(_CLEAR_LINE)
             self._terminal.flush()

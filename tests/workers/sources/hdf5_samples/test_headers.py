@@ -134,7 +134,7 @@ def _index_of(path: Path, **options: Any) -> dict[str, Any]:
     index: Any = source._index  # type: ignore[attr-defined]
     data = index.data["data"]
     return {
-        "names": list(index.names),
+        "names": [index.name(number) for number in range(len(index))],
         "labels": index.labels["label"].tolist(),
         "kind": index.labels["label"].dtype,
         "offsets": data.offsets.tolist(),
