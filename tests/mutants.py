@@ -68,7 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/order/test_permutation.py",
         "workers/order/test_published_orders.py",
     ),
-    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py",),
+    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
@@ -110,8 +110,8 @@ _ALIKE: dict[str, str] = {
     r"workers/order/sample_rng\.py: self\._counter = .*  →  self\._counter = \[0, 0, -?\d, -?\d\]": (
         "the upper words are set for each sample"
     ),
-    r"workers/order/(chunk|mixed)_order\.py: together = .*  →  together = max\(.*": (
-        "how many windows or patterns are shuffled by one sort changes no order, and time alone"
+    r"workers/order/(chunk|mixed)_order\.py: together = .*  →  together = max\([12], .*": (
+        "how many windows or patterns are shuffled by one sort changes no order, but time and memory"
     ),
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
