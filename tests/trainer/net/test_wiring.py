@@ -97,8 +97,9 @@ def test_two_layers_that_make_the_same_top_are_refused(tmp_path: Path) -> None:
     assert "net.prototxt:2:1" in str(error)
 
 
-def test_a_bottom_that_nobody_makes_is_refused(tmp_path: Path) -> None:
-    text = with_inputs('layer {\n name: "r" type: "ReLU" top: "y"\n bottom: "dta"\n}', data=(1,))
+@pytest.mark.parametrize("top", ["y", "dta"])
+def test_a_bottom_that_nobody_makes_is_refused(tmp_path: Path, top: str) -> None:
+    text = with_inputs(f'layer {{\n name: "r" type: "ReLU" top: "{top}"\n bottom: "dta"\n}}', data=(1,))
     error = refusal(tmp_path, text)
     assert error.line == 4
     assert "no layer above makes its bottom 'dta' (did you mean 'data'?)" in str(error)
@@ -282,15 +283,17 @@ def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> Non
         'layer { name: "loss"', 'layer { name: "sum" type: "Reduction" bottom: "c6" top: "sum" loss_weight: 1 }\n#'
     )
     text = text.replace("num_output: 3", "num_output: 6", 1)
-    net = make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)))
+    net, other = (make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)), seed=seed) for seed in range(2))
     own, shared = net.layers["a"].blobs[0], net.layers["c"].blobs[0]
-    assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
     for _ in range(2):
+        assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
         net.blobs["z"].data[...] = 1
         own.grad = None
         torch.autograd.backward(net.forward())
         assert own.grad is not None
         assert own.grad.unique().tolist() == [4.0]
+        net.share_weights(other)
+        assert torch.equal(shared.flatten(), other.layers["a"].blobs[0].flatten())
 
 
 @pytest.mark.parametrize(
