@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from .layers import NpyInputLayer as NpyInputLayer
     from .layers import StreamInputLayer as StreamInputLayer
     from .layers import WindowsInputLayer as WindowsInputLayer
-    from .readers import AsyncReader as AsyncReader
-    from .readers import BatchReader as BatchReader
-    from .readers import H5Dataset as H5Dataset
-    from .readers import KerasDataset as KerasDataset
-    from .readers import TensorFlowDataset as TensorFlowDataset
-    from .readers import TorchDataset as TorchDataset
+    from .readers.async_reader import AsyncReader as AsyncReader
+    from .readers.batch_reader import BatchReader as BatchReader
+    from .readers.delivery.named_batches import NamedBatch as NamedBatch
+    from .readers.h5_dataset import H5Dataset as H5Dataset
+    from .readers.keras_dataset import KerasDataset as KerasDataset
+    from .readers.sharding import Shard as Shard
+    from .readers.sharding import find_shard as find_shard
+    from .readers.tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
+    from .readers.torch_dataset import TorchDataset as TorchDataset
     from .workers.base.errors import *  # noqa: F403
     from .workers.base.hooks import Sample as Sample
     from .workers.base.source import Source as Source
@@ -46,7 +49,14 @@ _HOMES = {
         "StreamInputLayer",
         "WindowsInputLayer",
     ),
-    "readers": ("AsyncReader", "BatchReader", "H5Dataset", "KerasDataset", "TensorFlowDataset", "TorchDataset"),
+    "readers.async_reader": ("AsyncReader",),
+    "readers.batch_reader": ("BatchReader",),
+    "readers.delivery.named_batches": ("NamedBatch",),
+    "readers.h5_dataset": ("H5Dataset",),
+    "readers.keras_dataset": ("KerasDataset",),
+    "readers.sharding": ("Shard", "find_shard"),
+    "readers.tensorflow_dataset": ("TensorFlowDataset",),
+    "readers.torch_dataset": ("TorchDataset",),
     "workers.base.errors": (
         "AssemblerDied",
         "BlobfeedError",
@@ -76,6 +86,9 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+_NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "tensorflow", "TorchDataset": "torch"}
+"""The library without which there is no such class."""
+
 __all__ = list(_HOME_OF)
 
 _OLD_NAMES = {"KerasFeed": "KerasDataset", "TorchFeed": "TorchDataset", "tf_dataset": "TensorFlowDataset"}
@@ -95,11 +108,16 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _NEEDS:
+            from .workers.base.extras import need
+
+            need(_NEEDS[name], f"blobfeed.{name}")
         found = globals()[name] = getattr(import_module(f".{home}", __name__), name)
         return found
 
 
 def __dir__() -> list[str]:
     """Leaves out the names whose library is not installed, because `help(blobfeed)` asks for every name."""
-    readers = import_module(".readers", __name__)
-    return sorted({*globals(), *_HOME_OF} - (set(readers.__all__) - set(dir(readers))))
+    from .workers.base.extras import is_installed
+
+    return sorted({*globals(), *_HOME_OF} - {name for name, library in _NEEDS.items() if not is_installed(library)})

@@ -41,7 +41,8 @@ def read_param_str(
     `extra`: a subclass's own parameters and their defaults. `what` begins the messages. `trainers`: take the place
     of what is in `text`. Raises ParameterError."""
     values = {**parse_param_str(text), **(trainers or {})}
-    if source is not None and "path" in source.options and isinstance(values.get("source"), str):
+    takes_path = source is not None and "path" in source.options and "path" not in values
+    if takes_path and isinstance(values.get("source"), str):
         values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
     known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]
     inner = () if source is None else source.keys_in(values, {*known, *extra})

@@ -187,7 +187,7 @@ def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
             "parameter 'state_file' is 'auto': only the command `caffe train` says where the snapshots will lie, and "
             "this is another program; name a file in their folder, such as state_file: runs/data.json"
         )
-    prefix = _snapshot_prefix(Path(solver))
+    prefix = _prefix_of(Path(solver))
     endings = itertools.chain([""], map("_{}".format, itertools.count(2)))
     names = (prefix.with_name(f"{prefix.name}_data{ending}.json") for ending in endings)
     path = next(name for name in names if (name, rank) not in _in_use)
@@ -195,8 +195,7 @@ def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
     return path
 
 
-def _snapshot_prefix(solver: Path) -> Path:
-    """What the names of its snapshots begin with, as Caffe's UpgradeSnapshotPrefixProperty has it."""
+def _prefix_of(solver: Path) -> Path:
     try:
         text = solver.read_text()
     except OSError as error:
@@ -204,8 +203,17 @@ def _snapshot_prefix(solver: Path) -> Path:
             f"parameter 'state_file' is 'auto', and the solver {str(solver)!r} cannot be read: {error.strerror}"
         ) from None
     found = _PREFIX.search(_COMMENT_OR_STRING.sub(lambda part: part[1] or "", text))
-    prefix = Path(found[1][1:-1]) if found else solver.with_suffix("")
-    return prefix / solver.stem if prefix.is_dir() else prefix
+    return snapshot_prefix(found[1][1:-1] if found else "", solver)
+
+
+def snapshot_prefix(given: str, solver: Path) -> Path:
+    """What the names of `solver`'s snapshots begin with, as Caffe's UpgradeSnapshotPrefixProperty has it.
+
+    `given`: its snapshot_prefix. If this ends in a slash it names a folder, even if there is none yet.
+    """
+    if not given:
+        return solver.with_suffix("")
+    return Path(given, solver.stem) if given.endswith("/") or Path(given).is_dir() else Path(given)
 
 
 def snapshot_of_command() -> Path | None:

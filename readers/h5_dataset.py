@@ -62,7 +62,7 @@ class H5Dataset(Dataset[Item]):
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
         wanted = [groups] if isinstance(groups, str) else list(groups)
         if labels is None:
-            labels = _attribute_names(listed[0], wanted, datasets)
+            labels = _attribute_names(listed, wanted, datasets)
         self._labels = tuple(labels)
         if clash := {"data", *datasets, "labels"} & set(self._labels):
             raise ParameterError(
@@ -135,20 +135,21 @@ def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
     return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
 
 
-def _attribute_names(path: str, groups: Sequence[str], datasets: Sequence[str]) -> list[str]:
-    """The names of the attributes that one sample of the file at `path` has; which sample, HDF5 decides.
+def _attribute_names(paths: Sequence[str], groups: Sequence[str], datasets: Sequence[str]) -> list[str]:
+    """The names of the attributes that one sample in the first file with samples has; which sample, HDF5 decides.
 
     It is the first that comes to hand: the first in natural order would be known after sorting all names. `datasets`:
     the paths of a sample's data sets in its group; empty where each data set is a sample. Raises SourceError.
     """
-    with open_file(stamp_of(path), None) as file:
-        for name in groups:
-            group = file.get(name) if name else file
-            holders = _first_sample(group, datasets) if isinstance(group, h5py.Group) else None
-            if holders:
-                return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))
+    for path in paths:
+        with open_file(stamp_of(path), None) as file:
+            for name in groups:
+                group = file.get(name) if name else file
+                holders = _first_sample(group, datasets) if isinstance(group, h5py.Group) else None
+                if holders:
+                    return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))
     kind = f"group with {', '.join(datasets)}" if datasets else "data set"
-    raise SourceError(f"H5Dataset: no samples: no {kind} in the groups {list(groups)!r} of {path!r}")
+    raise SourceError(f"H5Dataset: no samples: no {kind} in the groups {list(groups)!r} of {', '.join(paths)}")
 
 
 def _label_names(holder: h5py.HLObject) -> list[str]:

@@ -53,9 +53,9 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         **parameters: Unpack[ReaderParameters],
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)
-        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters, "copy": True}
+        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters}
         self.reader = BatchReader(
-            source, decode=decode, postprocess=postprocess, base_dir=base_dir, train=train, **settings
+            source, decode=decode, postprocess=postprocess, copy=True, base_dir=base_dir, train=train, **settings
         )
         self._roles = _roles(list(self.reader.specs), inputs, targets, weights)
         self._passes = Passes(self.reader)

@@ -58,6 +58,13 @@ class LoopedPipeline:
         check_hook(what, "postprocess", hooks.postprocess)
         self._base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
         self.parameters = _check(what, source, values)
+        if copy and self.parameters.delivery == "view":
+            raise ParameterError(
+                f"{what}: parameter 'delivery' is 'view', and 'copy' is True, as Keras and TensorFlow need it: leave "
+                "'delivery' out"
+            )
+        if copy is not None:
+            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.
@@ -67,8 +74,6 @@ class LoopedPipeline:
             else open_declared(self.parameters, hooks, self._base_dir)
         )
         self.is_indexed = not isinstance(self._source, StreamSource)
-        if copy is not None:
-            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
         self.copies = self.parameters.delivery == "copy"
         self._loans = loans
         if self.is_indexed:

@@ -56,7 +56,8 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """
     if isinstance(source, BatchReader):
-        reader = _check_reader(source, {"decode": decode, "postprocess": postprocess, **parameters})
+        others = {"decode": decode, "postprocess": postprocess, "base_dir": base_dir, "train": None if train else False}
+        reader = _check_reader(source, others | parameters)
     else:
         reader = BatchReader(
             source,

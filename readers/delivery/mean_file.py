@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 from pathlib import Path
@@ -17,15 +16,11 @@ from ...workers.base.whole_files import read_whole
 
 _NPY = b"\x93NUMPY"
 
-# Caffe's caffe.proto: name, number, repeated, packed. `shape` stands apart since its type is a message.
-_BLOB_FIELDS = (
-    ("num", 1, "int32", False),
-    ("channels", 2, "int32", False),
-    ("height", 3, "int32", False),
-    ("width", 4, "int32", False),
-    ("data", 5, "float", True),
-    ("double_data", 8, "double", True),
-)
+# As in Caffe's caffe.proto.
+_BLOB = """
+BlobShape: 1 dim int64*
+BlobProto: 1 num int, 2 channels int, 3 height int, 4 width int, 5 data float*, 7 shape BlobShape, 8 double_data double*
+"""
 _LEGACY_SHAPE = ("num", "channels", "height", "width")
 
 
@@ -66,7 +61,9 @@ def _from_npy(content: bytes, path: Path) -> NDArray[Any]:
 def _from_blob(content: bytes, path: Path) -> NDArray[Any]:
     from google.protobuf.message import DecodeError
 
-    blob = _blob_class()()
+    from ...workers.base.protobuf import message_classes
+
+    blob = message_classes(_BLOB, {})["BlobProto"]()
     try:
         blob.ParseFromString(content)
     except DecodeError as error:
@@ -79,29 +76,3 @@ def _from_blob(content: bytes, path: Path) -> NDArray[Any]:
             "compute_image_mean wrote, and complete?"
         )
     return data.reshape(shape)
-
-
-@functools.cache
-def _blob_class() -> Any:
-    """Caffe's BlobProto as a class of the protobuf library, made here since no package carries Caffe's own."""
-    from google.protobuf import descriptor_pb2
-
-    from ...workers.base.protobuf import make_message_class
-
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="blobfeed/blob.proto", package="blobfeed.caffe", syntax="proto2")
-    shape = file.message_type.add(name="BlobShape")
-    shape.field.add(name="dim", number=1, label=field.LABEL_REPEATED, type=field.TYPE_INT64).options.packed = True
-    blob = file.message_type.add(name="BlobProto")
-    types = {"int32": field.TYPE_INT32, "float": field.TYPE_FLOAT, "double": field.TYPE_DOUBLE}
-    for name, number, kind, repeated in _BLOB_FIELDS:
-        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-        blob.field.add(name=name, number=number, label=label, type=types[kind]).options.packed = repeated
-    blob.field.add(
-        name="shape",
-        number=7,
-        label=field.LABEL_OPTIONAL,
-        type=field.TYPE_MESSAGE,
-        type_name=".blobfeed.caffe.BlobShape",
-    )
-    return make_message_class(file, "BlobProto")

@@ -78,6 +78,7 @@ def test_stream_takes_its_function_among_the_other_parameters(tmp_path: Path, mo
         (HDF5InputLayer, "{paht: x, batch_size: 4}", r"unknown parameter 'paht' \(did you mean 'path'\?\)"),
         (HDF5InputLayer, "{batch_size: 4}", "source hdf5: parameter 'path' is missing"),
         (HDF5InputLayer, "{path: x, batch_size: 4, source: {hdf5: {}}}", "unknown parameter 'source'"),
+        (HDF5InputLayer, "{path: x, source: y, batch_size: 4}", "unknown parameter 'source'"),
         (NpyInputLayer, "{data: x.npy, batchsize: 4}", r"unknown parameter 'batchsize' \(did you mean 'batch_size'"),
         (NpyInputLayer, "{batch_size: 4}", "source npy: no files"),
     ],

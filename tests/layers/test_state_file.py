@@ -267,6 +267,7 @@ def in_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('base_lr: 0.1\nsnapshot_prefix:"runs/#7"  # snapshot_prefix: "other"', "runs/#7_data.json"),
         ('net: "snapshot_prefix: x" # snapshot_prefix: "other"', "{folder}/solver_data.json"),
         ('snapshot_prefix: "{folder}"', "{folder}/solver_data.json"),
+        ('snapshot_prefix: "{folder}/runs/"', "{folder}/runs/solver_data.json"),
     ],
 )
 def test_auto_means_beside_the_snapshots_of_the_solver(in_command: Path, text: str, expected: str) -> None:

@@ -129,6 +129,12 @@ def test_only_some_groups_and_only_the_first_samples(tmp_path: Path) -> None:
     assert set(H5Dataset(tmp_path / "all.h5", groups="test")[0]["labels"]) == {"number"}
 
 
+def test_labels_are_found_though_the_first_file_has_no_samples(archive: Path) -> None:
+    h5py.File(archive / "part_1.h5", "w").close()
+    item = H5Dataset(archive / "*.h5")[2]
+    assert (item["data"][0, 0], item["labels"]["name"]) == (2, "run 2")
+
+
 def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "pairs.h5", "w") as file:
         for number in range(11):

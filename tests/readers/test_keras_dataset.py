@@ -165,14 +165,20 @@ def test_tops_get_the_roles_that_they_are_given(source: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "says"),
+    ("given", "says"),
     [
         ({"targets": "y"}, "'targets' is 'y', but 'inputs' is missing"),
         ({"inputs": "x", "weights": "y"}, "'weights' is 'y', but 'targets' is missing"),
         ({"inputs": "z"}, "'inputs' names 'z'; the tops are x, y"),
         ({"inputs": ["x", "yy"]}, r"'inputs' names 'yy' .did you mean 'y'"),
+        ({"delivery": "view"}, "'delivery' is 'view', and 'copy' is True, as Keras and TensorFlow need it"),
     ],
 )
-def test_roles_that_make_no_sense_are_an_error(source: dict[str, Any], roles: dict[str, Any], says: str) -> None:
+def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParameterError, match=says):
-        feed_of(source, **roles)
+        feed_of(source, **given)
+
+
+def test_batches_are_always_copies(source: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="'copy'"):
+        feed_of(source, copy=False)

@@ -170,9 +170,13 @@ def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, 
 # ---- bad arguments
 
 
-def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any]) -> None:
-    with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match="got batch_size, seed"):
-        TensorFlowDataset(reader, batch_size=3, seed=2)  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"batch_size": 3, "seed": 2}, "batch_size, seed"), ({"base_dir": ".", "train": False}, "base_dir, train")],
+)
+def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any], given: dict[str, Any], named: str) -> None:
+    with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match=f"got {named} beside"):
+        TensorFlowDataset(reader, **given)
 
 
 @pytest.mark.parametrize("wrong", [{"device": "cpu"}, {"copy": False}])

@@ -124,13 +124,14 @@ class Blob:
 class ArrayBlob:
     """A blob between layers, or one of the weights of a layer, as NumPy arrays: so pycaffe shows them.
 
-    On the CPU the arrays are the net's own memory. On CUDA each is a copy that `upload` brings back to the
-    device, so that what was written to it counts.
+    On the CPU the arrays are the net's own memory. On CUDA each is a copy. If it was written to, `upload` brings it
+    back to the device.
     """
 
     def __init__(self, source: Blob | Tensor) -> None:
         self._source = source
-        self._copies: dict[str, tuple[Tensor, Array]] = {}
+        self._copies: dict[str, tuple[Tensor, Array, Array]] = {}
+        """The tensor, the array, and what the array was when it was made."""
 
     @property
     def data(self) -> Array:
@@ -162,10 +163,11 @@ class ArrayBlob:
 
     def upload(self) -> None:
         """Bring to the device what was written to arrays on the CPU."""
-        for tensor, array in self._copies.values():
-            # By `data`, as autograd would not allow it: a blob that was only read, and may be needed by a backward,
-            # goes back too.
-            tensor.data.copy_(torch.from_numpy(array))
+        for tensor, array, before in self._copies.values():
+            # An array that was only read stays: the net, or another array of shared weights, may have newer numbers.
+            if not np.array_equal(array, before, equal_nan=True):
+                # By `data`, as autograd would not allow it for a blob that a backward may need.
+                tensor.data.copy_(torch.from_numpy(array))
         self._copies.clear()
 
     def _array(self, which: str) -> Array:
@@ -174,16 +176,17 @@ class ArrayBlob:
             array: Array = tensor.cpu().numpy()
             if tensor.device.type == "cpu":
                 return array
-            self._copies[which] = tensor, array
+            self._copies[which] = tensor, array, array.copy()
         return self._copies[which][1]
 
     def _tensor(self, which: str) -> Tensor:
         if isinstance(self._source, Tensor):
-            return self._source.detach() if which == "data" else _gradient(self._source)
+            return self._source.detach() if which == "data" else gradient_of(self._source)
         return self._source.tensor.detach() if which == "data" else self._source.diff.as_subclass(Tensor)
 
 
-def _gradient(weights: Tensor) -> Tensor:
+def gradient_of(weights: Tensor) -> Tensor:
+    """The memory of their gradient, with zeros if they have none."""
     # Weights shared in another shape are a view; the gradient is that of what they are a view of.
     owner = weights if weights.is_leaf or weights._base is None else weights._base
     if owner.grad is None:

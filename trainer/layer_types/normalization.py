@@ -48,7 +48,10 @@ class BatchNorm(Elementwise):
             top = functional.batch_norm(batch, mean * share, variance * share, eps=self._eps)
         else:
             now_mean, now_variance = torch.zeros_like(mean), torch.zeros_like(variance)
-            top = functional.batch_norm(batch, now_mean, now_variance, training=True, momentum=1.0, eps=self._eps)
+            if batch.numel() == batch.shape[1]:  # one number for each channel, which torch refuses
+                now_mean, top = batch.detach().flatten(), batch - batch
+            else:
+                top = functional.batch_norm(batch, now_mean, now_variance, training=True, momentum=1.0, eps=self._eps)
             with torch.no_grad():
                 mean.mul_(self._fraction).add_(now_mean)
                 variance.mul_(self._fraction).add_(now_variance)

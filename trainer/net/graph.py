@@ -143,11 +143,12 @@ class Net:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, PythonLayer)}
 
     def share_weights(self, other: Net) -> None:
-        """Use the same weights as `other`, in the layers that have the same name there."""
+        """Use the same weights as `other`, in the layers that have the same name there; not the same gradients."""
         for name, layer in self.layers.items():
             if name in other.layers and len(layer.blobs):
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
-                layer.blobs = other.layers[name].blobs
+                for own, theirs in zip(layer.blobs, other.layers[name].blobs, strict=True):
+                    own.data = theirs.data  # the tensor stays the one that a solver updates
 
     def weights(self) -> dict[str, list[Tensor]]:
         """A copy of all weights on the CPU, by layer."""

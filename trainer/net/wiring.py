@@ -93,7 +93,7 @@ def _check_bottoms(context: LayerContext, makers: dict[str, LayerContext]) -> No
 
 def _maker_hint(context: LayerContext, name: str, makers: dict[str, LayerContext]) -> str:
     for position, layer in enumerate(context.net.message.layer):
-        if name in layer.top:
+        if name in layer.top and name not in layer.bottom:  # in place it makes no blob
             where = context.net.where("layer", position)
             return f"; layer {layer.name!r} ({where}) does, but it stands below or is not in this phase"
     return nearest(name, makers)

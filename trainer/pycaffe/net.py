@@ -79,10 +79,7 @@ class Net:
         self._layer_names = list(net.layers)  # pycaffe has no other name for them
         self.blob_loss_weights = {name: weight for step in net.steps for name, _, weight in step.tops}
         self._positions = {name: nth for nth, name in enumerate(net.layers)}
-        self._read_weights()
-
-    def _read_weights(self) -> None:
-        layers = self._net.layers.items()
+        layers = net.layers.items()
         self.params = {name: [ArrayBlob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
         self.layer_dict: dict[str, Any] = {
             name: layer.user_layer
@@ -190,14 +187,17 @@ class Net:
         self.upload()
         write_caffemodel(Path(path), self._net.weights(), self._net)
 
-    save_hdf5 = save
+    def save_hdf5(self, path: str | Path) -> None:
+        """Write the HDF5 form of a .caffemodel, whatever the name ends in."""
+        self.upload()
+        write_caffemodel(Path(path), self._net.weights(), hdf5=True)
+
     load_hdf5 = copy_from
 
     def share_with(self, other: Net) -> None:
         """Use the weights of `other` in the layers that have the same names."""
         self.upload()
         self._net.share_weights(other._net)
-        self._read_weights()
 
     def clear_param_diffs(self) -> None:
         for blob in self._weights():

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from ...workers.sources.stored.hdf5_library import h5py
+from ..layer_types.blobs import gradient_of
 from ..net.graph import Net
 from ..prototxt.blob_proto import fill_blob, to_array
 from ..prototxt.descriptors import message_class
@@ -24,6 +25,9 @@ from ..prototxt.schema import BlobProto, NetParameter, SolverState
 from .snapshot import load_weights, write_whole
 
 LayerWeights = Mapping[str, Sequence[Tensor]]
+
+_NOT_CAFFES = (DecodeError, ValueError, KeyError, OSError, AttributeError, TypeError)
+"""What a file of another program makes a reader raise; the last two where it has a data set in place of a group."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +52,24 @@ def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
         blobs = [(layer.name, layer.blobs) for layer in net.layer]
         blobs += [(old.layer.name or old.name, old.layer.blobs or old.blobs) for old in net.layers]
         found = {name: [_tensor(blob) for blob in each] for name, each in blobs if each}
-    except (DecodeError, ValueError, KeyError, OSError) as error:
+    except _NOT_CAFFES as error:
         raise SnapshotError(f"{path} is not a .caffemodel: {error}") from error
     if not found:
         raise SnapshotError(f"{path} is not a .caffemodel, or has no weights")
     return found
 
 
-def write_caffemodel(path: Path, weights: LayerWeights, net: Net | None = None, *, with_diff: bool = False) -> None:
-    """Write `weights` by layer; with `net`, also the parameters of its layers; with_diff, also the gradients."""
+def write_caffemodel(
+    path: Path, weights: LayerWeights, net: Net | None = None, *, with_diff: bool = False, hdf5: bool = False
+) -> None:
+    """Write `weights` by layer; with `net`, also the parameters of its layers; with_diff, also their diffs.
+
+    The HDF5 form has weights and diffs only. It is written if `hdf5`, or if the name ends in .h5.
+    """
     diffs = {}
     if net is not None and with_diff:
-        diffs = {
-            name: [blob.detach() if blob.grad is None else blob.grad for blob in layer.blobs]
-            for name, layer in net.layers.items()
-        }
-    if path.suffix == ".h5":
+        diffs = {name: [gradient_of(blob) for blob in layer.blobs] for name, layer in net.layers.items()}
+    if hdf5 or path.suffix == ".h5":
         write_whole(path, lambda temporary: _write_hdf5_model(temporary, weights, diffs))
         return
     message = message_class(NetParameter)()
@@ -95,7 +101,7 @@ def read_state(path: Path) -> CaffeState:
             raise ValueError("it has no iteration")
         history = [_tensor(blob) for blob in message.history]
         return CaffeState(message.iter, message.learned_net, history, message.current_step)
-    except (DecodeError, ValueError, KeyError, OSError) as error:
+    except _NOT_CAFFES as error:
         raise SnapshotError(f"{path} is not a .solverstate: {error}") from error
 
 

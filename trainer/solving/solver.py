@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ...layers.state_file import snapshot_prefix
 from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
@@ -22,7 +23,7 @@ from . import snapshot as snapshots
 from .caffe_files import CaffeState, is_caffe_state, read_state, read_weights, write_caffemodel, write_state
 from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
-from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
+from .solver_file import choose_device, read_solver, read_test_nets, read_train_net
 from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
@@ -44,7 +45,7 @@ class Solver(Closing):
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         self.param = document.message
-        self.prefix = snapshot_prefix(document)
+        self.prefix = str(snapshot_prefix(self.param.snapshot_prefix, document.path))
         self.device = choose_device(device, self.param)
         self.iteration = 0
         self.callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []

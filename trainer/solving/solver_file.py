@@ -108,11 +108,6 @@ def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[Net
     return read_prototxt(solver.beside(value), NetParameter, named_by=solver.where(field, nth))
 
 
-def snapshot_prefix(solver: _SolverDocument) -> str:
-    """What snapshots' names begin with: snapshot_prefix, relative to the working directory, or the solver's name."""
-    return solver.message.snapshot_prefix or str(solver.path.with_suffix(""))
-
-
 def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
     """`asked` ("cpu", "cuda", "cuda:1"), else what the solver says, else CUDA if there is one; raises SolverError."""
     if asked is None:

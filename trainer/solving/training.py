@@ -27,12 +27,18 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         without_effect.append("layer_wise_reduce")
     if without_effect:
         reporter.say(f"fields without effect here: {', '.join(without_effect)}")
-    run(solver, reporter, stop, solver.param.max_iter)
+    has_ended = run(solver, reporter, stop, solver.param.max_iter)
     _finish(solver, reporter, stop)
+    # Last, since scripts take the scores from the last lines. Where the data has ended, `run` has tested.
+    if not (stop() or has_ended):
+        _test_if_due(solver, reporter, stop)
 
 
-def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) -> None:
-    """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between."""
+def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) -> bool:
+    """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between.
+
+    Returns whether the data has ended.
+    """
     while solver.iteration < last and not stop():
         _test_if_due(solver, reporter, stop)
         if stop():
@@ -41,10 +47,11 @@ def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) ->
             solver.step()
         except EndOfData as end:
             reporter.say(f"the data ended after iteration {solver.iteration}: {end}")
-            break
+            return True
         reporter.stepped(solver)
         if stop.take_snapshot() or solver.snapshot_is_due:
             _save(solver, reporter)
+    return False
 
 
 def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
@@ -56,8 +63,6 @@ def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     for name, counted in solver.data_statistics().items():
         if sentence := getattr(counted, "diagnosis", ""):
             reporter.say(f"data of layer {name!r}: {sentence}")
-    if not stop():  # last, since scripts take the scores from the last lines
-        _test_if_due(solver, reporter, stop)
 
 
 def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:

@@ -115,6 +115,16 @@ def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
 def test_what_was_written_to_an_array_stays_though_the_blob_gets_the_shape_that_it_has() -> None:
     blob = shaped(2)
     shown = ArrayBlob(blob)
-    shown._copies["data"] = blob.tensor, np.array([3, 4], np.float32)  # as on CUDA, where the array is a copy
+    written, before = np.array([[3, 4], [0, 0]], np.float32)
+    shown._copies["data"] = blob.tensor, written, before  # as on CUDA, where the array is a copy
     shown.reshape(2)
     assert blob.data.tolist() == [3.0, 4.0]
+
+
+def test_an_array_that_was_only_read_does_not_undo_what_another_one_has_written() -> None:
+    blob, read = shaped(2), np.array([0, np.nan], np.float32)
+    shown = ArrayBlob(blob)
+    shown._copies["data"] = blob.tensor, read, read.copy()  # as on CUDA, where the array is a copy
+    blob.data[...] = 5
+    shown.upload()
+    assert blob.data.tolist() == [5.0, 5.0]

@@ -214,6 +214,17 @@ def test_batch_norm_uses_the_batch_in_training_and_what_it_remembers_in_testing(
     assert not list(net.learnt())
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1), (1,)])
+def test_batch_norm_gives_0_for_one_number_in_a_channel_as_caffe_does(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = numbers(*shape)
+    net = layer_net(tmp_path, 'type: "BatchNorm"', x=x)
+    assert not run(net, x=x).any()
+    mean, variance, weight = (weights_of(blob) for blob in net.layers["y"].blobs)
+    np.testing.assert_array_equal(mean, x.ravel())
+    assert not variance.any()
+    assert weight.tolist() == [1]
+
+
 def test_lrn_within_a_channel(tmp_path: Path) -> None:
     x = numbers(1, 2, 4, 4)
     net = layer_net(

@@ -105,6 +105,10 @@ def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
             "no layer above makes its bottom 'dta' (did you mean 'data'?)",
         ),
         (
+            'layer { name: "l" type: "ReLU" top: "dta"\n bottom: "dta" }',
+            "no layer above makes its bottom 'dta' (did you mean 'data'?)",
+        ),
+        (
             'layer { name: "t" include { phase: TEST } top: "t" } layer { name: "l" type: "Exp" bottom: "t" top: "y" }',
             "layer 't' (net.prototxt:3:1) does, but it stands below or is not in this phase",
         ),
@@ -232,15 +236,17 @@ def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> Non
         'layer { name: "loss"', 'layer { name: "sum" type: "Reduction" bottom: "c6" top: "sum" loss_weight: 1 }\n#'
     )
     text = text.replace("num_output: 3", "num_output: 6", 1)
-    net = make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)))
+    net, other = (make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)), seed=seed) for seed in range(2))
     own, shared = net.layers["a"].blobs[0], net.layers["c"].blobs[0]
-    assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
     for _ in range(2):
+        assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
         net.blobs["z"].data[...] = 1
         own.grad = None
         torch.autograd.backward(net.forward())
         assert own.grad is not None
         assert own.grad.unique().tolist() == [4.0]
+        net.share_weights(other)
+        assert torch.equal(shared.flatten(), other.layers["a"].blobs[0].flatten())
 
 
 @pytest.mark.parametrize(

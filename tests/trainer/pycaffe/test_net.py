@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
@@ -201,8 +202,9 @@ def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_
 
 def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
-    for name in ("w.caffemodel", "w.caffemodel.h5"):
-        net.save(str(tmp_path / name))
+    for save, name in ((net.save, "w.caffemodel"), (net.save, "w.caffemodel.h5"), (net.save_hdf5, "w.hdf5")):
+        save(str(tmp_path / name))
+        assert h5py.is_hdf5(tmp_path / name) == ("h" in Path(name).suffix)
         for other in (
             Net(write(tmp_path), str(tmp_path / name), TEST),
             Net(write(tmp_path), TEST, weights=tmp_path / name),

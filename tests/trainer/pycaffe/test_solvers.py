@@ -111,6 +111,17 @@ def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
     assert drawn() == drawn()
 
 
+def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None:
+    solver = get_solver(write_project(tmp_path))
+    other = Net("net.prototxt", 0)
+    solver.net.share_with(other)
+    drawn = other.params["ip1"][0].data.copy()
+    solver.step(1)
+    trained = other.params["ip1"][0].data
+    np.testing.assert_array_equal(solver.net.params["ip1"][0].data, trained)
+    assert not np.array_equal(trained, drawn)
+
+
 def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:
     solver = solvers.SGDSolver(write_project(tmp_path))
     seen: list[tuple[str, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
@@ -77,6 +78,7 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
     with golden_solver("sgd", tmp_path) as solver:
         solver.step()
         net = solver.train_net
+        net.layers["ip2"].blobs[0].grad = None  # as where lr_mult is 0
         write_caffemodel(path, net.weights(), net, with_diff=True)
         write_caffemodel(path.with_suffix(".h5"), net.weights(), net, with_diff=True)
         gradient = net.layers["ip1"].blobs[0].grad
@@ -89,6 +91,7 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         assert message.layer[1].blobs[0].diff == gradient.numpy().tobytes()
         with h5py.File(path.with_suffix(".h5")) as file:
             assert np.array_equal(file["diff/ip1/0"], gradient.numpy())
+            assert not np.any(file["diff/ip2/0"])
 
 
 @pytest.mark.parametrize("suffix", ["", ".h5"])
@@ -198,7 +201,25 @@ def test_states_become_each_other(tmp_path: Path) -> None:
         convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.onnx")
 
 
-@pytest.mark.parametrize("content", [b"", b"no weights", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"])
+def hdf5(**data_sets: object) -> bytes:
+    with io.BytesIO() as content:
+        with h5py.File(content, "w") as file:
+            file.update(data_sets)
+        return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no weights",
+        b"\x89HDF\r\n\x1a\n",
+        b"PK\x03\x04",
+        hdf5(data=[1.0], label=[2]),
+        hdf5(iter=[6], current_step=[0], learned_net="w", history=[3.0]),
+    ],
+    ids=["empty", "text", "broken HDF5", "broken archive", "data", "history"],
+)
 @pytest.mark.parametrize("reader", [read_weights, read_state])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes, reader: object) -> None:
     path = tmp_path / "some.caffemodel"

@@ -116,16 +116,20 @@ def test_a_snapshot_is_never_written_through_a_link_that_lies_at_its_temporary_n
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [("runs/deep/small", "runs/deep/small"), ("runs/deep/", "runs/deep/solver"), (".", "solver")],
+)
 def test_the_prefix_is_taken_from_the_working_directory_and_its_folder_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, expected: str
 ) -> None:
-    path = write_project(tmp_path, solver=SMALL_SOLVER + 'snapshot_prefix: "runs/deep/small"')
+    path = write_project(tmp_path, solver=SMALL_SOLVER + f'snapshot_prefix: "{prefix}"')
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     with Solver.from_file(path) as solver:
         solver.check_snapshots()
-        assert solver.save() == Path("runs/deep/small_iter_0.pt")
-    assert (tmp_path / "elsewhere/runs/deep/small_iter_0.pt").exists()
+        assert solver.save() == Path(f"{expected}_iter_0.pt")
+    assert (tmp_path / f"elsewhere/{expected}_iter_0.pt").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_at_start(tmp_path: Path) -> None:

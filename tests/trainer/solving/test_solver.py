@@ -111,6 +111,10 @@ def test_the_test_net_uses_the_weights_that_are_being_trained(tmp_path: Path) ->
         (before,) = solver.test()
         losses(solver, 30)
         (after,) = solver.test()
+        trained, tested = (
+            [weights.data_ptr() for weights in net.all_weights()] for net in (solver.train_net, *solver.test_nets)
+        )
+        assert trained == tested
     assert before.keys() == after.keys() == {"loss", "accuracy"}
     assert after["loss"] < before["loss"]
     assert after["accuracy"] > 0.8
@@ -215,11 +219,13 @@ def test_nothing_is_saved_that_a_label_had_a_part_in_that_is_no_class(
 
 
 def test_training_ends_where_the_data_ends(tmp_path: Path) -> None:
-    path = write_project(tmp_path)
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 2")
     (tmp_path / "batches.py").write_text(ENDING)
     with Solver.from_file(path) as solver:
-        said = run(solver)
-    assert said == ["the data ended after iteration 4: all was given", f"snapshot: {tmp_path / 'solver_iter_4.pt'}"]
+        *tests, ended, saved = run(solver)
+    assert [line.partition(":")[0] for line in tests] == ["iteration 0", "iteration 2", "iteration 4"]
+    assert ended == "the data ended after iteration 4: all was given"
+    assert saved == f"snapshot: {tmp_path / 'solver_iter_4.pt'}"
 
 
 def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) -> None:
