@@ -80,7 +80,7 @@ class UnevenTop(Top):
     """
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion, pad: Pad | None) -> None:
-        super().__init__(name, _padded_type(_delivered_type(spec, conversion), pad))
+        super().__init__(name, _padded_type(name, _delivered_type(spec, conversion), pad))
         self.spec = spec
         self.conversion = conversion
         self.pad = pad
@@ -101,7 +101,7 @@ class UnevenTop(Top):
     def put(self, batch: Batch, out: AnyArray) -> None:
         rows = self.rows(batch)
         if self.pad is not None:
-            out.fill(self.pad.value)
+            out.fill("" if out.dtype.kind in "SU" else self.pad.value)
         for row in range(batch.rows):
             sample = rows.get(row)[np.newaxis]
             _put(self, sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
@@ -233,8 +233,11 @@ def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: 
             tops.append(UnevenTop(name, spec, conversion, parameters.pad))
         else:
             tops.append(EvenTop(name, spec, conversion))
-    lengths = [LengthsTop(top) for top in tops if isinstance(top, UnevenTop) and parameters.pad]
-    return [*tops, *lengths, *(OwnersTop(top) for top in tops if isinstance(top, JoinedTop))]
+    made: list[Top] = [LengthsTop(top) for top in tops if isinstance(top, UnevenTop) and parameters.pad]
+    made += [OwnersTop(top) for top in tops if isinstance(top, JoinedTop)]
+    if taken := [top.name for top in made if top.name in specs]:
+        raise ParameterError(f"two tops are called {taken[0]!r}: 'pad' and 'concatenate' make one: rename yours")
+    return [*tops, *made]
 
 
 def describes_another(top: Top) -> bool:
@@ -283,9 +286,14 @@ def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.gene
     return np.dtype(np.float32) if conversion.changes_values else spec.dtype
 
 
-def _padded_type(dtype: np.dtype[np.generic], pad: Pad | None) -> np.dtype[np.generic]:
-    """`dtype` where it can hold the pad value, else float32: -1 is no uint8."""
-    if pad is None or dtype.kind not in "iu":
+def _padded_type(name: str, dtype: np.dtype[np.generic], pad: Pad | None) -> np.dtype[np.generic]:
+    """`dtype` if it can hold the pad value, else a float type that can: -1 is no uint8. Text is padded with none."""
+    if pad is None or dtype.kind in "SU":
         return dtype
-    info = np.iinfo(dtype.name)
-    return dtype if pad.value.is_integer() and info.min <= pad.value <= info.max else np.dtype(np.float32)
+    if dtype.kind in "fc":
+        return np.result_type(dtype, np.min_scalar_type(pad.value))
+    if dtype.kind not in "biu":
+        raise ParameterError(f"parameter 'pad' is given, and top {name!r} has values of type {dtype}: expected numbers")
+    lowest, highest = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype.name).min, np.iinfo(dtype.name).max)
+    fits = pad.value.is_integer() and lowest <= pad.value <= highest
+    return dtype if fits else np.dtype(np.float32)

@@ -123,10 +123,33 @@ def scaled(batch: HookBatch, scale: float) -> dict[str, Any]:
     return {"data": batch["data"] * scale}
 
 
-@pytest.mark.parametrize("hook", [partial(scaled, scale=0.5), lambda batch, **scale: scaled(batch, 0.5, **scale)])
-def test_what_postprocess_takes_by_name_alone_is_no_generator(hook: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "hook",
+    [
+        partial(scaled, scale=0.5),
+        lambda batch, **scale: scaled(batch, 0.5, **scale),
+        lambda batch, scale=0.5: scaled(batch, scale),
+    ],
+)
+def test_what_postprocess_takes_by_name_or_has_a_default_is_no_generator(hook: Callable[..., Any]) -> None:
     got = delivered(postprocess=hook)
     np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 0.5)
+
+
+def test_a_generator_may_have_a_default() -> None:
+    got = delivered(postprocess=lambda batch, rng=None: {"new": rng.random(len(batch["label"]))})
+    assert len({*got["new"]}) == len(got["label"])
+
+
+def test_postprocess_may_list_rows_of_a_top_that_it_changes() -> None:
+    got = delivered(
+        postprocess=lambda batch: {
+            "other": [*batch["data"][::-1]],
+            "data": [0 * row for row in batch["data"]],
+            "of": batch["label"][::-1],
+        }
+    )
+    np.testing.assert_array_equal(got["other"], pixels(got["of"]))
 
 
 def test_postprocess_may_leave_the_range_of_the_type_that_it_got() -> None:
@@ -225,6 +248,14 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
 def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:
     with pytest.raises(SampleError, match=told):
         delivered(postprocess=_later(30, change), last_batch="drop")
+
+
+def test_a_whole_number_of_more_digits_than_a_float_has_is_an_error_too() -> None:
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"new": batch["label"] + 2**53 if 30 in batch["label"] else batch["label"] * 0.5}
+
+    with pytest.raises(SampleError, match=r"int64 for top 'new', which has the type float64 .* cannot hold it"):
+        delivered(postprocess=postprocess)
 
 
 def test_another_type_that_holds_the_same_numbers_is_no_error() -> None:

@@ -87,8 +87,10 @@ BY_POSITION = (
 
 
 def takes_rng(postprocess: Callable[..., object]) -> bool:
-    """Whether a postprocess hook takes a generator beside its batch."""
-    return sum(each.kind in BY_POSITION for each in inspect.signature(postprocess).parameters.values()) > 1
+    """Whether a postprocess hook takes a generator beside its batch: what has a default is the hook's own, unless it is
+    called rng."""
+    others = list(inspect.signature(postprocess).parameters.values())[1:]
+    return any(each.kind in BY_POSITION and (each.default is each.empty or each.name == "rng") for each in others)
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:

@@ -81,9 +81,13 @@ class Postprocessor:
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
         # What was not changed, or in place, is where it belongs, unless setup has learnt another shape or type of it.
-        # A view on another top could be overwritten before it is read.
+        # A view on another top, or a list of such, could be overwritten before it is read.
         in_place = {name: rows for name, rows in decoded.items() if self._keys[name] == name}
-        others = {name: value for name in self.specs if (value := made[name]) is not in_place.get(name)}
+        others = {
+            name: as_array(value, name, "postprocess gave")
+            for name in self.specs
+            if (value := made[name]) is not in_place.get(name)
+        }
         for name, value in others.items():
             if any(np.may_share_memory(value, rows) for rows in decoded.values() if isinstance(rows, np.ndarray)):
                 others[name] = np.array(value)
@@ -124,8 +128,8 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
     return ArraySpec(value.shape[1:], value.dtype)
 
 
-def _store(name: str, value: Any, out: Rows, spec: ArraySpec) -> None:
-    array, rows = as_array(value, name, "postprocess gave"), _array(name, out)
+def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:
+    rows = _array(name, out)
     if array.shape != rows.shape:
         raise ValueError(f"postprocess gave shape {array.shape} for top {name!r}, expected {rows.shape}")
     if array.dtype != spec.dtype:
@@ -137,7 +141,9 @@ def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> N
     """Raises ValueError for the first number that `dtype` cannot hold."""
     with np.errstate(all="ignore"):
         cast = value.astype(dtype)
-        changed = np.flatnonzero((cast != value) & ~((cast != cast) & (value != value)))
+        # NumPy compares integers with floats as float64, which does not hold all of 64 bits.
+        exact = value.astype(np.longdouble) if value.dtype.kind in "iu" and dtype.kind == "f" else value
+        changed = np.flatnonzero((cast != exact) & ~((cast != cast) & (value != value)))
     if len(changed):
         raise ValueError(
             f"postprocess gave {value.flat[changed[0]]!r} of type {value.dtype} for top {name!r}, which has the type "

@@ -124,6 +124,9 @@ def test_only_padded_tops_have_lengths() -> None:
         ("int8", 0.5, "float32"),
         ("int64", -1, "int64"),
         ("float64", 0.5, "float64"),
+        ("float16", -1e9, "float32"),
+        ("bool", 1, "bool"),
+        ("bool", -1, "float32"),
     ],
 )
 def test_a_padded_top_has_a_type_that_holds_the_pad_value(stored: str, value: float, delivered: str) -> None:
@@ -133,6 +136,25 @@ def test_a_padded_top_has_a_type_that_holds_the_pad_value(stored: str, value: fl
     out = np.zeros(data.shape(batch), data.dtype)
     data.put(batch, out)
     assert (out[0, :, 1, :] == value).all()
+
+
+def test_text_is_padded_with_none() -> None:
+    data = _tops((3,), dtype="U4", pad={})[0]
+    batch = _batch([np.array(["a"], "U4"), np.array(["b", "cd", "efgh"])], (3,))
+    out = np.full((2, 3), "x", data.dtype)
+    data.put(batch, out)
+    assert out.tolist() == [["a", "", ""], ["b", "cd", "efgh"]]
+
+
+def test_times_are_not_padded() -> None:
+    with pytest.raises(ParameterError, match=r"'pad' is given, and top 'data' has .* datetime64.* expected numbers"):
+        _tops((3,), dtype="M8[s]", pad={})
+
+
+def test_a_top_may_not_be_called_as_one_that_pad_makes() -> None:
+    specs = {"data": ArraySpec((3,), np.dtype("u1"), varies=True), "data_lengths": ArraySpec((), np.dtype("i4"))}
+    with pytest.raises(ParameterError, match="two tops are called 'data_lengths'"):
+        make_tops(specs, _parameters(pad={}), Path())
 
 
 def test_mean_and_scale_leave_the_padding_as_it_is() -> None:
