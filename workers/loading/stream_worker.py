@@ -25,11 +25,15 @@ from .worker import WorkDone, Worker, Workplace, location_of
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the iterator gave, not yet looked at; `index` counts a shard's samples of one epoch as they come."""
+    """What the iterator gave, not yet looked at; `index` counts a shard's samples of one epoch as they come.
+
+    `number`: no other sample of the epoch has it, in any shard of any rank.
+    """
 
     index: int
     epoch: int
     value: object
+    number: int
 
 
 class DecodedStream:
@@ -45,7 +49,7 @@ class DecodedStream:
 
     def sample(self, item: Item) -> Sample:
         """Its components as arrays; raises ValueError if they are not those of the first sample."""
-        return Sample(self.source.components(item.value), item.index, item.epoch)
+        return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
 
 
 def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int) -> Iterator[Item]:
@@ -54,7 +58,7 @@ def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, s
     if source.capacity:
         items = shuffled(items, source.capacity, derive_key(seed, "stream", epoch, shard))
     for index, value in enumerate(items):
-        yield Item(index, epoch, value)
+        yield Item(index, epoch, value, index * num_shards + shard)
 
 
 class ShardReader:

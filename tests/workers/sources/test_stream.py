@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError,
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.order.sample_rng import SampleRng
 from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
@@ -236,6 +238,27 @@ def test_a_decode_hook_sees_the_components() -> None:
 
     options = {"hooks": Hooks(decode=double), "tops": ["number", "name"], "epochs": 1}
     assert sorted(samples_of(0, read_all(**options))) == [2 * number for number in range(SAMPLES)]
+
+
+@pytest.mark.parametrize(("shards", "world_size"), [(1, 1), (3, 1), (1, 2), (2, 2)])
+def test_random_numbers_belong_to_one_sample_of_all_shards_and_ranks(shards: int, world_size: int) -> None:
+    def draw(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        return {"number": sample["number"], "own": np.array(rng.random()), "global": np.array(random.random())}
+
+    own: dict[int, float] = {}
+    drawn: set[float] = set()
+    for rank in range(world_size):
+        options = {"num_loaders": 0, "epochs": 1, "tops": ["number", "own", "global"]}
+        ranks = {"rank": rank, "world_size": world_size}
+        with make_pipeline(StreamSource(numbered, shards=shards), Hooks(decode=draw), **options, **ranks) as pipeline:
+            for batch in batches(pipeline):
+                number, *values = (np.asarray(top).tolist() for top in batch.tops.values())
+                own.update(zip(number, values[0], strict=True))
+                drawn.update(chain(*values))
+    assert len(drawn) == 2 * SAMPLES
+    # Sample i of shard i % n is the shard's i // n-th: its key is i again, that of sample i of an indexed source.
+    sample_rng = SampleRng(seed=0)
+    assert own == {number: sample_rng.generator(0, number).random() for number in range(SAMPLES)}
 
 
 def raises_at(bad: int) -> Hooks:
