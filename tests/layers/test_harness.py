@@ -148,6 +148,30 @@ def test_a_layer_of_another_kind_makes_no_samples() -> None:
         harness.decode(0)
 
 
+class _Noisy(MultiProcessInputLayer):
+    def postprocess(self, batch: dict[str, Any], rng: np.random.Generator) -> None:
+        batch["label"][:] = rng.integers(1 << 20, size=len(batch["label"]))
+
+
+class _NoisyHalves(_Noisy):
+    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        return rng.permutation(samples)[:8].reshape(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "count"),
+    [(_Noisy, {}, 5), (_Noisy, {"sampler": {"indices": [*range(8)]}}, 2), (_NoisyHalves, {}, 2)],
+)
+def test_a_batch_gets_the_random_numbers_of_the_one_that_begins_the_epoch(
+    values: dict[str, Any], layer: type[MultiProcessInputLayer], options: dict[str, Any], count: int
+) -> None:
+    with LayerHarness(layer, {**values, **options, "num_loaders": 0}) as harness:
+        for epoch in range(2):
+            made = harness.postprocess(harness.sampler(epoch)[:4], epoch)["label"]
+            labels = [harness.forward()["label"].tolist() for _ in range(count)]
+            assert labels[0] == np.asarray(made).tolist()
+
+
 class _Halves(MultiProcessInputLayer):
     def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
         order = rng.permutation(samples)

@@ -20,14 +20,17 @@ class Sample(Mapping[str, AnyArray]):
     """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
 
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
+    `number`: tells the sample from all others of the epoch; its random numbers depend on it. It is `index`,
+    but of a stream, whose `index` counts within a shard.
     """
 
-    __slots__ = ("_arrays", "epoch", "index")
+    __slots__ = ("_arrays", "epoch", "index", "number")
 
-    def __init__(self, arrays: Mapping[str, AnyArray], index: int, epoch: int) -> None:
+    def __init__(self, arrays: Mapping[str, AnyArray], index: int, epoch: int, number: int | None = None) -> None:
         self._arrays = arrays
         self.index = index
         self.epoch = epoch
+        self.number = index if number is None else number
 
     def __getitem__(self, name: str) -> AnyArray:
         return self._arrays[name]

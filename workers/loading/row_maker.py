@@ -44,7 +44,7 @@ class RowMaker:
             specs = self._raw_tops(raw_specs)
         else:
             first = trial()
-            made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.index))
+            made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
             self._are_chosen = bool(wanted)
             self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
             specs = {
@@ -64,7 +64,7 @@ class RowMaker:
 
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
         """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
-        rng = self._rng.generator(sample.epoch, sample.index)
+        rng = self._rng.generator(sample.epoch, sample.number)
         for name, value in self._decode(sample, rng).items():
             if self._transform is not None and name == self._names[0]:
                 self._store_image(name, value, out, row, rng, self._transform)
@@ -84,7 +84,7 @@ class RowMaker:
 
     def _run(self, decode: DecodeHook, sample: Sample, rng: np.random.Generator) -> object:
         if self._seed_globals is not None:
-            self._seed_globals(sample.epoch, sample.index)
+            self._seed_globals(sample.epoch, sample.number)
         made = decode(sample, rng)
         if made is None:
             raise ValueError(

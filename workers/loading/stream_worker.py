@@ -25,11 +25,15 @@ from .worker import WorkDone, Worker, Workplace, location_of
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the iterator gave, not yet looked at; `index` counts a shard's samples of one epoch as they come."""
+    """What the iterator gave, not yet looked at; `index` counts a shard's samples of one epoch as they come.
+
+    `number`: no other sample of the epoch has it, in any shard of any rank.
+    """
 
     index: int
     epoch: int
     value: object
+    number: int
 
 
 class DecodedStream:
@@ -45,7 +49,7 @@ class DecodedStream:
 
     def sample(self, item: Item) -> Sample:
         """Its components as arrays; raises ValueError if they are not those of the first sample."""
-        return Sample(self.source.components(item.value), item.index, item.epoch)
+        return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
 
 
 def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int) -> Iterator[Item]:
@@ -54,7 +58,7 @@ def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, s
     if source.capacity:
         items = shuffled(items, source.capacity, derive_key(seed, "stream", epoch, shard))
     for index, value in enumerate(items):
-        yield Item(index, epoch, value)
+        yield Item(index, epoch, value, index * num_shards + shard)
 
 
 class ShardReader:
@@ -175,7 +179,7 @@ class StreamWorker(Worker):
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        return WorkDone([self._report(wanted.shard, rows, good, *each) for each in bad], count)
+        return WorkDone([self._report(wanted, rows, good, *each) for each in bad], count)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
@@ -186,16 +190,18 @@ class StreamWorker(Worker):
             self._readers[shard] = ShardReader(self._decoded, shard, self.parameters)
         return self._readers[shard]
 
-    def _report(self, shard: int, rows: NamedRows, good: list[int], row: int, item: Item, error: Exception) -> BadRow:
+    def _report(
+        self, wanted: StreamBatch, rows: NamedRows, good: list[int], row: int, item: Item, error: Exception
+    ) -> BadRow:
         """Replace the bad row by a copy of a good one of its batch: a stream cannot be asked for another sample."""
-        where = self._where(item.index, shard)
+        where = self._where(item.index, wanted.shard)
         report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
         if not (self.parameters.on_error == "replace" and good):
             return self.with_cause(report, error)
         chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
         _copy_row(rows, chosen, rows, row)
-        # The replacement has no number of its own: its row in the batch stands for it.
-        return msgspec.structs.replace(report, replacement=chosen)
+        # Counted as batch.indices counts: with `wrap` on through the epochs.
+        return msgspec.structs.replace(report, replacement=wanted.sequence * self.parameters.batch_size + chosen)
 
     def _fatal(self, row: int, wanted: StreamBatch, error: Exception) -> BadRow:
         index = wanted.sequence * self.parameters.batch_size + row

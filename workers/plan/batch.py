@@ -47,9 +47,9 @@ class Batch:
         elif self.order is not None:
             indices = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
         elif self.counts is not None:
-            return self.counts
+            indices = self.counts.copy()
         else:
-            return np.arange(self.position, self.position + self.rows, dtype=np.int64)
+            indices = np.arange(self.position, self.position + self.rows, dtype=np.int64)
         for row, index in self.replaced.items():
             indices[row] = index
         return indices

@@ -60,7 +60,7 @@ class StreamPlan(Plan):
                 tops=tops,
                 group=announce.group,
                 order=None,
-                replaced={},
+                replaced=dict(announce.replaced),
                 shard=JOINED if joined else first.shard,
                 counts=counts_of(announce.streams, size) if joined else None,
             )

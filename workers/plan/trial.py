@@ -56,9 +56,15 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
     with globals_kept():
         _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
         if hook is not None:
-            number = (epoch * len(decoded.source),) if isinstance(decoded, DecodedSource) else (epoch, 0, 0)
-            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, number))
+            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch(plan, epoch)))
     return Batch(0, epoch, 0, len(indices), slot, 0, None, {})
+
+
+def _first_batch(plan: Plan, epoch: int) -> tuple[int, ...]:
+    """The number that a worker gives to the batch that begins the epoch."""
+    if isinstance(plan, SampledPlan):
+        return epoch, 0
+    return (epoch * plan.order.samples,) if isinstance(plan, IndexedPlan) else (epoch, 0, 0)
 
 
 def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError,
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.order.sample_rng import SampleRng
 from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
@@ -134,6 +136,10 @@ def seen_rows(pipeline: Pipeline, most: int | None = None) -> list[tuple[Seen, l
     return [(seen(batch), batch.indices.tolist()) for batch in batches(pipeline, most)]
 
 
+def numbers_and_indices(run: list[tuple[Seen, list[int]]]) -> list[tuple[int, int]]:
+    return [pair for (_, _, numbers), indices in run for pair in zip(numbers, indices, strict=True)]
+
+
 @pytest.mark.parametrize("num_loaders", [1, 3])
 def test_with_wrap_every_batch_but_the_very_last_is_full(num_loaders: int) -> None:
     with joined(num_loaders=num_loaders) as pipeline:
@@ -176,14 +182,16 @@ def test_a_hook_over_a_joined_batch_gets_the_rows_of_all_its_shards() -> None:
 
 def test_a_bad_sample_in_a_joined_batch_is_replaced_and_counted_once() -> None:
     with joined(num_loaders=1) as pipeline:
-        *_, last = batches(pipeline)
-        _, _, (bad, *_) = seen(last)
+        whole = seen_rows(pipeline)
+    _, _, (bad, *_) = whole[-1][0]
     options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
     with joined(hooks=raises_at(bad), **options) as pipeline:
-        numbers = [number for batch in batches(pipeline) for number in seen(batch)[2]]
+        run = seen_rows(pipeline)
         replaced = pipeline.statistics().replaced
-    assert bad not in numbers
-    assert (len(numbers), replaced) == (2 * SAMPLES, 2)
+    given = numbers_and_indices(run)
+    assert bad not in dict(given)
+    assert (len(given), replaced) == (2 * SAMPLES, 2)
+    assert set(given) < set(numbers_and_indices(whole))
 
 
 @pytest.mark.parametrize("gives_less", [False, True])
@@ -238,6 +246,27 @@ def test_a_decode_hook_sees_the_components() -> None:
     assert sorted(samples_of(0, read_all(**options))) == [2 * number for number in range(SAMPLES)]
 
 
+@pytest.mark.parametrize(("shards", "world_size"), [(1, 1), (3, 1), (1, 2), (2, 2)])
+def test_random_numbers_belong_to_one_sample_of_all_shards_and_ranks(shards: int, world_size: int) -> None:
+    def draw(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
+        return {"number": sample["number"], "own": np.array(rng.random()), "global": np.array(random.random())}
+
+    own: dict[int, float] = {}
+    drawn: set[float] = set()
+    for rank in range(world_size):
+        options = {"num_loaders": 0, "epochs": 1, "tops": ["number", "own", "global"]}
+        ranks = {"rank": rank, "world_size": world_size}
+        with make_pipeline(StreamSource(numbered, shards=shards), Hooks(decode=draw), **options, **ranks) as pipeline:
+            for batch in batches(pipeline):
+                number, *values = (np.asarray(top).tolist() for top in batch.tops.values())
+                own.update(zip(number, values[0], strict=True))
+                drawn.update(chain(*values))
+    assert len(drawn) == 2 * SAMPLES
+    # Sample i of shard i % n is the shard's i // n-th: its key is i again, that of sample i of an indexed source.
+    sample_rng = SampleRng(seed=0)
+    assert own == {number: sample_rng.generator(0, number).random() for number in range(SAMPLES)}
+
+
 def raises_at(bad: int) -> Hooks:
     def decode(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
         if sample["number"] == bad:
@@ -259,6 +288,23 @@ def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
     numbers = samples_of(0, read_all(**options))
     assert len(numbers) == SAMPLES
     assert 21 not in numbers
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "wrap"])
+def test_the_trainer_and_the_hook_learn_which_sample_replaces_a_bad_one(last_batch: str) -> None:
+    def note(batch: Any) -> dict[str, AnyArray]:
+        return {**batch, "seen": batch.indices.copy()}
+
+    hooks = Hooks(decode=raises_at(6).decode, postprocess=note)
+    options: dict[str, Any] = {"on_error": "replace", "last_batch": last_batch, "num_loaders": 0}
+    with make_pipeline(StreamSource(numbered, shards=1), hooks, **options) as pipeline:
+        replaced = 0
+        for batch in batches(pipeline):
+            number, hooked = (np.asarray(batch.tops[name]) for name in ("number", "seen"))
+            assert batch.indices.tolist() == hooked.tolist()
+            assert (batch.indices % SAMPLES).tolist() == number.tolist()  # with `wrap` it counts on
+            replaced += bool(batch.replaced)
+        assert replaced == pipeline.statistics().replaced == 2
 
 
 def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() -> None:
