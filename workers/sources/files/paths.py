@@ -45,10 +45,10 @@ class PackedNames:
         return self.joined[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
 
 
-def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Sorts `trajectory_2` before `trajectory_10`: runs of digits compare as numbers."""
+def natural_key(text: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Sorts `trajectory_2` before `trajectory_10`: runs of digits compare as numbers, and of equal ones the text."""
     parts = re.split(r"(\d+)", text)
-    return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts))
+    return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts)), text
 
 
 def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
