@@ -87,6 +87,7 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
     assert numbers() == [4, 3, 0, 1, 2]
     assert numbers(groups=["train"]) == [0, 1, 2]
     assert numbers(groups=["train/dog", "/test"]) == [2, 3]
+    assert numbers(groups=["train/dog", "train", "train/cat"]) == [2, 0, 1]
     assert numbers(limit=2) == [4, 3]
     for limit in (1, 5, 7):
         assert numbers(path=["a.h5", "a.h5", "a.h5"], limit=limit) == [4, 3, 0, 1, 2, 4, 3][:limit]
