@@ -183,7 +183,7 @@ class HDF5SamplesSource(Source):
 
 def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
     """What to look for: tops that are no data set are attributes; those that `labels` renames have another name."""
-    data = {path: path for path in options.datasets} or {_DATA: ""}
+    data = {path: path.strip("/") for path in options.datasets} or {_DATA: ""}
     if isinstance(options.labels, dict):
         labels = dict(options.labels)
     else:

@@ -141,5 +141,7 @@ def test_a_group_can_be_a_sample_with_a_top_for_each_of_its_data_sets(tmp_path: 
     source = opened(KIND, tmp_path, **options)
     assert source.where(10) == f"{tmp_path}/a.h5:data/demo_10"
     assert_delivers(source, stored, patterns(SAMPLES))
+    slashed = opened(KIND, tmp_path, path="a.h5", datasets=["/actions"])
+    assert_delivers(slashed, {"/actions": stored["actions"]}, patterns(SAMPLES)[:1])
     some = opened(KIND, tmp_path, ["task", "actions"], **options)
     assert_delivers(some, {top: stored[top] for top in ("task", "actions")}, patterns(SAMPLES)[:3])
