@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
@@ -170,6 +171,13 @@ def test_sources_are_put_end_to_end(tmp_path: Path) -> None:
     shuffled = all_of({"concat": parts}, base_dir=tmp_path, shuffle=True)
     assert sorted(shuffled["label"]) == sorted(got["label"])
     assert (shuffled["label"] != got["label"]).any()
+
+
+def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = DATA
+    got = all_of({"concat": ["a.h5", tmp_path / "a.h5", {"arrays": {"data": DATA}}]}, tops=["data"], base_dir=tmp_path)
+    np.testing.assert_array_equal(got["data"], np.concatenate([DATA] * 3))
 
 
 def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> None:
