@@ -48,6 +48,13 @@ OPTIONS = {
 _LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2", "zarr": "zarr"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
+_TOP_BY_TOP = {
+    "npy": "{data: data.npy, label: label.npy}",
+    "idx": "{data: train-images-idx3-ubyte.gz, label: train-labels-idx1-ubyte.gz}",
+    "arrays": "{data: x, label: y}",
+}
+"""Examples of the kinds whose options name the tops: a bare path would be a top called "path"."""
+
 
 def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> Source:
     """The source that `spec` declares: a mapping with one key, the kind, over that kind's options; or a Source.
@@ -70,6 +77,10 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
             f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
         )
     if isinstance(options, str | PurePath):
+        if kind in _TOP_BY_TOP:
+            raise ParameterError(
+                f"source {kind}: got {shown(options)}: give each top's name, such as {_TOP_BY_TOP[kind]}"
+            )
         options = {"path": options}
     if not isinstance(options, Mapping) and kind != "concat":
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")

@@ -6,7 +6,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -118,6 +118,8 @@ def open_concat(parts: object, *, tops: Sequence[str] | None, base_dir: Path) ->
 
 
 def _open_part(what: str, spec: object, tops: Sequence[str] | None, base_dir: Path) -> Source:
+    if isinstance(spec, str | PurePath):
+        spec = {"hdf5": {"path": spec}}
     try:
         return open_source(spec, tops=tops, base_dir=base_dir)
     except (ParameterError, SourceError) as error:

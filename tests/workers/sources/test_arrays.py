@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
@@ -134,6 +135,8 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     for source in ({"arrays": arrays}, {"npz": "two.npz"}, {"idx": dict.fromkeys(arrays, "none")}):
         told = message(ParameterError, source, ["lable"])
         assert "unknown top 'lable' (did you mean 'label'?); it gives data and label" in told
+    for kind in ("npy", "idx", "arrays"):
+        assert "give each top's name, such as {data: " in message(ParameterError, {kind: "one.file"})
     assert "no arrays: give one" in message(ParameterError, {"arrays": {}})
     assert "none.npz' cannot be opened" in message(SourceError, {"npz": "none.npz"})
     (tmp_path / "text.npz").write_text("text")
@@ -168,6 +171,13 @@ def test_sources_are_put_end_to_end(tmp_path: Path) -> None:
     shuffled = all_of({"concat": parts}, base_dir=tmp_path, shuffle=True)
     assert sorted(shuffled["label"]) == sorted(got["label"])
     assert (shuffled["label"] != got["label"]).any()
+
+
+def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = DATA
+    got = all_of({"concat": ["a.h5", tmp_path / "a.h5", {"arrays": {"data": DATA}}]}, tops=["data"], base_dir=tmp_path)
+    np.testing.assert_array_equal(got["data"], np.concatenate([DATA] * 3))
 
 
 def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> None:

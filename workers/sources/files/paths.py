@@ -45,10 +45,10 @@ class PackedNames:
         return self.joined[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
 
 
-def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Sorts `trajectory_2` before `trajectory_10`: runs of digits compare as numbers."""
+def natural_key(text: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Sorts `trajectory_2` before `trajectory_10`: runs of digits compare as numbers, and of equal ones the text."""
     parts = re.split(r"(\d+)", text)
-    return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts))
+    return tuple((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts)), text
 
 
 def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
@@ -125,7 +125,7 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
         kind = "is empty" if not probe.strip() else "is not an HDF5 file (no signature) and not text"
         raise SourceError(f"{what}: {str(file)!r} {kind}; expected an HDF5 file or a text file that lists HDF5 files")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise SourceError(
             f"{what}: {str(file)!r} is neither an HDF5 file nor a list of files in UTF-8: {error}"
@@ -147,7 +147,7 @@ def _has_signature(stream: IO[bytes] | RangeStream) -> bool:
 def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Path | str:
     if is_url(line):
         return _signed(line, what)
-    tried = list(dict.fromkeys(folder / line for folder in (base_dir, file.parent, Path())))
+    tried = list(dict.fromkeys(in_folder(folder, line) for folder in (base_dir, file.parent, Path())))
     found = next((path for path in tried if path.is_file()), None)
     if found is None:
         raise SourceError(

@@ -23,7 +23,7 @@ from ..files.remote import Stamp
 from ..files.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"4"
+_VERSION = b"5"
 _CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 

@@ -268,11 +268,12 @@ class _LabelColumn:
 
 
 def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples]:
+    seen: set[tuple[int, int]] = set()
     for name in wanted.groups:
         group = file.get(name) if name else file
         if not isinstance(group, h5py.Group):
             raise SourceError(f"{_WHAT}: {file.filename!r} has no group {name!r}{nearest(name, file)}{_held(file)}")
-        yield from _walk(group, name.strip("/"), wanted, headers, set())
+        yield from _walk(group, name.strip("/"), wanted, headers, seen)
 
 
 def _walk(

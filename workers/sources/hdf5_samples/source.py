@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ...base.checks import check_options, chosen
-from ...base.errors import BlobfeedError, SourceError
+from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.paths import in_folder
@@ -183,11 +183,16 @@ class HDF5SamplesSource(Source):
 
 def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
     """What to look for: tops that are no data set are attributes; those that `labels` renames have another name."""
-    data = {path: path for path in options.datasets} or {_DATA: ""}
+    data = {path: path.strip("/") for path in options.datasets} or {_DATA: ""}
     if isinstance(options.labels, dict):
         labels = dict(options.labels)
     else:
         labels = {name: name for name in options.labels or (top for top in tops or () if top not in data)}
+    if twice := data.keys() & labels.keys():
+        raise ParameterError(
+            f"{_WHAT}: parameter 'labels' has {min(twice)!r}, which is the name of a data top; give the label another "
+            "name, such as {label: attribute}"
+        )
     wanted = chosen(dict.fromkeys((*data, *labels)), tops, _WHAT)
     return Wanted(
         # Samples are found by their data, also if only labels are read.

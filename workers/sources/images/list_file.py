@@ -146,7 +146,7 @@ def _usual_label_count(lines: Sequence[bytes]) -> int:
 
 def _is_number(word: bytes) -> bool:
     try:
-        return bool(np.isfinite(float(word)))
+        return b"_" not in word and bool(np.isfinite(float(word)))
     except ValueError:
         return False
 
@@ -199,6 +199,8 @@ def _integers(data: Bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]) -
 
 def _numbers(words: Sequence[bytes]) -> Labels | None:
     """The words as integers or, if that is not what they are, as finite numbers; None if they are neither."""
+    if any(b"_" in word for word in words):  # Python would read 2_0 as 20
+        return None
     with contextlib.suppress(ValueError, OverflowError):
         return np.array(list(map(int, words)), np.int64)
     with contextlib.suppress(ValueError):

@@ -86,6 +86,11 @@ class WindowSource(Source):
         if (windows[front, 0] <= 0).any():
             raise SourceError(f"window file {self._path}: a foreground window has a class below 1; 0 is the background")
         self.background, self.foreground = int(back.sum()), int(front.sum())
+        if not self.background + self.foreground:
+            raise SourceError(
+                f"window file {self._path}: no window has an overlap of fg_threshold {checked.fg_threshold} or more, "
+                f"or less than bg_threshold {checked.bg_threshold}"
+            )
         order = np.concatenate([np.flatnonzero(back), np.flatnonzero(front)])
         self._images = images[order]
         self._boxes = windows[order, 2:].astype(np.int32)
@@ -211,6 +216,8 @@ def _parse(text: bytes, name: str) -> tuple[list[bytes], NDArray[np.int32], NDAr
         # A file may have ten millions of windows: so they are not converted number by number.
         try:
             windows.append(np.array(b" ".join(lines).split(), np.float32).reshape(len(lines), _NUMBERS))
+            if not np.isfinite(windows[-1]).all():
+                raise ValueError("one of them is not finite")
         except ValueError as error:
             raise SourceError(
                 f"window file {name} line {number}: each window needs {_NUMBERS} numbers: {error}"

@@ -217,6 +217,8 @@ class LmdbSource(Source):
 def _row(rows: Rows, row: int, shape: tuple[int, ...]) -> AnyArray:
     """The memory for a sample of `shape`; raises ValueError, SampleTooLargeError if it does not fit."""
     if isinstance(rows, RaggedRows):
+        if shape[0] != rows.spec.shape[0]:
+            raise ValueError(f"it has {shape[0]} channels and the first record {rows.spec.shape[0]}: all need as many")
         return rows.reserve(row, shape)
     target = cast("AnyArray", rows[row])
     if target.shape != shape:

@@ -31,6 +31,16 @@ def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path) -> 
         assert_delivers(opened("hdf5", tmp_path, path=path), whole, patterns(30))
 
 
+def test_a_list_may_have_a_byte_order_mark_and_name_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = three_files(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text("~/part2.h5\n../part10.h5\n~/part11.h5\n", encoding="utf-8-sig")
+    assert_delivers(opened("hdf5", tmp_path / "lists", path="train.txt"), whole, patterns(30))
+
+
 def test_a_list_is_known_by_what_it_holds_and_not_by_its_name(tmp_path: Path) -> None:
     whole = three_files(tmp_path)
     (tmp_path / "list.h5").write_text("part2.h5\npart10.h5\npart11.h5")

@@ -87,6 +87,7 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
     assert numbers() == [4, 3, 0, 1, 2]
     assert numbers(groups=["train"]) == [0, 1, 2]
     assert numbers(groups=["train/dog", "/test"]) == [2, 3]
+    assert numbers(groups=["train/dog", "train", "train/cat"]) == [2, 0, 1]
     assert numbers(limit=2) == [4, 3]
     for limit in (1, 5, 7):
         assert numbers(path=["a.h5", "a.h5", "a.h5"], limit=limit) == [4, 3, 0, 1, 2, 4, 3][:limit]
@@ -140,5 +141,7 @@ def test_a_group_can_be_a_sample_with_a_top_for_each_of_its_data_sets(tmp_path: 
     source = opened(KIND, tmp_path, **options)
     assert source.where(10) == f"{tmp_path}/a.h5:data/demo_10"
     assert_delivers(source, stored, patterns(SAMPLES))
+    slashed = opened(KIND, tmp_path, path="a.h5", datasets=["/actions"])
+    assert_delivers(slashed, {"/actions": stored["actions"]}, patterns(SAMPLES)[:1])
     some = opened(KIND, tmp_path, ["task", "actions"], **options)
     assert_delivers(some, {top: stored[top] for top in ("task", "actions")}, patterns(SAMPLES)[:3])

@@ -128,6 +128,7 @@ def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path)
     [
         (None, {"labels": "label"}, "'labels' is 'label'"),
         (["data", "lable"], {"labels": ["label"]}, r"unknown top 'lable' \(did you mean 'label'\?\)"),
+        (None, {"labels": {"data": "label"}}, "'labels' has 'data', which is the name of a data top"),
         (None, {"memory_map": True}, "unknown parameter 'memory_map'"),
         (None, {"group": ["x"]}, r"unknown parameter 'group' \(did you mean 'groups'\?\)"),
     ],

@@ -92,7 +92,7 @@ def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path)
     (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 4 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 5 ")
 
 
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])

@@ -70,7 +70,7 @@ def test_the_number_of_labels_is_seen_from_the_lines(text: str, labels: list[lis
 
 
 def test_each_number_is_what_python_reads_in_it_and_one_fraction_makes_all_of_them_floats() -> None:
-    words = ["7", "-8", "+9", "007", "1_000", "999999999999999999", "9223372036854775807", "-9223372036854775808"]
+    words = ["7", "-8", "+9", "007", "999999999999999999", "9223372036854775807", "-9223372036854775808"]
     text = "".join(f"a.jpg {word}\n" for word in words)
     assert parse_image_list(text.encode(), "list.txt")[1][:, 0].tolist() == list(map(int, words))
     words += ["1.5", "1e3", "9223372036854775808"]
@@ -89,6 +89,7 @@ def test_a_line_may_be_long_and_the_last_one_may_have_no_end() -> None:
     [
         ("a.jpg 1\n\nb.jpg cat\n", "line 3: label 'cat' is not a finite number; expected 1 label after"),
         ("a.jpg 1 2\nb.jpg 1 nan\n", "line 2: label 'nan' is not a finite number"),
+        ("a.jpg 1\nb.jpg 2_0\n", "line 2: label '2_0' is not a finite number"),
         ("a.jpg 1\nb.jpg 1e999\n", "line 2: label '1e999' is not a finite number"),
         ("a.jpg 1\nb.jpg\nc.jpg 2", "line 2: expected a path and 1 label, got 'b.jpg'"),
         ("# nothing\n\n", "lists no images"),

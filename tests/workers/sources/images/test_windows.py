@@ -146,6 +146,12 @@ def test_windows_between_the_thresholds_are_left_out(folder: Path) -> None:
         ({"crop_size": 8, "path": "word.txt"}, "line 7: each window needs 6 numbers: .*'abc'"),
         ({"crop_size": 8, "path": "negative.txt"}, "line 1: expected '# number'"),
         ({"crop_size": 8, "path": "class.txt"}, "a class below 1"),
+        ({"crop_size": 8, "path": "nan.txt"}, "line 7: each window needs 6 numbers: one of them is not finite"),
+        ({"crop_size": 8, "path": "inf.txt"}, "line 7: each window needs 6 numbers: one of them is not finite"),
+        (
+            {"crop_size": 8, "fg_threshold": 2, "bg_threshold": -1},
+            r"windows\.txt: no window has an overlap of fg_threshold 2.0 or more, or less than bg_threshold -1.0",
+        ),
     ],
 )
 def test_mistakes_are_named(folder: Path, options: dict[str, object], message: str) -> None:
@@ -155,6 +161,8 @@ def test_mistakes_are_named(folder: Path, options: dict[str, object], message: s
     (folder / "word.txt").write_text(head + "1 0.5 abc 3 4 5\n")
     (folder / "negative.txt").write_text(head.replace("60\n1", "60\n-6"))
     (folder / "class.txt").write_text(head + "0 0.9 1 1 5 5\n")
+    (folder / "nan.txt").write_text(head + "1 nan 1 1 5 5\n")
+    (folder / "inf.txt").write_text(head + "1 0.9 1 1 inf 5\n")
     with pytest.raises((ParameterError, SourceError), match=message):
         opened(folder, **options)
 

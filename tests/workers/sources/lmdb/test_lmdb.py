@@ -103,6 +103,14 @@ def test_sizes_may_vary_up_to_a_declared_one(tmp_path: Path) -> None:
         read(opened(path), [1])
 
 
+@pytest.mark.parametrize("channels", [1, 5])
+def test_all_records_need_as_many_channels_as_the_first_one(tmp_path: Path, channels: int) -> None:
+    records = [raw_datum(np.ones((count, 2, 2), np.uint8)) for count in (3, channels)]
+    source = opened(write_lmdb(tmp_path / "channels", records), max_height=4)
+    with pytest.raises(SampleError, match=rf"'00000001'.*has {channels} channels and the first record 3"):
+        read(source, [0, 1])
+
+
 def test_only_the_tops_that_are_asked_for_are_read(raw: Path) -> None:
     assert list(read(opened(raw, ("label",)), [2])) == ["label"]
     with pytest.raises(ParameterError, match=r"unknown top 'lable' \(did you mean 'label'\?\)"):

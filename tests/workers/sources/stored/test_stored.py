@@ -83,6 +83,11 @@ def test_names_sort_by_the_numbers_in_them() -> None:
     assert sorted(names, key=natural_key) == ["9", "10", "s", "t1", "t2", "t2/a", "t2/b", "t10/a"]
 
 
+@given(st.permutations(["s1", "s01", "s001", "s2"]))
+def test_names_with_equal_numbers_have_one_order_wherever_they_are_listed(names: list[str]) -> None:
+    assert sorted(names, key=natural_key) == ["s001", "s01", "s1", "s2"]
+
+
 # --------------------------------------------------------------------------------------------- the bytes of a file
 
 
