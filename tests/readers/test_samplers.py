@@ -355,6 +355,17 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
         assert np.bincount(rare[found].astype(int)).tolist() == [20, 20]
 
 
+def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
+    arrays = {"data": np.arange(SAMPLES), "label": np.array([0] * 50 + [1] * 10)}
+    np.savez(tmp_path / "train.npz", **arrays)
+    part, file = {"arrays": arrays}, {"npz": {"path": str(tmp_path / "train.npz")}}
+    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}, {"mix": [part, file]}):
+        settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", "num_loaders": 1, **given}
+        with BatchReader(**settings, sampler={"balance": "label", "draws": 40}) as reader:
+            found = np.concatenate([batch["data"] for batch in reader])
+        assert np.bincount(arrays["label"][found]).tolist() == [20, 20]
+
+
 def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
     import h5py
 

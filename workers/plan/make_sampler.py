@@ -78,6 +78,7 @@ class Labels:
     """Called by the sampler, in its own process: the field of every sample, shape (samples,)."""
 
     def __init__(self, source: Source, name: str) -> None:
+        self.descriptors = source.descriptors
         self._source = source
         self._name = name
 
@@ -113,7 +114,7 @@ def _declared(
         # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
         declared = parameters.mix or any((parameters.source or {}).values())
         labels = _labels(open_field(options.balance) if declared else source, options.balance)
-        return BalancedSampler(options.balance, labels, draws)
+        return BalancedSampler(options.balance, labels, draws, labels.descriptors)
     if options.weights is None:
         return WeightedSampler(None, draws)
     values = _numbers(options.weights, base_dir, "sampler.weights")
