@@ -311,6 +311,13 @@ def test_what_a_sampler_cannot_be_is_told_in_setup(values: dict[str, Any], text:
         BatchReader(source(), batch_size=4, **values)
 
 
+@pytest.mark.parametrize("what", ["weights", "indices"])
+def test_an_empty_file_is_told_in_setup(tmp_path: Path, what: str) -> None:
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(ParameterError, match=rf"sampler\.{what} is 'empty\.npy': .*/empty\.npy cannot be read"):
+        BatchReader(source(), batch_size=4, sampler={what: "empty.npy"}, base_dir=tmp_path)
+
+
 def test_a_stream_has_no_indices() -> None:
     with pytest.raises(ParameterError, match="sampler needs samples that have indices, and a stream's have none"):
         BatchReader(StreamSource(numbers, shards=1), batch_size=4, sampler=varying)

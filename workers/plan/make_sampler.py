@@ -187,7 +187,7 @@ def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
             return np.asarray(np.load(io.BytesIO(content)))
         words = content.decode().split()
         return np.array([int(word) if word.lstrip("-").isdigit() else float(word) for word in words])
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise ParameterError(
             f"{what} is {str(value)!r}: {path} cannot be read as a .npy file, or as text with a number on each line: "
             f"{error}"
