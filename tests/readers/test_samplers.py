@@ -291,6 +291,8 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         ({"sampler": 3}, "sampler is 3: expected"),
         ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),
         ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
+        ({"batch_sampler": []}, "batch_sampler is .*, which has no batches: expected at least one"),
+        ({"sampler": frozenset()}, "sampler is frozenset.*, which has no samples: expected at least one"),
         ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
         ({"sampler": {}}, "expected one of"),
         ({"sampler": {"weights": [1] * 60, "balance": "label"}}, "expected one of"),

@@ -142,7 +142,11 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
     if callable(value):
         return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
+        sampler = IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
+        if sampler.length == 0:
+            items = "batches" if gives_batches else "samples"
+            raise ParameterError(f"{name} is {value!r}, which has no {items}: expected at least one")
+        return sampler
     also = "" if gives_batches else " or a mapping with weights, balance or indices,"
     raise ParameterError(
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
