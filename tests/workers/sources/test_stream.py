@@ -302,6 +302,8 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         (lambda: StreamSource([]), "no sample"),
         (lambda: StreamSource([1], shards=2), "one shard"),
         (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
+        (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
+        (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
         (lambda: make_pipeline(in_order=False), "take turns"),
     ],
