@@ -291,6 +291,8 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         ({"sampler": 3}, "sampler is 3: expected"),
         ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),
         ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
+        ({"batch_sampler": []}, "batch_sampler is .*, which has no batches: expected at least one"),
+        ({"sampler": frozenset()}, "sampler is frozenset.*, which has no samples: expected at least one"),
         ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
         ({"sampler": {}}, "expected one of"),
         ({"sampler": {"weights": [1] * 60, "balance": "label"}}, "expected one of"),
@@ -309,6 +311,13 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
 def test_what_a_sampler_cannot_be_is_told_in_setup(values: dict[str, Any], text: str) -> None:
     with pytest.raises(ParameterError, match=text):
         BatchReader(source(), batch_size=4, **values)
+
+
+@pytest.mark.parametrize("what", ["weights", "indices"])
+def test_an_empty_file_is_told_in_setup(tmp_path: Path, what: str) -> None:
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(ParameterError, match=rf"sampler\.{what} is 'empty\.npy': .*/empty\.npy cannot be read"):
+        BatchReader(source(), batch_size=4, sampler={what: "empty.npy"}, base_dir=tmp_path)
 
 
 def test_a_stream_has_no_indices() -> None:
@@ -353,6 +362,17 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
         with BatchReader(**settings) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
         assert np.bincount(rare[found].astype(int)).tolist() == [20, 20]
+
+
+def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
+    arrays = {"data": np.arange(SAMPLES), "label": np.array([0] * 50 + [1] * 10)}
+    np.savez(tmp_path / "train.npz", **arrays)
+    part, file = {"arrays": arrays}, {"npz": {"path": str(tmp_path / "train.npz")}}
+    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}, {"mix": [part, file]}):
+        settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", "num_loaders": 1, **given}
+        with BatchReader(**settings, sampler={"balance": "label", "draws": 40}) as reader:
+            found = np.concatenate([batch["data"] for batch in reader])
+        assert np.bincount(arrays["label"][found]).tolist() == [20, 20]
 
 
 def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Sampler(ABC):
     length: int | None = None
     gives_batches = False
     takes_weights = False
+    descriptors: tuple[int, ...] = ()
+    """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
 
     @abstractmethod
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
@@ -89,11 +91,14 @@ class BalancedSampler(Sampler):
     """`draws` samples, of each class equally many (they differ by one if the classes do not divide `draws`).
 
     A class with fewer samples than that has each of them equally often, give or take one; one with more gives other
-    samples in other epochs. `labels` is called once, where the sampler runs.
+    samples in other epochs. `labels` is called once, where the sampler runs; it needs `descriptors` there.
     """
 
-    def __init__(self, name: str, labels: Callable[[], NDArray[Any]], draws: int) -> None:
+    def __init__(
+        self, name: str, labels: Callable[[], NDArray[Any]], draws: int, descriptors: tuple[int, ...] = ()
+    ) -> None:
         self.name = f"sampler {{balance: {name}}}"
+        self.descriptors = descriptors
         self.length = draws
         self._draws = draws
         self._labels = labels

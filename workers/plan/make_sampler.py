@@ -78,6 +78,7 @@ class Labels:
     """Called by the sampler, in its own process: the field of every sample, shape (samples,)."""
 
     def __init__(self, source: Source, name: str) -> None:
+        self.descriptors = source.descriptors
         self._source = source
         self._name = name
 
@@ -113,7 +114,7 @@ def _declared(
         # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
         declared = parameters.mix or any((parameters.source or {}).values())
         labels = _labels(open_field(options.balance) if declared else source, options.balance)
-        return BalancedSampler(options.balance, labels, draws)
+        return BalancedSampler(options.balance, labels, draws, labels.descriptors)
     if options.weights is None:
         return WeightedSampler(None, draws)
     values = _numbers(options.weights, base_dir, "sampler.weights")
@@ -141,7 +142,11 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
     if callable(value):
         return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
+        sampler = IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
+        if sampler.length == 0:
+            items = "batches" if gives_batches else "samples"
+            raise ParameterError(f"{name} is {value!r}, which has no {items}: expected at least one")
+        return sampler
     also = "" if gives_batches else " or a mapping with weights, balance or indices,"
     raise ParameterError(
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
@@ -186,7 +191,7 @@ def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
             return np.asarray(np.load(io.BytesIO(content)))
         words = content.decode().split()
         return np.array([int(word) if word.lstrip("-").isdigit() else float(word) for word in words])
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise ParameterError(
             f"{what} is {str(value)!r}: {path} cannot be read as a .npy file, or as text with a number on each line: "
             f"{error}"

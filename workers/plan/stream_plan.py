@@ -19,6 +19,11 @@ from .plan import Plan, Schedule, State, check_state
 
 _STATE_VERSION = 2
 
+_NO_FULL_BATCH = (
+    "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "
+    "use a smaller batch_size, fewer shards, or last_batch 'wrap' or 'partial'"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
@@ -130,7 +135,8 @@ class StreamSchedule(Schedule):
     _turns: ShardTurns = field(init=False)
     _draws: dict[int, Draw] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
-    _samples_in_epoch: int = field(init=False)
+    _longest_in_epoch: int = field(init=False)
+    """Rows of the batch that has most of them"""
     _ends: dict[int, int] = field(default_factory=dict)
     """By shard, which of its batches in this epoch is known not to be full."""
     _short: dict[int, tuple[Draw, int]] = field(default_factory=dict)
@@ -140,7 +146,7 @@ class StreamSchedule(Schedule):
     def __post_init__(self) -> None:
         given, position = self.plan.parameters, copy.deepcopy(self.plan.position)
         self._turns = ShardTurns(position, given.epochs, chained=given.last_batch == "wrap")
-        self._samples_in_epoch = sum(position.sequences) * given.batch_size
+        self._longest_in_epoch = given.batch_size if any(position.sequences) else 0
 
     @property
     def finished(self) -> bool:
@@ -194,7 +200,7 @@ class StreamSchedule(Schedule):
             self._rows[group] = self.rows_of(group)
             return
         self._rows[group] = stream_rows
-        self._samples_in_epoch += stream_rows
+        self._longest_in_epoch = max(self._longest_in_epoch, stream_rows)
         if stream_rows < self.plan.parameters.batch_size:
             if self.plan.joins_ends and stream_rows > 0:
                 self._short[draw.shard] = draw, stream_rows
@@ -210,9 +216,12 @@ class StreamSchedule(Schedule):
         self._turns.note_end(draw.epoch, draw.shard)
         if not self._turns.finished and self._turns.position.epoch == epoch:
             return
-        if not self._samples_in_epoch and not self._may_get_more(epoch):
-            self.complaint = EMPTY_EPOCH.format(epoch)
-        self._samples_in_epoch = 0
+        given = self.plan.parameters
+        least = given.batch_size if given.last_batch == "drop" else 1
+        if self._longest_in_epoch < least and not self._may_get_more(epoch):
+            complaint = _NO_FULL_BATCH if self._longest_in_epoch else EMPTY_EPOCH
+            self.complaint = complaint.format(epoch, given.batch_size)
+        self._longest_in_epoch = 0
         self._ends.clear()
 
     def _may_get_more(self, epoch: int) -> bool:

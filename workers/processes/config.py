@@ -39,12 +39,14 @@ class Descriptors:
     """What the user has set, for the sampler"""
     source: tuple[int, ...] = ()
     """What the source needs"""
+    sampler: tuple[int, ...] = ()
+    """What the sampler needs: its process is forked from where the loaders are"""
     trace: int = -1
     """The file that all write their spans into"""
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
-        every = (self.ring, self.board, self.errors, self.drawn, self.weights, self.trace, *self.source)
+        every = (self.ring, self.board, self.errors, self.drawn, self.weights, self.trace, *self.source, *self.sampler)
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 
     def all(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..plan.plan import Plan
+from ..plan.sampled_plan import SampledPlan
 from ..transport import links
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
@@ -63,7 +64,14 @@ class Shared:
                 stack.callback(self.trace.close)
                 traced = self.trace.descriptor
             self.descriptors = Descriptors(
-                trainer, ring, board, theirs.fileno(), **of_sampler, source=plan.source.descriptors, trace=traced
+                trainer,
+                ring,
+                board,
+                theirs.fileno(),
+                **of_sampler,
+                source=plan.source.descriptors,
+                sampler=plan.sampler.value.descriptors if isinstance(plan, SampledPlan) else (),
+                trace=traced,
             )
             self._closing = stack.pop_all()
 

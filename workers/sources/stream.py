@@ -74,14 +74,17 @@ class StreamSource:
         min_after_dequeue: int = 0,
         string_bytes: int = 256,
     ) -> None:
+        options = {"make": "a function", "shards": shards, "capacity": capacity, "string_bytes": string_bytes}
+        options["min_after_dequeue"] = min_after_dequeue
+        given = check_options(options, StreamOptions, "source stream")
         if (capacity or min_after_dequeue) and not 0 <= min_after_dequeue < capacity:
             raise ParameterError(
                 f"min_after_dequeue is {min_after_dequeue} and capacity {capacity}: "
                 "expected 0 <= min_after_dequeue < capacity"
             )
-        self.shards = shards
-        self.capacity = capacity
-        self._string_bytes = string_bytes
+        self.shards = given.shards
+        self.capacity = given.capacity
+        self._string_bytes = given.string_bytes
         self._make: Make = make if callable(make) else _whole(make)
         self._takes_shard, self._takes_epoch = _arguments(self._make)
         if not self._takes_shard:

@@ -249,7 +249,10 @@ def test_the_batches_depend_neither_on_prefetching_nor_on_who_answers_first(
     runs = [length * epochs for length in lengths] if last_batch == "wrap" else lengths
     stream = Stream(schedule, runs, slots, np.random.default_rng(seed), moving)
     stream.run()
-    assert schedule.complaint == ""
+    # Nobody can be sure of an epoch while a batch before the known end is still being made.
+    if lacks_full := last_batch == "drop" and max(lengths) < size:
+        assert moving or "epoch 0 of the stream has no full batch" in schedule.complaint
+    assert lacks_full or schedule.complaint == ""
     assert stream.announced == expected(lengths, size, last_batch, epochs)
 
 

@@ -334,6 +334,13 @@ def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
     assert "fresh iterable" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loaders: int) -> None:
+    endless: dict[str, Any] = {"last_batch": "drop", "epochs": None, "batch_size": SAMPLES, "num_loaders": num_loaders}
+    with make_pipeline(**endless) as pipeline, pytest.raises(SourceError, match=r"no full batch: .* batch_size=53"):
+        list(batches(pipeline))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -341,6 +348,8 @@ def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
         (lambda: StreamSource([]), "no sample"),
         (lambda: StreamSource([1], shards=2), "one shard"),
         (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
+        (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
+        (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
         (lambda: make_pipeline(in_order=False), "take turns"),
     ],
