@@ -64,6 +64,11 @@ class H5Dataset(Dataset[Item]):
         if labels is None:
             labels = _attribute_names(listed, wanted, datasets)
         self._labels = tuple(labels)
+        if "labels" in datasets:
+            raise ParameterError(
+                "H5Dataset: labels cannot be a data set's name, since an item has its attributes there: for such a "
+                "file use TorchDataset with the source hdf5_samples"
+            )
         if clash := {"data", *datasets, "labels"} & set(self._labels):
             raise ParameterError(
                 f"H5Dataset: {', '.join(clash)} cannot be a label's name, since an item has that already: say in "

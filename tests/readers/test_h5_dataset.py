@@ -187,6 +187,7 @@ def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
         ({"limit": 0}, ParameterError, "'limit' is 0"),
         ({"transform": 3}, ParameterError, "'transform' is 3: expected a function"),
         ({"labels": ["data"]}, ParameterError, "data cannot be a label's name"),
+        ({"datasets": ["labels"], "labels": []}, ParameterError, "labels cannot be a data set's name"),
         ({"index_cash": "x"}, ParameterError, r"'index_cash' .did you mean 'index_cache'"),
     ],
 )
