@@ -49,8 +49,8 @@ class H5Dataset(Dataset[Item]):
         paths: str | Path | Sequence[str | Path],
         *,
         groups: str | Sequence[str] = ("",),
-        datasets: Sequence[str] = (),
-        labels: Sequence[str] | None = None,
+        datasets: str | Sequence[str] = (),
+        labels: str | Sequence[str] | None = None,
         limit: int | None = None,
         index_cache: str | Path | None = None,
         transform: Callable[[Item], Any] | None = None,
@@ -60,10 +60,8 @@ class H5Dataset(Dataset[Item]):
         self._transform = check_hook("H5Dataset", "transform", transform)
         where = Path(base_dir)
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
-        wanted = [groups] if isinstance(groups, str) else list(groups)
-        if labels is None:
-            labels = _attribute_names(listed, wanted, datasets)
-        self._labels = tuple(labels)
+        wanted, datasets = _names(groups), _names(datasets)
+        self._labels = tuple(_attribute_names(listed, wanted, datasets) if labels is None else _names(labels))
         if "labels" in datasets:
             raise ParameterError(
                 "H5Dataset: labels cannot be a data set's name, since an item has its attributes there: for such a "
@@ -77,7 +75,7 @@ class H5Dataset(Dataset[Item]):
         given = {
             "path": list(listed),
             "groups": wanted,
-            "datasets": list(datasets),
+            "datasets": datasets,
             "labels": list(self._labels),
             "limit": None if limit == -1 else limit,
             "index_cache": None if index_cache is None else str(index_cache),
@@ -138,6 +136,10 @@ def _label(value: AnyArray) -> Any:
 
 def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
     return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
+
+
+def _names(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _attribute_names(paths: Sequence[str], groups: Sequence[str], datasets: Sequence[str]) -> list[str]:

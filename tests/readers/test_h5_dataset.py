@@ -147,6 +147,7 @@ def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
     assert item["image"].tolist() == [10] * 4
     assert item["depth/map"].dtype == torch.float64
     assert item["labels"] == {"kind": 1}
+    assert set(H5Dataset(tmp_path / "pairs.h5", datasets="image", labels="kind")[0]) == {"image", "labels"}
 
 
 def test_samples_may_differ_in_shape(tmp_path: Path) -> None:
