@@ -98,8 +98,8 @@ class H5Dataset(Dataset[Item]):
         return list(items if self._transform is None else map(self._transform, items))
 
     def where(self, index: int) -> str:
-        """The file of sample `index` and its name in there."""
-        return self._source.where(index)
+        """The file of sample `index` and its name in there; raises IndexError."""
+        return self._source.where(self._checked(index))
 
     def close(self) -> None:
         """Close all files; the next read opens them again."""
