@@ -49,8 +49,8 @@ class H5Dataset(Dataset[Item]):
         paths: str | Path | Sequence[str | Path],
         *,
         groups: str | Sequence[str] = ("",),
-        datasets: Sequence[str] = (),
-        labels: Sequence[str] | None = None,
+        datasets: str | Sequence[str] = (),
+        labels: str | Sequence[str] | None = None,
         limit: int | None = None,
         index_cache: str | Path | None = None,
         transform: Callable[[Item], Any] | None = None,
@@ -60,10 +60,13 @@ class H5Dataset(Dataset[Item]):
         self._transform = check_hook("H5Dataset", "transform", transform)
         where = Path(base_dir)
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
-        wanted = [groups] if isinstance(groups, str) else list(groups)
-        if labels is None:
-            labels = _attribute_names(listed, wanted, datasets)
-        self._labels = tuple(labels)
+        wanted, datasets = _names(groups), _names(datasets)
+        self._labels = tuple(_attribute_names(listed, wanted, datasets) if labels is None else _names(labels))
+        if "labels" in datasets:
+            raise ParameterError(
+                "H5Dataset: labels cannot be a data set's name, since an item has its attributes there: for such a "
+                "file use TorchDataset with the source hdf5_samples"
+            )
         if clash := {"data", *datasets, "labels"} & set(self._labels):
             raise ParameterError(
                 f"H5Dataset: {', '.join(clash)} cannot be a label's name, since an item has that already: say in "
@@ -72,7 +75,7 @@ class H5Dataset(Dataset[Item]):
         given = {
             "path": list(listed),
             "groups": wanted,
-            "datasets": list(datasets),
+            "datasets": datasets,
             "labels": list(self._labels),
             "limit": None if limit == -1 else limit,
             "index_cache": None if index_cache is None else str(index_cache),
@@ -91,12 +94,12 @@ class H5Dataset(Dataset[Item]):
         wanted = np.array([self._checked(index) for index in indices], np.int64)
         rows = allocate_rows(self._source.specs, len(wanted))
         self._source.read(wanted, rows)
-        items = (self._item(rows, place) for place in range(len(wanted)))
+        items = (self._item(rows, place, index) for place, index in enumerate(wanted.tolist()))
         return list(items if self._transform is None else map(self._transform, items))
 
     def where(self, index: int) -> str:
-        """The file of sample `index` and its name in there."""
-        return self._source.where(index)
+        """The file of sample `index` and its name in there; raises IndexError."""
+        return self._source.where(self._checked(index))
 
     def close(self) -> None:
         """Close all files; the next read opens them again."""
@@ -107,10 +110,18 @@ class H5Dataset(Dataset[Item]):
             raise IndexError(f"sample {index} of an H5Dataset of {len(self)} samples")
         return index % len(self)
 
-    def _item(self, rows: Mapping[str, Rows], place: int) -> Item:
+    def _item(self, rows: Mapping[str, Rows], place: int, index: int) -> Item:
         item: Item = {name: _tensor(_row(top, place)) for name, top in rows.items() if name not in self._labels}
-        item["labels"] = {name: _label(_row(rows[name], place)) for name in self._labels}
+        item["labels"] = {name: self._label(name, _row(rows[name], place), index) for name in self._labels}
         return item
+
+    def _label(self, name: str, value: AnyArray, index: int) -> Any:
+        if value.dtype.kind != "S":
+            return _tensor(value)
+        try:
+            return np.char.decode(value.astype(np.bytes_), "utf-8").tolist()
+        except UnicodeDecodeError as error:
+            raise SourceError(f"H5Dataset: label {name!r} of {self.where(index)} is not UTF-8: {error}") from error
 
 
 def _row(rows: Rows, place: int) -> AnyArray:
@@ -125,14 +136,12 @@ def _tensor(row: AnyArray) -> torch.Tensor:
     return torch.from_numpy(np.asarray(row))
 
 
-def _label(value: AnyArray) -> Any:
-    if value.dtype.kind != "S":
-        return _tensor(value)
-    return np.char.decode(value.astype(np.bytes_), "utf-8").tolist()
-
-
 def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
     return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
+
+
+def _names(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _attribute_names(paths: Sequence[str], groups: Sequence[str], datasets: Sequence[str]) -> list[str]:

@@ -49,9 +49,10 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
 
     The arguments are those of BatchReader; or one BatchReader, without `device` and with copies, whose `state_dict` and
     `close` then stay at hand. Each pass over the dataset is one loop over the reader: with `epochs=1` an epoch, in new
-    order each time. The batch axis is known unless `last_batch` is "partial" or the source a stream. Strings become
-    tf.string. The batches are ready when asked for: `.map(…)` them, but do not `.shuffle` or `.batch` them again.
-    What TensorFlow draws only to look at it, when Keras builds a model, is delivered again.
+    order each time. The batch axis is known unless `last_batch` is "partial", the source a stream, or a `batch_sampler`
+    says how many rows a batch has. Strings become tf.string. The batches are ready when asked for: `.map(…)` them, but
+    do not `.shuffle` or `.batch` them again. What TensorFlow draws only to look at it, when Keras builds a model, is
+    delivered again.
 
     Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """
@@ -114,7 +115,7 @@ def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchRea
 
 def _known_rows(reader: BatchReader) -> int | None:
     given = reader.parameters
-    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed
+    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
     return given.batch_size if always_full else None
 
 

@@ -58,6 +58,9 @@ def test_samples_of_several_files_come_in_natural_order_with_their_labels(archiv
     assert dataset.where(10).endswith("part_2.h5:trajectory_10")
     with pytest.raises(IndexError):
         dataset[2 * PER_FILE]
+    assert dataset.where(-1) == dataset.where(2 * PER_FILE - 1)
+    with pytest.raises(IndexError, match="sample 24 of an H5Dataset of 24"):
+        dataset.where(2 * PER_FILE)
     dataset.close()
 
 
@@ -147,6 +150,7 @@ def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
     assert item["image"].tolist() == [10] * 4
     assert item["depth/map"].dtype == torch.float64
     assert item["labels"] == {"kind": 1}
+    assert set(H5Dataset(tmp_path / "pairs.h5", datasets="image", labels="kind")[0]) == {"image", "labels"}
 
 
 def test_samples_may_differ_in_shape(tmp_path: Path) -> None:
@@ -177,6 +181,13 @@ def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
     assert H5Dataset(archive / "*.h5", labels=[])[0]["labels"] == {}
 
 
+def test_a_label_that_is_not_utf8_is_named_with_its_sample(archive: Path) -> None:
+    with h5py.File(archive / "part_2.h5", "a") as file:
+        file["trajectory_3"].attrs["name"] = np.bytes_("ü".encode("latin1"))
+    with pytest.raises(SourceError, match="label 'name' of .*part_2.h5:trajectory_3 is not UTF-8"):
+        H5Dataset(archive / "part_2.h5")[3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -187,6 +198,7 @@ def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
         ({"limit": 0}, ParameterError, "'limit' is 0"),
         ({"transform": 3}, ParameterError, "'transform' is 3: expected a function"),
         ({"labels": ["data"]}, ParameterError, "data cannot be a label's name"),
+        ({"datasets": ["labels"], "labels": []}, ParameterError, "labels cannot be a data set's name"),
         ({"index_cash": "x"}, ParameterError, r"'index_cash' .did you mean 'index_cache'"),
     ],
 )

@@ -167,6 +167,15 @@ def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, 
     assert [len(batch["boxes"]) for batch in dataset] == [3, 4, 3]
 
 
+def test_batches_of_a_batch_sampler_have_as_many_rows_as_it_says(source: dict[str, Any]) -> None:
+    def sampler(epoch: int, samples: int, rng: np.random.Generator) -> Iterator[list[int]]:
+        yield from ([0, 1, 2], [3], [4, 5, 6, 7])
+
+    dataset = TensorFlowDataset(source, batch_sampler=sampler, **SETTINGS)
+    assert dataset.element_spec["data"].shape == (None, *IMAGE)
+    assert [batch["label"].numpy().tolist() for batch in dataset] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+
+
 # ---- bad arguments
 
 
