@@ -366,7 +366,7 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
 
 def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
     arrays = {"data": np.arange(SAMPLES), "label": np.array([0] * 50 + [1] * 10)}
-    np.savez(tmp_path / "train.npz", **arrays)
+    np.savez(tmp_path / "train.npz", data=arrays["data"], label=arrays["label"])
     part, file = {"arrays": arrays}, {"npz": {"path": str(tmp_path / "train.npz")}}
     for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}, {"mix": [part, file]}):
         settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", "num_loaders": 1, **given}

@@ -216,7 +216,7 @@ def test_source_objects_stand_in_a_mix() -> None:
 def test_a_path_may_be_a_path_object_or_begin_with_the_home_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import h5py  # type: ignore[import-untyped]
+    import h5py
 
     monkeypatch.setenv("HOME", str(tmp_path))
     with h5py.File(tmp_path / "train.h5", "w") as file:
