@@ -94,7 +94,7 @@ class H5Dataset(Dataset[Item]):
         wanted = np.array([self._checked(index) for index in indices], np.int64)
         rows = allocate_rows(self._source.specs, len(wanted))
         self._source.read(wanted, rows)
-        items = (self._item(rows, place) for place in range(len(wanted)))
+        items = (self._item(rows, place, index) for place, index in enumerate(wanted.tolist()))
         return list(items if self._transform is None else map(self._transform, items))
 
     def where(self, index: int) -> str:
@@ -110,10 +110,18 @@ class H5Dataset(Dataset[Item]):
             raise IndexError(f"sample {index} of an H5Dataset of {len(self)} samples")
         return index % len(self)
 
-    def _item(self, rows: Mapping[str, Rows], place: int) -> Item:
+    def _item(self, rows: Mapping[str, Rows], place: int, index: int) -> Item:
         item: Item = {name: _tensor(_row(top, place)) for name, top in rows.items() if name not in self._labels}
-        item["labels"] = {name: _label(_row(rows[name], place)) for name in self._labels}
+        item["labels"] = {name: self._label(name, _row(rows[name], place), index) for name in self._labels}
         return item
+
+    def _label(self, name: str, value: AnyArray, index: int) -> Any:
+        if value.dtype.kind != "S":
+            return _tensor(value)
+        try:
+            return np.char.decode(value.astype(np.bytes_), "utf-8").tolist()
+        except UnicodeDecodeError as error:
+            raise SourceError(f"H5Dataset: label {name!r} of {self.where(index)} is not UTF-8: {error}") from error
 
 
 def _row(rows: Rows, place: int) -> AnyArray:
@@ -126,12 +134,6 @@ def _row(rows: Rows, place: int) -> AnyArray:
 
 def _tensor(row: AnyArray) -> torch.Tensor:
     return torch.from_numpy(np.asarray(row))
-
-
-def _label(value: AnyArray) -> Any:
-    if value.dtype.kind != "S":
-        return _tensor(value)
-    return np.char.decode(value.astype(np.bytes_), "utf-8").tolist()
 
 
 def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
