@@ -124,7 +124,7 @@ class Scan:
             np.array(self._starts, np.int64),
             PackedNames.of(name.encode(errors="surrogateescape") for name in self._names),
             {top: column.indexed(top) for top, column in self._data.items()},
-            {top: column.values() for top, column in self._labels.items()},
+            {top: column.values(len(self._names)) for top, column in self._labels.items()},
         )
 
 
@@ -263,8 +263,8 @@ class _LabelColumn:
         """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
         self._bytes += values.view(self._stored).astype(self._dtype, copy=False).tobytes()
 
-    def values(self) -> AnyArray:
-        return np.frombuffer(bytes(self._bytes), self._dtype).reshape(-1, *self._shape)
+    def values(self, samples: int) -> AnyArray:
+        return np.frombuffer(bytes(self._bytes), self._dtype).reshape(samples, *self._shape)
 
 
 def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples]:

@@ -44,6 +44,14 @@ def test_samples_that_are_single_numbers_are_samples_too(tmp_path: Path) -> None
     assert_delivers(opened(KIND, tmp_path, path="a.h5"), {"data": values}, patterns(SAMPLES))
 
 
+def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            file.create_dataset(f"s{number}", data=number).attrs["none"] = np.zeros((0, 2), "f4")
+    source = opened(KIND, tmp_path, path="a.h5", labels=["none"])
+    assert rows_of(source, [0, 2])["none"].shape == (2, 0, 2)
+
+
 @pytest.mark.parametrize("path", [["b10.h5", "b9.h5"], "*.h5", "list.txt"])
 def test_several_files_follow_each_other(path: Any, tmp_path: Path) -> None:
     data = some_array((SAMPLES, 4), "i4")
