@@ -16,7 +16,7 @@ from ..workers.base.parameters import ReaderParameters
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
-from .keywords import names_parameters
+from .keywords import check_no_copy, names_parameters
 from .looped import SourceLike
 from .passes import Passes
 
@@ -52,6 +52,7 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         train: bool = True,
         **parameters: Unpack[ReaderParameters],
     ) -> None:
+        check_no_copy("KerasDataset", parameters)
         super().__init__(workers=1, use_multiprocessing=False)
         settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters}
         self.reader = BatchReader(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar, get_type_hints
 
 import msgspec
 
+from ..workers.base.errors import ParameterError
 from ..workers.base.parameters import Parameters, ReaderParameters
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -27,6 +28,12 @@ def names_parameters(function: _Function) -> _Function:
     ]
     function.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
     return function
+
+
+def check_no_copy(what: str, parameters: Mapping[str, object]) -> None:
+    """Raises ParameterError for a `copy` to one that gives no choice."""
+    if "copy" in parameters:
+        raise ParameterError(f"{what} always copies: leave out 'copy'")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

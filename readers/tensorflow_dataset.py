@@ -14,7 +14,7 @@ from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import AnyArray, ArraySpec
 from .batch_reader import BatchReader
-from .keywords import names_parameters
+from .keywords import check_no_copy, names_parameters
 from .looped import SourceLike
 from .passes import Passes
 
@@ -60,6 +60,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
         others = {"decode": decode, "postprocess": postprocess, "base_dir": base_dir, "train": None if train else False}
         reader = _check_reader(source, others | parameters)
     else:
+        check_no_copy("TensorFlowDataset", parameters)
         reader = BatchReader(
             source,
             decode=decode,

@@ -184,7 +184,7 @@ def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
 def test_a_label_that_is_not_utf8_is_named_with_its_sample(archive: Path) -> None:
     with h5py.File(archive / "part_2.h5", "a") as file:
         file["trajectory_3"].attrs["name"] = np.bytes_("ü".encode("latin1"))
-    with pytest.raises(SourceError, match=r"label 'name' of .*part_2.h5:trajectory_3 is not UTF-8"):
+    with pytest.raises(SourceError, match=r"label 'name' of .*part_2\.h5:trajectory_3 is not UTF-8"):
         H5Dataset(archive / "part_2.h5")[3]
 
 

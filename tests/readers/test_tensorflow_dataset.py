@@ -199,6 +199,11 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
             TensorFlowDataset(reader)
 
 
+def test_copy_is_no_choice(source: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="TensorFlowDataset always copies: leave out 'copy'"):
+        TensorFlowDataset(source, copy=False, **SETTINGS)
+
+
 def test_the_data_are_the_files(source: dict[str, Any]) -> None:
     for batch in TensorFlowDataset(source, **SETTINGS):
         np.testing.assert_array_equal(batch["data"].numpy(), images(SAMPLES)[batch["label"].numpy()])
