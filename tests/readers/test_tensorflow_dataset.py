@@ -201,7 +201,7 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
 
 def test_copy_is_no_choice(source: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="TensorFlowDataset always copies: leave out 'copy'"):
-        TensorFlowDataset(source, copy=False, **SETTINGS)
+        TensorFlowDataset(source, copy=False, **SETTINGS)  # type: ignore[call-overload]
 
 
 def test_the_data_are_the_files(source: dict[str, Any]) -> None:
