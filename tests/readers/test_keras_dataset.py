@@ -179,11 +179,6 @@ def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given
         feed_of(source, **given)
 
 
-def test_batches_are_always_copies(source: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="'copy'"):
-        feed_of(source, copy=False)
-
-
 def test_copy_is_no_choice(source: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="KerasDataset always copies: leave out 'copy'"):
         feed_of(source, copy=False)
