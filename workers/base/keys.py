@@ -1,4 +1,4 @@
-"""Keys for everything that looks random, and digests of texts. A key depends on the seed and on its purpose alone.
+"""Keys, from which all random numbers are made, and digests of texts. Equal seeds and purposes give equal keys.
 
 A cryptographic hash, since its cost (about a microsecond, once per epoch) does not matter, and since keys of
 neighbouring seeds or epochs then have nothing in common, which sums and products of seeds do not give.

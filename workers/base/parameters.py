@@ -257,19 +257,22 @@ def _check_source(values: Mapping[str, Any], what: str) -> None:
         )
 
 
-def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One field, one top, or one mean for all channels, may be written without the list around it.
+def hdf5_if_path(source: object) -> object:
+    """A bare path is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it."""
+    return {"hdf5": {"path": source}} if isinstance(source, str | PurePath) else source
 
-    A bare path as the source is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it. Source
-    objects stand for what a mapping declares.
+
+def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
+    `hdf5_if_path`. Source objects stand for what a mapping declares.
     """
     if not isinstance(values, Mapping):
         return values
     changed = dict(values)
-    if isinstance(source := changed.get("source"), str | PurePath):
-        changed["source"] = {"hdf5": {"path": source}}
-    elif isinstance(source, Source):
+    if isinstance(source := changed.get("source"), Source):
         changed["source"] = {source.kind: source}
+    elif source is not None:
+        changed["source"] = hdf5_if_path(source)
     if isinstance(mix := changed.get("mix"), list | tuple):
         changed["mix"] = [{part.kind: part} if isinstance(part, Source) else part for part in mix]
     for name in ("fields", "tops", "concatenate"):

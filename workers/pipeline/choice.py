@@ -40,7 +40,7 @@ _MUCH_SLOWER = 0.7
 _SLOW_WINDOWS = 2
 
 _HOPELESS = 0.5
-"""What a trial shows in its first window if it ends with that."""
+"""If a trial's first window has less than this part of the other way's rate, the trial ends with it."""
 
 _AGAIN_S = 20.0
 

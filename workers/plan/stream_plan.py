@@ -136,7 +136,7 @@ class StreamSchedule(Schedule):
     _draws: dict[int, Draw] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
     _longest_in_epoch: int = field(init=False)
-    """Rows of the batch that has most of them"""
+    """Rows of the batch that has most of them."""
     _ends: dict[int, int] = field(default_factory=dict)
     """By shard, which of its batches in this epoch is known not to be full."""
     _short: dict[int, tuple[Draw, int]] = field(default_factory=dict)

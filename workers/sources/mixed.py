@@ -6,7 +6,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SourceError
+from ..base.parameters import hdf5_if_path
 from ..base.source import Source
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from . import open_source
@@ -118,10 +119,8 @@ def open_concat(parts: object, *, tops: Sequence[str] | None, base_dir: Path) ->
 
 
 def _open_part(what: str, spec: object, tops: Sequence[str] | None, base_dir: Path) -> Source:
-    if isinstance(spec, str | PurePath):
-        spec = {"hdf5": {"path": spec}}
     try:
-        return open_source(spec, tops=tops, base_dir=base_dir)
+        return open_source(hdf5_if_path(spec), tops=tops, base_dir=base_dir)
     except (ParameterError, SourceError) as error:
         raise type(error)(f"{what}: {error}") from error
 

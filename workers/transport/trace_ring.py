@@ -66,10 +66,10 @@ class Kind(enum.IntEnum):
     """The trainer has taken the first batch of a slot: three spans in one record, which is in the file alone. It begins
     when the batch was asked for and ends when it was taken; `group` is the batch's number, `task` how long the step
     before took, and `sample` when the batch was there, both in nanoseconds."""
-    END = 10
-    """The trainer has closed the pipeline, and `group` would have been the next batch: in the file alone, too."""
     SLOT = 9
     """A fill and a full in one record, which is in the file alone; `sample` says when the one became the other."""
+    END = 10
+    """The trainer has closed the pipeline, and `group` would have been the next batch: in the file alone, too."""
     START = 16 + Activity.STARTING
     IDLE = 16 + Activity.WAITING
     READ = 16 + Activity.READING
@@ -140,7 +140,7 @@ class TraceRing:
 
     @classmethod
     def create(cls, trace: Path, run: Run, lines: int) -> Self:
-        """`lines`: loaders of this machine at a time, and the sampler. Raises ParameterError."""
+        """`lines`: how many loaders this machine has at most, and one for the sampler. Raises ParameterError."""
         path = ring_of(trace)
         what = f"parameter 'trace' is {str(trace)!r}"
         try:
