@@ -2,7 +2,8 @@
 
 copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
 gather: the trainer alone gathers rows of the mapped data file, in random order, right into its blob: each byte moves
-once.  read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
+once.  gather and convert: the same, uint8 to float32, in one compiled loop.
+read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
 read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
 more: one read and one copy of each byte on two cores, with nobody waiting for anybody.  read and convert: the same, and
 the copy is the conversion to float32.
@@ -77,6 +78,30 @@ def _gathers(work: Work, samples: int) -> Iterator[Batch]:
         for start in range(0, samples - work.batch_size + 1, work.batch_size):
             np.take(rows, order[start : start + work.batch_size], axis=0, out=blob, mode="clip")
             yield blob, range(work.batch_size)
+
+
+@contextmanager
+def open_gather_and_convert(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    yield _gathers_and_converts(work, samples)
+
+
+def _gathers_and_converts(work: Work, samples: int) -> Iterator[Batch]:
+    import numba
+
+    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
+    blob = np.zeros((work.batch_size, rows.shape[1]), work.dtype)
+    convert = numba.njit(_convert_rows)
+    while True:
+        for start in range(0, samples - work.batch_size + 1, work.batch_size):
+            convert(rows, order[start : start + work.batch_size], blob)
+            yield blob, range(work.batch_size)
+
+
+def _convert_rows(rows: Any, indices: Any, blob: Any) -> None:
+    for to, index in enumerate(indices):
+        source, target = rows[index], blob[to]
+        for item in range(len(source)):
+            target[item] = source[item]
 
 
 def _work_on(effort: Effort, work: Work, samples: int, worker: int, done: Array[c_longlong]) -> None:

@@ -80,6 +80,10 @@ class HDF5Rows:
         """Contiguous rows without the library: it says where they begin, and NumPy gathers them from a map."""
         if self._map is None:
             self._map = np.memmap(self._path, data.dtype, "r", data.id.get_offset(), data.shape)
+        if batch.dtype != data.dtype:  # to convert each row as it is found spares a pass over the batch
+            for row, index in enumerate(rows):
+                batch[row] = self._map[index]
+            return
         # mode="clip": with the default, take() would gather into a buffer of its own first.
         np.take(self._map, rows, axis=0, out=batch, mode="clip")
 

@@ -94,6 +94,7 @@ ENTRANTS = (
     _limit("copy", "open_copy"),
     _limit("converting copy", "open_converting_copy"),
     _limit("gather", "open_gather"),
+    _limit("gather and convert", "open_gather_and_convert"),
     _limit("read row by row", "open_read_row_by_row"),
     _limit("read and copy", "open_read_and_copy"),
     _limit("read and convert", "open_read_and_copy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,9 @@ from ..reading import Array, stack
 from ..works import Work
 from . import Batch
 from .orders import batches_of, into_blob, shuffled_batches
+
+_LARGE_ROW_ITEMS = 1 << 14
+"""Rows of so many are converted one by one; smaller ones as a batch, once they are gathered."""
 
 
 @contextmanager
@@ -31,7 +35,8 @@ def _whole_batches(work: Work, samples: int) -> Iterator[Batch]:
 
     def again(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if not memory:
-            memory.append(np.empty(shape, dtype))
+            converts = math.prod(shape[1:]) >= _LARGE_ROW_ITEMS
+            memory.append(np.empty(shape, work.dtype if converts else dtype))
         return memory[0]
 
     yield from into_blob(work, (reader.many(indices, again) for indices in batches_of(work, samples)))

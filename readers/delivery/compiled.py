@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.base.specs import AnyArray, IndexArray
+from ...workers.base.specs import AnyArray, Gather, IndexArray
 
 _WORTH_COMPILING = 1 << 30
 """Loading Numba and compiling takes about a second, once. NumPy converts so many items in about half of one: who has
@@ -26,37 +27,42 @@ the second in which the trainer stands still. So whoever converts looks here fir
 _items = 0
 """Converted so far in this process."""
 
-_Loops = tuple[Callable[..., None], Callable[..., None], Callable[..., None], Callable[..., None]]
+
+class _Loops(NamedTuple):
+    by_plane: Callable[..., None]
+    by_item: Callable[..., None]
+    by_crop: Callable[..., None]
+
+
+def converting_into(
+    out: AnyArray, stored: np.dtype[Any], mean: NDArray[np.float32], scale: float | NDArray[np.float32]
+) -> Gather | None:
+    """What puts `(value - mean) * scale` of samples into `out`; None if there is no Numba, or it is not worth it.
+
+    `out`: shape (rows, *sample shape). `stored`: the type of the samples' values. `mean`: shape (), or that of a
+    sample, its axes of length 1 broadcast. `scale`: one number, or shape (channels, 1, …).
+    """
+    if not _fits(stored, out) or (loops := _loops()) is None:
+        return None
+    means, scales = mean.reshape(-1), np.float32(scale).reshape(-1)
+    if mean.size in (1, *out.shape[1:2]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
+        loop, cut = loops.by_plane, [max(means.size, scales.size), -1]
+    elif scales.size == 1:
+        loop, cut = loops.by_item, [-1]
+    else:
+        return None
+    rows = out.reshape([len(out), *cut])
+    return lambda values, begins, positions: loop(values, begins, positions, rows, means, scales)
 
 
 def convert_compiled(
     rows: AnyArray, out: AnyArray, mean: NDArray[np.float32], scale: float | NDArray[np.float32]
 ) -> bool:
-    """`(rows - mean) * scale` into `out`; False where it was not done: no Numba, or no plain memory.
-
-    `rows`, `out`: shape (rows, *sample shape). `mean`: shape (), or that of a sample, its axes of length 1 broadcast.
-    `scale`: one number, or shape (channels, 1, …).
-    """
-    if not _fits(rows, out) or (loops := _loops()) is None:
+    """`(rows - mean) * scale` into `out`, both of shape (rows, *sample shape); False if it was not done."""
+    if not rows.flags.c_contiguous or (gather := converting_into(out, rows.dtype, mean, scale)) is None:
         return False
-    by_plane, by_item, _, _ = loops
-    scales = np.float32(scale).reshape(-1)
-    if mean.size in (1, *rows.shape[1:2]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
-        planes = (rows.shape[0] * max(mean.size, scales.size), -1)
-        by_plane(rows.reshape(planes), out.reshape(planes), mean.reshape(-1), scales)
-    elif scales.size > 1:
-        return False
-    else:
-        items = (rows.shape[0], -1)
-        by_item(rows.reshape(items), out.reshape(items), mean.reshape(-1), scales[0])
-    return True
-
-
-def cast_compiled(rows: AnyArray, out: AnyArray) -> bool:
-    """`rows` into `out` as they are; False where it was not done."""
-    if rows.dtype == out.dtype or not _fits(rows, out) or (loops := _loops()) is None:
-        return False
-    loops[3](rows.reshape(-1), out.reshape(-1))
+    positions = np.arange(len(rows))
+    gather(rows.reshape(-1), positions * math.prod(rows.shape[1:]), positions)
     return True
 
 
@@ -71,25 +77,24 @@ def convert_cropped(
 
     `means`: shape (means, channels, height, width). `corners`: shape (rows, 3), which mean, its part's top and left.
     """
-    if not _fits(rows, out) or (loops := _loops()) is None:
+    if not rows.flags.c_contiguous or not _fits(rows.dtype, out) or (loops := _loops()) is None:
         return False
-    loops[2](rows, out, means, corners, np.float32(scale).reshape(-1))
+    loops.by_crop(rows, out, means, corners, np.float32(scale).reshape(-1))
     return True
 
 
-def _fits(rows: AnyArray, out: AnyArray) -> bool:
-    """Whether compiled loops can do it, and are worth it by now."""
+def _fits(stored: np.dtype[Any], out: AnyArray) -> bool:
+    """Whether compiled loops can do it, and are worth it by now.
+
+    Not from floats of other sizes: NumPy notices if a float64 is beyond float32, and Numba knows no float16.
+    """
     global _items  # noqa: PLW0603 - of this process
-    if out.dtype != np.float32 or not _is_plain(rows) or not _is_plain(out):
+    if out.dtype != np.float32 or not out.flags.c_contiguous or not stored.isnative:
         return False
-    _items += rows.size
+    if stored.kind not in "iu" and stored != np.float32:
+        return False
+    _items += out.size
     return _items > _WORTH_COMPILING
-
-
-def _is_plain(array: AnyArray) -> bool:
-    """Without floats of other sizes: NumPy notices if a float64 is beyond float32, and Numba knows no float16."""
-    kind = array.dtype.kind
-    return array.flags.c_contiguous and array.dtype.isnative and (kind in "iu" or array.dtype == np.float32)
 
 
 @functools.cache
@@ -99,28 +104,29 @@ def _loops() -> _Loops | None:
     except ImportError:
         return None
     compiled = numba.njit(nogil=True)
-    return compiled(_by_plane), compiled(_by_item), compiled(_by_crop), compiled(_cast)
+    return _Loops(compiled(_by_plane), compiled(_by_item), compiled(_by_crop))
 
 
-def _cast(rows: Any, out: Any) -> None:
-    """Both of shape (items,)."""
-    for item in range(len(rows)):
-        out[item] = np.float32(rows[item])
+def _by_plane(values: Any, begins: Any, positions: Any, out: Any, mean: Any, scale: Any) -> None:
+    """Sample i, which begins at values[begins[i]], into row positions[i] of out, shape (rows, planes, items): planes of
+    one mean and one scale each, taken in turn."""
+    planes, items = out.shape[1:]
+    for sample in range(len(begins)):
+        for plane in range(planes):
+            own, factor = mean[plane % len(mean)], scale[plane % len(scale)]
+            begin = begins[sample] + plane * items
+            line, target = values[begin : begin + items], out[positions[sample], plane]
+            for item in range(items):
+                target[item] = (np.float32(line[item]) - own) * factor
 
 
-def _by_plane(rows: Any, out: Any, mean: Any, scale: Any) -> None:
-    """Planes of one mean and one scale each, taken in turn; rows and out of shape (planes, items)."""
-    for plane in range(rows.shape[0]):
-        own, factor = mean[plane % len(mean)], scale[plane % len(scale)]
-        for item in range(rows.shape[1]):
-            out[plane, item] = (np.float32(rows[plane, item]) - own) * factor
-
-
-def _by_item(rows: Any, out: Any, mean: Any, scale: Any) -> None:
-    """A mean for each item; rows and out of shape (rows, items)."""
-    for row in range(rows.shape[0]):
-        for item in range(rows.shape[1]):
-            out[row, item] = (np.float32(rows[row, item]) - mean[item]) * scale
+def _by_item(values: Any, begins: Any, positions: Any, out: Any, mean: Any, scale: Any) -> None:
+    """The same with a mean for each item; out of shape (rows, items)."""
+    items = out.shape[1]
+    for sample in range(len(begins)):
+        line, target = values[begins[sample] : begins[sample] + items], out[positions[sample]]
+        for item in range(items):
+            target[item] = (np.float32(line[item]) - mean[item]) * scale[0]
 
 
 def _by_crop(rows: Any, out: Any, means: Any, corners: Any, scale: Any) -> None:

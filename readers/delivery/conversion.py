@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
-from ...workers.base.specs import AnyArray, IndexArray, channels_first_hint
+from ...workers.base.specs import AnyArray, Gather, IndexArray, channels_first_hint
 from . import compiled
 from .mean_image import Mean, MeanImage
 
@@ -83,11 +83,22 @@ class Conversion:
             )
 
     def _put_compiled(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None) -> bool:
-        if not self.changes_values:
-            return compiled.cast_compiled(rows, out)
         if self.image is not None and corners is not None:
             return compiled.convert_cropped(rows, out, self.image.both, corners, self.scale)
-        return compiled.convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale)
+        return compiled.convert_compiled(rows, out, self._mean, self.scale)
+
+    def gather_into(self, out: AnyArray, stored: np.dtype[np.generic]) -> Gather | None:
+        """What converts samples of the type `stored` into `out` as they are found; None if only `put` does.
+
+        Only for types of which `out` can hold every value.
+        """
+        if out.size < compiled.FEWEST_ITEMS:
+            return None
+        return compiled.converting_into(out, stored, self._mean, self.scale)
+
+    @property
+    def _mean(self) -> Mean:
+        return _NO_MEAN if self.mean is None else self.mean
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
         scale = self._scale_for(rows.shape[1:], out.dtype)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShapesError
-from ...workers.base.specs import AnyArray
+from ...workers.base.specs import AnyArray, ConvertedRows
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Progress, State
@@ -202,9 +202,14 @@ class HostDelivery(Delivery):
         self._shown = [(i, top) for i, top in enumerate(tops) if loans and shows[i]]
         self._copied = [(i, top) for i, top in enumerate(tops) if not (loans and shows[i])]
         self._shown_as = shown_as
-        self._as_stored = [(i, top) for i, top in self._copied if is_as_stored(top)]
+        self._gathered = pipeline.gathered
+        self._straight = [
+            (i, top)
+            for i, top in self._copied
+            if isinstance(top, EvenTop) and (is_as_stored(top) or top.name in self._gathered)
+        ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
-        pipeline.deliver_into_host(promises=is_even and bool(self._as_stored))
+        pipeline.deliver_into_host(promises=is_even and bool(self._straight))
         self._lent: deque[Batch] = deque()
 
     def end_loans(self) -> None:
@@ -226,11 +231,24 @@ class HostDelivery(Delivery):
         return copies
 
     def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
-        """Make the batch right in the blobs that can have its rows as they are stored; returns the names of these."""
-        arrays = {top.name: as_numpy(copies[i]) for i, top in self._as_stored}
-        straight = {top.name: a for _, top in self._as_stored if _can_be_read_into(top, a := arrays[top.name])}
-        self.pipeline.make_in(batch, straight)
-        return straight
+        """Make the batch right in the blobs that its rows can be read into; returns the names of these."""
+        arrays = {top.name: as_numpy(copies[i]) for i, top in self._straight}
+        every = {top.name: self._rows_in(top, arrays[top.name]) for _, top in self._straight}
+        into = {name: rows for name, rows in every.items() if rows is not None}
+        made_in = self.pipeline.make_in(batch, into)
+        if made_in is not into:  # before an interrupt, in other memory
+            for name, rows in made_in.items():
+                arrays[name][...] = rows.out if isinstance(rows, ConvertedRows) else rows
+        return made_in
+
+    def _rows_in(self, top: EvenTop, array: AnyArray) -> AnyArray | ConvertedRows | None:
+        """What the source can read into; None if the rows have to be in a slot first."""
+        if not (array.flags.c_contiguous and array.flags.writeable):
+            return None
+        if array.dtype == top.dtype and not top.conversion.changes_values:
+            return array
+        gather = top.conversion.gather_into(array, top.spec.dtype) if top.name in self._gathered else None
+        return None if gather is None else ConvertedRows(array, gather)
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         if blobs:
@@ -270,7 +288,3 @@ def as_numpy(data: Memory) -> AnyArray:
 def is_as_stored(top: Top) -> bool:
     """Whether its rows are delivered as they lie in the slot."""
     return isinstance(top, EvenTop) and not top.conversion.changes_values
-
-
-def _can_be_read_into(top: Top, array: AnyArray) -> bool:
-    return array.dtype == top.dtype and array.flags.c_contiguous and array.flags.writeable

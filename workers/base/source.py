@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
@@ -81,6 +81,11 @@ class Source(ABC):
     def stores_rows(self) -> bool:
         """Whether samples lie in memory or in files as `read` gives them, so that reading is copying."""
         return False
+
+    @property
+    def gathered(self) -> Collection[str]:
+        """The names for which `read` also takes ConvertedRows: bytes that lie in a file's map, sample by sample."""
+        return ()
 
     def where(self, index: int) -> str:
         """The file and the entry in it that hold sample `index`, for error messages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,34 @@ class RaggedRows:
         shape = tuple(int(extent) for extent in self.shapes[row])
         return self.memory[row, : math.prod(shape)].reshape(shape)
 
+
+Gather = Callable[[AnyArray, IndexArray, IndexArray], None]
+"""Of (values, begins, positions): takes the sample that begins at values[begins[i]] to row positions[i], for all i."""
+
+
+class ConvertedRows:
+    """Rows that get their samples' bytes converted, straight out of the file's map: read once, and written once.
+
+    `out`: the rows, shape (rows, *sample shape). `gather` takes samples of bytes there.
+    """
+
+    __slots__ = ("first", "gather", "out")
+
+    def __init__(self, out: AnyArray, gather: Gather, first: int = 0) -> None:
+        self.out = out
+        self.gather = gather
+        self.first = first
+
+    def __getitem__(self, rows: slice) -> ConvertedRows:
+        return ConvertedRows(self.out, self.gather, self.first + (rows.start or 0))
+
+    def take(self, file: AnyArray, offsets: IndexArray, positions: IndexArray) -> None:
+        """Put the sample at file[offsets[i]] into row positions[i]; `file`: its bytes, shape (bytes,)."""
+        self.gather(file, offsets, positions + self.first)
+
+
+Straight = Mapping[str, AnyArray | ConvertedRows]
+"""Rows of the trainer's own memory that samples are read right into, by name."""
 
 Rows = AnyArray | RaggedRows
 """The rows of one name: an array of shape (rows, *spec.shape), or ragged rows if the spec varies."""

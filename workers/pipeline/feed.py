@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -18,7 +17,7 @@ import zmq
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
 from ..base.source import CacheCounts
-from ..base.specs import AnyArray
+from ..base.specs import Straight
 from ..base.statistics import Statistics
 from ..loading.worker import location_of
 from ..order.weights_log import NewWeights
@@ -130,7 +129,7 @@ class Feed:
         """Whether a group that was announced is still to be made: none of loaders is."""
         return False
 
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
+    def make(self, group: int, into: Straight) -> tuple[Announce, Straight]:
         raise ValueError(f"group {group} was not promised")
 
     def accept(self, group: int) -> None:

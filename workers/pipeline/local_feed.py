@@ -15,14 +15,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import cast
 
 import numpy as np
 
 from ..base.closing import close_all
 from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError
-from ..base.specs import AnyArray, Rows
+from ..base.specs import Rows, Straight
 from ..base.statistics import Statistics
 from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
@@ -84,7 +84,7 @@ class LocalFeed:
         self._assembly.ledger.add_loader(_ITSELF)
         self._tasks: deque[ToLoader] = deque()
         self._promised: Announce | None = None
-        self._made_in: Mapping[str, AnyArray] | None = None
+        self._made_in: Straight | None = None
         """Where the rows of the promised group are made, from the first try on."""
         self._failure: BlobfeedError | None = None
         self._errors = _Errors()
@@ -139,10 +139,11 @@ class LocalFeed:
         """Whether `group` has been announced and is still to be made."""
         return self._promised is not None and self._promised.group == group
 
-    def make(self, group: int, into: Mapping[str, AnyArray]) -> Announce:
-        """Make the promised `group`, the rows of the tops in `into` right there.
+    def make(self, group: int, into: Straight) -> tuple[Announce, Straight]:
+        """Make the promised `group`, the rows of the tops in `into` right there; returns what they were made in.
 
-        May be repeated after an interrupt, with other memory. Raises what `next_group` raises.
+        May be repeated after an interrupt: that is what was given at the first try, for some rows may lie there.
+        Raises what `next_group` raises.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -150,19 +151,14 @@ class LocalFeed:
             raise ValueError(f"group {group} was not promised")
         if self._made_in is None:
             self._made_in = into
-        # After an interrupt some rows may lie in what was given then: so all go there, and then into what is given now.
         made_in, slot = self._made_in, self._promised.slot
         if not self._assembly.outbox:
-            own, self.views[slot] = self.views[slot], {**self.views[slot], **made_in}
+            own, self.views[slot] = self.views[slot], cast("dict[str, Rows]", {**self.views[slot], **made_in})
             try:
                 self._make_next()
             finally:
                 self.views[slot] = own
-        announce = self._announced()
-        for name, rows in into.items():
-            if rows is not made_in[name]:
-                rows[...] = made_in[name]
-        return announce
+        return self._announced(), made_in
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""

@@ -7,7 +7,7 @@ go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from ..base.errors import EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import AnyArray, ArraySpec
+from ..base.specs import ArraySpec, Straight
 from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
@@ -28,7 +28,7 @@ from ..transport.status_board import LoaderState
 from .auto_feed import AutoFeed, may_be_local
 from .feed import Feed
 from .files import with_files
-from .local_feed import LocalFeed
+from .local_feed import LocalFeed, reads_only
 
 AnyFeed = Feed | LocalFeed | AutoFeed
 
@@ -186,13 +186,24 @@ class Pipeline(Closing):
         """Whether `batch`, which was peeked at, is still to be made, by `make_in`."""
         return self._promises and self._feed is not None and self._feed.is_promised(batch.group)
 
-    def make_in(self, batch: Batch, arrays: Mapping[str, AnyArray]) -> None:
-        """Make the promised `batch`, the rows of these tops right in `arrays`, the others in its slot.
+    @property
+    def gathered(self) -> Collection[str]:
+        """The tops that `make_in` takes as ConvertedRows."""
+        source = self._plan.source
+        return source.gathered if isinstance(source, Source) and reads_only(self._plan) else ()
 
-        `arrays`: C-contiguous, of the rows' type and shape. It may be repeated. Raises what `peek` raises.
+    def make_in(self, batch: Batch, into: Straight) -> Straight:
+        """Make the promised `batch`, the rows of these tops right in `into`, the others in its slot.
+
+        `into`: arrays, C-contiguous, of the rows' type and shape, or ConvertedRows of `gathered` tops. After an
+        interrupt it may be repeated; returns what was given the first time, for the rows are there. Raises what `peek`
+        raises.
         """
-        if self._feed is not None:
-            batch.replaced = dict(self._feed.make(batch.group, arrays).replaced)
+        if self._feed is None:
+            return into
+        announce, into = self._feed.make(batch.group, into)
+        batch.replaced = dict(announce.replaced)
+        return into
 
     def deliver_into_host(self, *, promises: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.

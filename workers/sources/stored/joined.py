@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, IndexArray
+from ...base.specs import AnyArray, ConvertedRows, IndexArray, Straight
 from ...transport.shared_map import AddressRange
-from ..files.file import FileStamp, RawFile, in_memory, maps, whole_pages
+from ..files.file import RawFile, in_memory, maps, whole_pages
 from ..files.runs import split_by_part
-from .layout import FIRST_AXIS, Chunked, Column
+from .layout import Chunked, Column
 
 _PAGE = mmap.PAGESIZE
 _MOST_MAPS = 1 << 14  # a process may have 65,530 by default
@@ -92,7 +92,7 @@ class JoinedColumns:
         self._checks = [_Checks(len(self._stamps)) for _ in range(max(map(len, self._stamps)))]
         self._mapped = np.zeros(len(self._stamps), np.bool_)
 
-    def read(self, indices: IndexArray, out: Mapping[str, AnyArray]) -> list[int]:
+    def read(self, indices: IndexArray, out: Straight) -> list[int]:
         """Put sample indices[i] into row i of each top; returns the numbers of the parts that were read."""
         numbers, local, used = self._located(indices)
         if not self._mapped[used].all():
@@ -238,8 +238,11 @@ class _JoinedColumn:
         starts, sizes = whole_pages(self._offsets[numbers] + local * self._row_bytes, self._row_bytes)
         return zip(numbers.tolist(), starts.tolist(), sizes.tolist(), strict=True)
 
-    def take(self, numbers: IndexArray, local: IndexArray, out: AnyArray) -> None:
+    def take(self, numbers: IndexArray, local: IndexArray, out: AnyArray | ConvertedRows) -> None:
         rows = self._grid.rows[numbers] + local
+        if isinstance(out, ConvertedRows):
+            out.take(self._rows.reshape(-1), rows * self._row_bytes, np.arange(len(rows)))
+            return
         self._rows.take(rows, axis=0, out=out.reshape(len(out), -1).view(np.uint8), mode="clip")
 
 
@@ -252,14 +255,6 @@ def _is_whole(column: Column) -> bool:
     """Whether each array lies in one piece of bytes that are delivered as they are, in rows that are mapped."""
     dtype = column.spec.dtype
     return all(
-        isinstance(array.file, FileStamp)
-        and isinstance(array.layout, Chunked)
-        and not array.layout.filters
-        and array.layout.chunk == array.shape
-        and int(array.layout.offsets[0]) >= 0
-        and array.arrangement == FIRST_AXIS
-        and array.dtype == dtype
-        and not array.others
-        and maps(array.sample_bytes)
+        array.rows_lie_whole and array.layout.chunk == array.shape and array.dtype == dtype and maps(array.sample_bytes)
         for array in column.arrays
     )

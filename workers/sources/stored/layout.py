@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec
+from ..files.file import FileStamp
 from ..files.remote import Stamp
 from ..files.runs import locate_part
 
@@ -178,6 +179,20 @@ class StoredArray:
     def sample_bytes(self) -> int:
         """Bytes of one sample."""
         return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def rows_lie_whole(self) -> bool:
+        """Whether each sample is one stretch of the file's own bytes, in the form in which it is delivered."""
+        layout = self.layout
+        return (
+            isinstance(layout, Chunked)
+            and isinstance(self.file, FileStamp)
+            and not self.others
+            and self.arrangement == FIRST_AXIS
+            and not layout.filters
+            and layout.chunk[1:] == self.shape[1:]
+            and int(layout.offsets.min(initial=0)) >= 0
+        )
 
     @property
     def chunk_samples(self) -> int | None:

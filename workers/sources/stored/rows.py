@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, IndexArray
+from ...base.specs import AnyArray, ConvertedRows, IndexArray
 from ..files.file import Bytes, RawFile, maps
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
@@ -93,8 +93,13 @@ class StoredRows(ChunkedRows):
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._rows_lie_whole = not layout.filters and self._axis == 0 and layout.chunk[1:] == array.shape[1:]
 
-    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
+        if isinstance(rows, ConvertedRows):
+            offsets = self._offsets(indices)
+            assert offsets is not None
+            rows.take(np.frombuffer(self._file.mapped(), np.uint8), offsets, positions)
+            return
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])

@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 import resource
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
 from ...base.source import Source
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import Locking, RawFile
+from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
+from ..files.file import Locking, RawFile, maps
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, open_raw
 from ..files.runs import require_in_range, split_by_part
@@ -98,7 +100,7 @@ class StoredSource(Source):
             self._announce(indices)
         for starts, columns in self._together:
             if len(indices) and (joined := self._files.joined(starts, columns)):
-                reading.read_joined(joined, indices, out)
+                reading.read_joined(joined, indices, cast("Straight", out))
                 continue
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
@@ -150,6 +152,15 @@ class StoredSource(Source):
         return not self._is_remote and all(
             isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays
         )
+
+    @cached_property
+    def gathered(self) -> Collection[str]:
+        return {
+            top
+            for top, column in self._columns.items()
+            if self._specs[top].dtype == np.uint8
+            and all(array.rows_lie_whole and maps(array.sample_bytes) for array in column.arrays)
+        }
 
     def where(self, index: int) -> str:
         return self._first.where(index)
@@ -265,9 +276,9 @@ class Reading:
             self._used[other.path] = other
         return file
 
-    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: NamedRows) -> None:
+    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: Straight) -> None:
         """Read from many files at once."""
-        self._joined.append((joined, joined.read(indices, cast("Mapping[str, AnyArray]", out))))
+        self._joined.append((joined, joined.read(indices, out)))
 
     def require_unchanged(self) -> None:
         """Raises SourceError if one of the files was changed since it was examined."""

@@ -1,0 +1,165 @@
+"""In the trainer's process bytes are converted on their way from the file's map to the blob: no slot in between."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.readers.delivery import compiled
+from blobfeed.readers.delivery.conversion import Conversion
+from blobfeed.readers.delivery.delivery import HostDelivery
+from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.local_feed import LocalFeed
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.plan import State
+
+from blobfeed import SampleError
+
+_SAMPLES, _SHAPE, _BATCH = 150, (3, 64, 64), 60
+
+
+def _arrays() -> tuple[AnyArray, AnyArray]:
+    rng = np.random.default_rng(7)
+    return rng.integers(0, 256, (_SAMPLES, *_SHAPE), np.uint8), np.arange(_SAMPLES, dtype=np.int64)
+
+
+def _write(folder: Path, form: str) -> dict[str, Any]:
+    data, labels = _arrays()
+    if form == "npy":
+        np.save(folder / "data.npy", data)
+        np.save(folder / "label.npy", labels)
+        return {"npy": {"data": str(folder / "data.npy"), "label": str(folder / "label.npy")}}
+    files = [slice(0, 40), slice(40, 90), slice(90, None)] if form == "files" else [slice(None)]
+    for number, part in enumerate(files):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file.create_dataset("data", data=data[part], chunks=(8, *_SHAPE) if form == "chunks" else None)
+            file["label"] = labels[part]
+    return {"hdf5": {"path": [str(folder / f"{number}.h5") for number in range(len(files))]}}
+
+
+@dataclass
+class Blob:
+    data: AnyArray
+
+
+class _Delivered:
+    def __init__(self, source: dict[str, Any], **parameters: Any) -> None:
+        chosen = {"batch_size": _BATCH, "num_loaders": 0, "shuffle": True, "epochs": 1, "last_batch": "partial"}
+        checked = check_parameters({"source": source, **chosen, **parameters})
+        self.pipeline = Pipeline(checked)
+        self.tops = make_tops(self.pipeline.specs, checked, Path.cwd())
+        self.delivery = HostDelivery(self.pipeline, self.tops)
+
+    def blobs(self) -> list[Blob]:
+        return [Blob(np.full(shape, np.nan, np.float32)) for shape in self.delivery.next_shapes()]
+
+    def batches(self) -> list[tuple[bytes, bytes]]:
+        """Of an epoch, data and labels; closes the pipeline."""
+        taken = []
+        with self.pipeline:
+            for _ in range(-(-_SAMPLES // _BATCH)):
+                blobs = self.blobs()
+                self.delivery.deliver(blobs)
+                taken.append((blobs[0].data.tobytes(), blobs[1].data.tobytes()))
+        return taken
+
+
+@pytest.fixture
+def converts_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "FEWEST_ITEMS", 0)
+    monkeypatch.setattr(compiled, "_WORTH_COMPILING", -1)
+    if importlib.util.find_spec("numba") is None:
+        loops = compiled._Loops(compiled._by_plane, compiled._by_item, compiled._by_crop)
+        monkeypatch.setattr(compiled, "_loops", lambda: loops)
+
+
+def _forbid_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the images; labels come from there."""
+    put = Conversion.put
+
+    def checked(self: Conversion, rows: AnyArray, out: AnyArray, corners: Any = None) -> None:
+        assert rows.ndim == 1, "the images were converted from a slot"
+        put(self, rows, out, corners)
+
+    monkeypatch.setattr(Conversion, "put", checked)
+
+
+@pytest.mark.parametrize("form", ["npy", "hdf5", "chunks", "files"])
+@pytest.mark.parametrize(
+    "transform", [{}, {"mean_value": [104, 117, 123], "scale": 0.5}, {"mean_file": "mean.npy"}], ids=str
+)
+def test_the_values_are_those_that_a_slot_would_give(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    converts_straight: None,
+    form: str,
+    transform: dict[str, Any],
+) -> None:
+    np.save(tmp_path / "mean.npy", np.linspace(0, 255, np.prod(_SHAPE), dtype=np.float32).reshape(_SHAPE))
+    monkeypatch.chdir(tmp_path)
+    source = _write(tmp_path, form)
+    with monkeypatch.context() as patched:
+        _forbid_slots(patched)
+        straight = _Delivered(source, transform=transform).batches()
+    monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)
+    assert straight == _Delivered(source, transform=transform).batches()
+
+
+@pytest.mark.usefixtures("converts_straight")
+@pytest.mark.parametrize("decode", [True, False])
+def test_what_is_cropped_or_not_in_one_piece_comes_from_a_slot(tmp_path: Path, decode: bool) -> None:
+    source = _write(tmp_path, "npy")
+    if decode:
+        assert _Delivered(source, transform={"crop_size": 60}).batches()
+        return
+    delivered = _Delivered(source)
+    with delivered.pipeline:
+        wide = np.full((_BATCH, *_SHAPE[:-1], 2 * _SHAPE[-1]), np.nan, np.float32)
+        blobs = [Blob(wide[..., ::2]), delivered.blobs()[1]]
+        batch = delivered.delivery.deliver(blobs)
+        np.testing.assert_array_equal(wide[..., ::2], _arrays()[0][batch.indices])
+        assert np.isnan(wide[..., 1::2]).all()
+
+
+@pytest.mark.usefixtures("converts_straight")
+def test_after_an_interrupt_rows_are_those_of_the_first_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    delivered = _Delivered(_write(tmp_path, "npy"))
+    with delivered.pipeline:
+        begun: State = delivered.delivery.state_dict()
+        interrupted: list[bool] = []
+        make = LocalFeed.make
+
+        def interrupt(self: LocalFeed, *arguments: Any) -> Any:
+            made = make(self, *arguments)
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+            return made
+
+        monkeypatch.setattr(LocalFeed, "make", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            delivered.delivery.deliver(delivered.blobs())
+        assert delivered.delivery.state_dict() == begun
+        monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)  # by itself it would not read straight any more
+        blobs = delivered.blobs()
+        batch = delivered.delivery.deliver(blobs)
+        np.testing.assert_array_equal(blobs[0].data, _arrays()[0][batch.indices])
+        np.testing.assert_array_equal(blobs[1].data, batch.indices)
+
+
+@pytest.mark.usefixtures("converts_straight")
+def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    delivered = _Delivered(_write(tmp_path, "npy"))
+    with delivered.pipeline:
+        delivered.delivery.deliver(delivered.blobs())
+        with (tmp_path / "data.npy").open("r+b") as file:
+            file.truncate(1000)
+        with pytest.raises(SampleError, match="cut short"):
+            delivered.delivery.deliver(delivered.blobs())
