@@ -14,6 +14,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from .mean_image import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""
+
+_ROW_ITEMS = 1 << 14
+"""Samples of fewer are gathered before they are converted: Python around each takes longer than a pass over them."""
 
 _EXACT_BITS = {2: 11, 4: 24, 8: 53}
 """Floating-point types by their bytes: whole numbers are exact up to 2 to this power (IEEE 754)."""
@@ -71,8 +75,7 @@ class Conversion:
         if self.image is not None and corners is not None:
             self._put_cropped(rows, out, self.image, corners)
             return
-        mean = None if self.mean is None else np.broadcast_to(self.mean, rows.shape[1:])
-        scale = self._scale_for(rows.shape[1:], out.dtype)
+        mean, scale = self._mean_for(rows.shape[1:]), self._scale_for(rows.shape[1:], out.dtype)
         for block in _blocks(rows.shape):
             inner = block[1:]
             self._put_block(
@@ -85,20 +88,29 @@ class Conversion:
     def _put_compiled(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None) -> bool:
         if self.image is not None and corners is not None:
             return compiled.convert_cropped(rows, out, self.image.both, corners, self.scale)
-        return compiled.convert_compiled(rows, out, self._mean, self.scale)
+        return compiled.convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale)
 
     def gather_into(self, out: AnyArray, stored: np.dtype[np.generic]) -> Gather | None:
-        """What converts samples of the type `stored` into `out` as they are found; None if only `put` does.
+        """What converts samples of the type `stored` into `out` as they are found; None if `put` has to do it.
 
-        Only for types of which `out` can hold every value.
+        Only for a type of which float32 holds every value: nothing is checked.
         """
-        if out.size < compiled.FEWEST_ITEMS:
+        if out.dtype != np.float32:
             return None
-        return compiled.converting_into(out, stored, self._mean, self.scale)
+        if out.size >= compiled.FEWEST_ITEMS:
+            mean = _NO_MEAN if self.mean is None else self.mean
+            if (gather := compiled.converting_into(out, stored, mean, self.scale)) is not None:
+                return gather
+        return partial(self._put_found, out) if _ROW_ITEMS <= math.prod(out.shape[1:]) <= _BLOCK_ITEMS else None
 
-    @property
-    def _mean(self) -> Mean:
-        return _NO_MEAN if self.mean is None else self.mean
+    def _put_found(self, out: AnyArray, values: AnyArray, begins: IndexArray, positions: IndexArray) -> None:
+        shape = out.shape[1:]
+        mean, scale, items = self._mean_for(shape), self._scale_for(shape, out.dtype), math.prod(shape)
+        for begin, position in zip(begins.tolist(), positions.tolist(), strict=True):
+            self._put_block(values[begin : begin + items].reshape(shape), out[position], mean, scale)
+
+    def _mean_for(self, shape: tuple[int, ...]) -> Mean | None:
+        return None if self.mean is None else np.broadcast_to(self.mean, shape)
 
     def _put_cropped(self, rows: AnyArray, out: AnyArray, image: MeanImage, corners: IndexArray) -> None:
         scale = self._scale_for(rows.shape[1:], out.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import compiled
+from blobfeed.readers.delivery import compiled, conversion
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.tops import make_tops
@@ -20,7 +20,7 @@ from blobfeed.workers.pipeline.local_feed import LocalFeed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.plan import State
 
-from blobfeed import SampleError
+from blobfeed import ParameterError, SampleError
 
 _SAMPLES, _SHAPE, _BATCH = 150, (3, 64, 64), 60
 
@@ -91,6 +91,7 @@ def _forbid_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conversion, "put", checked)
 
 
+@pytest.mark.parametrize("with_numba", [True, False])
 @pytest.mark.parametrize("form", ["npy", "hdf5", "chunks", "files"])
 @pytest.mark.parametrize(
     "transform", [{}, {"mean_value": [104, 117, 123], "scale": 0.5}, {"mean_file": "mean.npy"}], ids=str
@@ -101,11 +102,15 @@ def test_the_values_are_those_that_a_slot_would_give(
     converts_straight: None,
     form: str,
     transform: dict[str, Any],
+    with_numba: bool,
 ) -> None:
     np.save(tmp_path / "mean.npy", np.linspace(0, 255, np.prod(_SHAPE), dtype=np.float32).reshape(_SHAPE))
     monkeypatch.chdir(tmp_path)
     source = _write(tmp_path, form)
     with monkeypatch.context() as patched:
+        if not with_numba:
+            patched.setattr(compiled, "FEWEST_ITEMS", 1 << 40)
+            patched.setattr(conversion, "_ROW_ITEMS", 0)
         _forbid_slots(patched)
         straight = _Delivered(source, transform=transform).batches()
     monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)
@@ -163,3 +168,15 @@ def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
             file.truncate(1000)
         with pytest.raises(SampleError, match="cut short"):
             delivered.delivery.deliver(delivered.blobs())
+
+
+@pytest.mark.usefixtures("converts_straight")
+def test_a_blob_of_another_type_gets_what_it_can_hold_or_an_error(tmp_path: Path) -> None:
+    delivered = _Delivered(_write(tmp_path, "npy"), transform={"scale": 2.0})
+    with delivered.pipeline:
+        wide = [Blob(np.zeros(shape, np.float64)) for shape in delivered.delivery.next_shapes()]
+        batch = delivered.delivery.deliver(wide)
+        np.testing.assert_array_equal(wide[0].data, _arrays()[0][batch.indices] * 2.0)
+        whole = [Blob(np.zeros(shape, np.int64)) for shape in delivered.delivery.next_shapes()]
+        with pytest.raises(ParameterError, match="int64 memory"):
+            delivered.delivery.deliver(whole)
