@@ -6,8 +6,7 @@ If samples are decoded, loaders are better, but they take a moment to start: the
 If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the trainer's process: the first batch is
 there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
 start processes, they are started, so a run never loses more than twice what the better way would have cost. But first
-three windows of its own reading are measured: at the beginning it is slow, since each page of the file's map is touched
-for the first time. If the loaders then bring fewer batches than the trainer itself did, they are ended.
+three windows of its own reading are measured, and more while its pace still changes. If the loaders then bring fewer batches than the trainer itself did, they are ended.
 
 The way that was worse is tried again while the trainer waits: after 20 s, then after 40 and so on, since a neighbour on
 the machine may have spoilt the first comparison; and at once if the way in use gets much slower than the other one was,
@@ -35,6 +34,12 @@ _SETTLING_S = 1.0
 _COMPARED = 3
 """Windows of each way whose medians are compared. The best of all windows was noise: beside training steps of 10 ms the
 two ways differ by a few per cent of the rate, and that is twice the time that the trainer waits."""
+
+_EVEN = 1.25
+_PATIENCE_S = 3.0
+"""If the trainer's newest window differs by more from the usual one, it is not judged yet: at first it touches the pages
+of a map for the first time, and a second of it may go into compiling the conversion. But no more than so much waiting
+is lost by that."""
 
 _MUCH_SLOWER = 0.7
 _SLOW_WINDOWS = 2
@@ -119,7 +124,8 @@ class LocalOrLoaders:
         if not waits or len(self._rates) < _COMPARED:
             return False
         if not self._other_rate:
-            return waited_s > _START_S
+            is_even = 1 / _EVEN < rate / float(np.median(self._rates)) < _EVEN
+            return waited_s > (_START_S if is_even else _PATIENCE_S)
         return self._slow_windows >= _SLOW_WINDOWS or now >= self._again_at
 
     def _has_failed(self, rate: float, now: float) -> bool:

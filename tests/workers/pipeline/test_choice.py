@@ -135,3 +135,12 @@ def test_a_trial_that_brings_next_to_nothing_ends_after_its_first_window() -> No
     there, back, *_ = simulation.changes[1:]
     assert there > begun + 20
     assert back - there < 1.5  # a batch, and another one while loaders start
+
+
+def test_a_second_in_which_the_trainer_compiles_does_not_speak_against_it() -> None:
+    simulation = Simulation()
+    simulation.go_on(Run(0.0, local_s=0.004, loaders_s=0.0025), until=0.6)
+    simulation.go_on(Run(0.0, local_s=1.0, loaders_s=0.0025), until=1.5)
+    simulation.go_on(Run(0.0, local_s=0.0015, loaders_s=0.0025), until=6.0)
+    assert simulation.choice.is_local
+    assert len(simulation.changes) == 2
