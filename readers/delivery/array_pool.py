@@ -33,19 +33,24 @@ class ArrayPool:
 
     def _block(self, nbytes: int) -> NDArray[np.uint8]:
         for position in range(len(self._blocks)):
-            if _references(self._blocks, position) == _UNUSED and len(self._blocks[position]) >= nbytes:
+            if is_unused(self._blocks, position) and len(self._blocks[position]) >= nbytes:
                 return self._blocks[position]
         return self._new_block(nbytes)
 
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
         block = np.empty(nbytes, np.uint8)
         # Blocks that are free have just proved too small: they will not fit the next batch either.
-        free = [at for at in range(len(self._blocks)) if _references(self._blocks, at) == _UNUSED]
+        free = [at for at in range(len(self._blocks)) if is_unused(self._blocks, at)]
         if free:
             self._blocks[free[0]] = block
         elif len(self._blocks) < self._limit:
             self._blocks.append(block)
         return block
+
+
+def is_unused(blocks: list[NDArray[np.uint8]], position: int) -> bool:
+    """Whether nothing but the list refers to this block: no array that shows its memory, and no view of one."""
+    return _references(blocks, position) == _UNUSED
 
 
 def _references(blocks: list[NDArray[np.uint8]], position: int) -> int:

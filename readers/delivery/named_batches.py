@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,10 +54,15 @@ class NamedBatch(dict[str, Any]):
 
 
 class _Array:
-    """A blob over an array or a tensor of the reader's own; or over a slot's memory, which it is shown."""
+    """A blob over an array or a tensor of its own, made when it is needed; or shown a slot's memory."""
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    def __init__(self, memory: Callable[[Shape], Any], shape: Shape) -> None:
+        self._memory = memory
+        self._shape = shape
+
+    @cached_property
+    def data(self) -> Any:
+        return self._memory(self._shape)
 
     def adopt(self, memory: AnyArray) -> None:
         self.data = memory
@@ -79,9 +85,9 @@ class NamedBatches:
             need("torch", f"parameter 'device' ({device!r})")
         types = [check_torch_has(top) for top in tops] if device else []
         if device in ("", "cpu"):
-            shows = [not copy and is_as_stored(top) for top in tops]
-            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
-            self._memory = [_host_memory(top, shown) for top, shown in zip(tops, shows, strict=True)]
+            shows = [is_as_stored(top) for top in tops]
+            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, gives=copy, shows=shows)
+            self._memory = [_host_memory(top) for top in tops]
             if device:
                 import torch
 
@@ -109,12 +115,10 @@ class NamedBatches:
         return self.delivery.progress.taken
 
     def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
-        return [_Array(memory(shape)) for memory, shape in zip(self._memory, shapes, strict=True)]
+        return [_Array(memory, shape) for memory, shape in zip(self._memory, shapes, strict=True)]
 
 
-def _host_memory(top: Top, shown: bool) -> Callable[[Shape], Any]:
-    if shown:
-        return lambda _: None
+def _host_memory(top: Top) -> Callable[[Shape], Any]:
     pool = ArrayPool()
     return lambda shape: pool.empty(shape, top.dtype)
 

@@ -48,6 +48,7 @@ class AutoFeed:
         self._batches = 0
         """Accepted so far."""
         self._held: set[int] = set()
+        self._waits_for_releases = False
 
     def _use(self, feed: LocalFeed | Feed) -> None:
         """What needs no word of ours goes straight to the feed: calls in between are 1 % of a small batch."""
@@ -84,6 +85,11 @@ class AutoFeed:
         self._held.discard(group)
 
     @property
+    def may_give_slots(self) -> bool:
+        """Not if it may be changed over soon: that has to wait until nothing is held."""
+        return isinstance(self._now, Feed) and not self._waits_for_releases
+
+    @property
     def has_failed(self) -> bool:
         return self._now.has_failed
 
@@ -101,6 +107,7 @@ class AutoFeed:
                 case Choice.START:
                     self._start_loaders(self._choice)
                 case Choice.CHANGE if self._held:
+                    self._waits_for_releases = True
                     return False
                 case Choice.CHANGE:
                     with interrupts_deferred():
@@ -122,7 +129,7 @@ class AutoFeed:
             self._next = Feed(self._plan.from_batch(first))
 
     def _change(self) -> None:
-        old = self._now
+        old, self._waits_for_releases = self._now, False
         new = self._next or LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
         self._past, self._next = self._counted(old, 0), None
         self._use(new)

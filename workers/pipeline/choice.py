@@ -6,7 +6,8 @@ If samples are decoded, loaders are better, but they take a moment to start: the
 If rows are only copied, that is to be seen (LocalOrLoaders). It begins in the trainer's process: the first batch is
 there at once, and in short runs no process is ever started. When the trainer has waited for data as long as it takes to
 start processes, they are started, so a run never loses more than twice what the better way would have cost. But first
-three windows of its own reading are measured, and more while its pace still changes. If the loaders then bring fewer batches than the trainer itself did, they are ended.
+three windows of its own reading are measured, and more while its pace still changes. If the loaders then bring fewer
+batches than the trainer itself did, they are ended.
 
 The way that was worse is tried again while the trainer waits: after 20 s, then after 40 and so on, since a neighbour on
 the machine may have spoilt the first comparison; and at once if the way in use gets much slower than the other one was,
@@ -37,8 +38,8 @@ two ways differ by a few per cent of the rate, and that is twice the time that t
 
 _EVEN = 1.25
 _PATIENCE_S = 3.0
-"""If the trainer's newest window differs by more from the usual one, it is not judged yet: at first it touches the pages
-of a map for the first time, and a second of it may go into compiling the conversion. But no more than so much waiting
+"""If the trainer's newest window differs by more from the usual one, it is not judged yet: at first it touches the
+pages of a map for the first time, and a second may go into compiling the conversion. But no more than so much waiting
 is lost by that."""
 
 _MUCH_SLOWER = 0.7
