@@ -219,7 +219,7 @@ class _LabelColumn:
         self.name = name
         self.last: bytes | None = None
         self._bytes = bytearray()
-        self._dtype: np.dtype[np.generic] | None = None
+        self._dtype: np.dtype[np.generic] = np.dtype(np.uint8)
         self._shape: tuple[int, ...] = ()
         self._first = ""
         self._type: h5py.h5t.TypeID | None = None
@@ -230,7 +230,7 @@ class _LabelColumn:
             self._bytes += self.last
             return
         value = _attribute(holders, self.name, where)
-        if self._dtype is None:
+        if not self._first:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
             self._stored = value.dtype
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
@@ -241,9 +241,22 @@ class _LabelColumn:
             )
         widened = np.result_type(self._dtype, value.dtype)
         if widened != self._dtype:
-            self._bytes = bytearray(np.frombuffer(self._bytes, self._dtype).astype(widened).tobytes())
+            before = np.frombuffer(self._bytes, self._dtype)
             self._dtype, self._type = widened, None
-        self._bytes += value.astype(self._dtype, copy=False).tobytes()
+            self._bytes = bytearray(self._in_type(before))
+        self._bytes += self._in_type(value)
+
+    def _in_type(self, values: AnyArray) -> bytes:
+        """`values` in the type of the column; raises SourceError for integers that this type would round."""
+        into = self._dtype
+        if values.dtype.kind in "iu" and into.kind in "fc" and values.size:
+            largest = max(int(values.max()), -int(values.min()))
+            if largest > 2 ** (np.finfo(into.name).nmant + 1):
+                raise SourceError(
+                    f"{_WHAT}: attribute {self.name!r} has integers as large as {largest}, and other types in other "
+                    f"samples: all become {into}, which would round them: store it as one type in all samples"
+                )
+        return values.astype(into, copy=False).tobytes()
 
     def _like_before(self, holder: h5py.HLObject) -> bytes | None:
         """The attribute's value if it is a number, or an array of them, as the first one was.
@@ -261,7 +274,7 @@ class _LabelColumn:
 
     def add_many(self, values: NDArray[np.uint8]) -> None:
         """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
-        self._bytes += values.view(self._stored).astype(self._dtype, copy=False).tobytes()
+        self._bytes += self._in_type(values.view(self._stored))
 
     def values(self, samples: int) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(samples, *self._shape)

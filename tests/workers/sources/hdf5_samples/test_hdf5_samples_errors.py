@@ -123,6 +123,17 @@ def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path)
     source.close()
 
 
+@pytest.mark.parametrize("values", [[np.int64(2**53 + 1), 0.5], [0.5, np.int64(-(2**53) - 1)], [2**62, np.uint64(7)]])
+@pytest.mark.parametrize("alike", [1, 600])
+def test_integers_that_the_type_for_all_would_round_are_an_error(values: list[Any], alike: int, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(alike + 1):
+            file[str(number)] = np.zeros(2)
+            file[str(number)].attrs["label"] = values[number == alike]
+    with pytest.raises(SourceError, match=r"'label' has integers as large as \d{16,}, .* become float64, which would"):
+        opened(KIND, tmp_path, path="a.h5", labels=["label"])
+
+
 @pytest.mark.parametrize(
     ("tops", "options", "message"),
     [
