@@ -63,6 +63,31 @@ def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None
         BatchReader(Tuples(), batch_size=4)
 
 
+def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
+    class Swapped(Pictures):
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return {"data": ArraySpec((3,), np.dtype(">i4"))}
+
+    with pytest.raises(ParameterError, match=r"its specs say of 'data' .*>i4.* in this machine's byte order"):
+        BatchReader(Swapped(), batch_size=4)
+
+
+@pytest.mark.parametrize("device", ["", "cpu"])
+def test_what_hooks_make_in_another_byte_order_comes_in_this_machines(device: str) -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> Any:
+        order = "><"[int(sample["label"]) % 2]
+        return {"wide": np.append(sample["data"], sample["label"]).astype(f"{order}i4")}
+
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"sums": batch["wide"].sum(axis=1).astype(">f8")}
+
+    got = delivered(decode=decode, postprocess=postprocess, device=device)
+    assert {name: values.dtype.str for name, values in got.items()} == {"wide": "<i4", "sums": "<f8"}
+    np.testing.assert_array_equal(got["wide"][:, :3].astype(np.uint8), pixels(got["wide"][:, 3]))
+    np.testing.assert_array_equal(got["sums"], got["wide"].sum(axis=1))
+
+
 # ---- tops are what comes out
 
 
