@@ -49,7 +49,8 @@ class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How samples of unequal size are brought to the size of the batch's largest.
 
     value: what fills the rest.
-    to_multiple_of: round the size up to a multiple of this.
+    to_multiple_of: round the size up to a multiple of this: height and width of images (channels, height, width), of
+        all else the first axis alone.
     """
 
     value: float = 0.0
