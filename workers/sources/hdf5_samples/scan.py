@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
-from ...base.specs import AnyArray
+from ...base.specs import AnyArray, rounded_integer
 from ..files.file import Locking
 from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
@@ -248,15 +248,12 @@ class _LabelColumn:
 
     def _in_type(self, values: AnyArray) -> bytes:
         """`values` in the type of the column; raises SourceError for integers that this type would round."""
-        into = self._dtype
-        if values.dtype.kind in "iu" and into.kind in "fc" and values.size:
-            largest = max(int(values.max()), -int(values.min()))
-            if largest > 2 ** (np.finfo(into.name).nmant + 1):
-                raise SourceError(
-                    f"{_WHAT}: attribute {self.name!r} has integers as large as {largest}, and other types in other "
-                    f"samples: all become {into}, which would round them: store it as one type in all samples"
-                )
-        return values.astype(into, copy=False).tobytes()
+        if (rounded := rounded_integer(values, self._dtype)) is not None:
+            raise SourceError(
+                f"{_WHAT}: attribute {self.name!r} is {rounded} in one sample, and of another type in others: all "
+                f"become {self._dtype}, which would round it: store it as one type in all samples"
+            )
+        return values.astype(self._dtype, copy=False).tobytes()
 
     def _like_before(self, holder: h5py.HLObject) -> bytes | None:
         """The attribute's value if it is a number, or an array of them, as the first one was.
