@@ -275,6 +275,13 @@ def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[Hook
         delivered(postprocess=_later(30, change), last_batch="drop")
 
 
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_the_error_of_a_hook_over_a_batch_advises_nothing_that_is_for_samples(on_error: str, num_loaders: int) -> None:
+    with pytest.raises(SampleError, match=r"ZeroDivisionError: .* by zero; mend the hook$"):
+        delivered(num_loaders, postprocess=_later(30, lambda _: 1 // 0), on_error=on_error)
+
+
 def test_a_whole_number_of_more_digits_than_a_float_has_is_an_error_too() -> None:
     def postprocess(batch: HookBatch) -> dict[str, Any]:
         return {"new": batch["label"] + 2**53 if 30 in batch["label"] else batch["label"] * 0.5}
