@@ -197,7 +197,7 @@ class SharedParameters(TypedDict, total=False):
 class ReaderParameters(SharedParameters, total=False):
     """What a reader takes beside its source; docs/parameters.md says what each does."""
 
-    mix: Sequence[Mapping[str, Any] | Source]
+    mix: Sequence[Mapping[str, Any] | Source | str | PurePath]
     fields: str | Sequence[str] | None
     tops: str | Sequence[str] | None
     batch_size: Required[int]
@@ -275,7 +275,7 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     elif source is not None:
         changed["source"] = hdf5_if_path(source)
     if isinstance(mix := changed.get("mix"), list | tuple):
-        changed["mix"] = [{part.kind: part} if isinstance(part, Source) else part for part in mix]
+        changed["mix"] = [{part.kind: part} if isinstance(part, Source) else hdf5_if_path(part) for part in mix]
     for name in ("fields", "tops", "concatenate"):
         if isinstance(changed.get(name), str):
             changed[name] = [changed[name]]
