@@ -156,7 +156,7 @@ def test_a_layer_of_another_kind_makes_no_samples() -> None:
 
 
 class _Noisy(MultiProcessInputLayer):
-    def postprocess(self, batch: dict[str, Any], rng: np.random.Generator) -> None:  # type: ignore[override]
+    def postprocess(self, batch: dict[str, Any], rng: np.random.Generator) -> None:
         batch["label"][:] = rng.integers(1 << 20, size=len(batch["label"]))
 
 
