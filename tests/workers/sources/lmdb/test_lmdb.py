@@ -125,6 +125,24 @@ def test_a_pickled_source_reads_on_and_two_read_the_same_database(raw: Path) -> 
         each.close()
 
 
+def test_one_database_may_be_read_by_several_paths(raw: Path) -> None:
+    (raw.parent / "link").symlink_to(raw)
+    sources = [opened(path) for path in (raw, raw.parent / "link", raw / "data.mdb")]
+    assert [read(source, [3])["label"] for source in sources] == [[1]] * 3
+    for source in sources:
+        source.close()
+
+
+def test_a_database_that_the_program_has_open_itself_is_named(raw: Path) -> None:
+    with (
+        lmdb.open(str(raw), readonly=True, lock=False),
+        pytest.raises(
+            SourceError, match=r"raw' cannot be opened: .* already open .* Close it where your program opens it"
+        ),
+    ):
+        opened(raw)
+
+
 def test_a_closed_source_leaves_the_database_to_others(raw: Path) -> None:
     source = opened(raw)
     source.close()
