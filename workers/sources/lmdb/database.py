@@ -72,7 +72,9 @@ def _open(path: str) -> lmdb.Environment:
     environment = _opened.get(key := (os.getpid(), status.st_dev, status.st_ino))
     if environment is None:
         try:
-            environment = lmdb.open(path, subdir=file != Path(path), readonly=True, lock=False, create=False)
+            environment = lmdb.open(
+                os.fsencode(path), subdir=file != Path(path), readonly=True, lock=False, create=False
+            )
         except lmdb.Error as error:
             hint = " Close it where your program opens it itself." if "already open" in str(error) else ""
             raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}{hint}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,15 @@ def test_integers_that_the_type_for_all_would_round_are_an_error(values: list[An
             file[str(number)].attrs["label"] = values[number == alike]
     with pytest.raises(SourceError, match=r"'label' is -?\d{16,} in one sample, .* become float64, which would"):
         opened(KIND, tmp_path, path="a.h5", labels=["label"])
+
+
+def test_an_error_about_a_file_whose_name_is_no_utf8_can_be_printed(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.h5")
+    with h5py.File(path, "w") as file:
+        types_unlike(file)
+    with pytest.raises(SourceError) as raised:
+        opened(KIND, tmp_path, path=path)
+    assert r"/\udcff.h5:1 holds float64" in str(raised.value).encode().decode()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -131,6 +132,12 @@ def test_one_database_may_be_read_by_several_paths(raw: Path) -> None:
     assert [read(source, [3])["label"] for source in sources] == [[1]] * 3
     for source in sources:
         source.close()
+
+
+def test_the_name_of_a_database_need_be_no_utf8(raw: Path) -> None:
+    source = opened(raw.rename(raw.parent / os.fsdecode(b"\xff")))
+    assert read(source, [3])["label"] == [1]
+    source.close()
 
 
 def test_a_database_that_the_program_has_open_itself_is_named(raw: Path) -> None:
