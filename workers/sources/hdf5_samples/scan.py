@@ -229,7 +229,7 @@ class _LabelColumn:
         if self.last is not None:
             self._bytes += self.last
             return
-        value = _attribute(holders, self.name, where)
+        value, self._newest = _attribute(holders, self.name, where), where
         if not self._first:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
             self._stored = value.dtype
@@ -250,8 +250,8 @@ class _LabelColumn:
         """`values` in the type of the column; raises SourceError for integers that this type would round."""
         if (rounded := rounded_integer(values, self._dtype)) is not None:
             raise SourceError(
-                f"{_WHAT}: attribute {self.name!r} is {rounded} in one sample, and of another type in others: all "
-                f"become {self._dtype}, which would round it: store it as one type in all samples"
+                f"{_WHAT}: attribute {self.name!r} has several types from {self._first} to {self._newest}: all become "
+                f"{self._dtype}, which would round {rounded}: store it as one type in all samples"
             )
         return values.astype(self._dtype, copy=False).tobytes()
 

@@ -131,7 +131,10 @@ def test_integers_that_the_type_for_all_would_round_are_an_error(values: list[An
         for number in range(alike + 1):
             file[str(number)] = np.zeros(2)
             file[str(number)].attrs["label"] = values[number == alike]
-    with pytest.raises(SourceError, match=r"'label' is -?\d{16,} in one sample, .* become float64, which would"):
+    with pytest.raises(
+        SourceError,
+        match=r"'label' has several types from .*a\.h5:0 to .*: all become float64, which would round -?\d{16,}:",
+    ):
         opened(KIND, tmp_path, path="a.h5", labels=["label"])
 
 
