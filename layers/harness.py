@@ -32,10 +32,10 @@ class LayerHarness(Closing, Generic[_LayerT]):
             harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
     `param_str`: text, or a mapping that is written as YAML, unless it holds arrays or Source objects. `tops`: the names
-    of the tops in the net definition; by default those in param_str, else data and label. `phase`: "TRAIN" or "TEST".
-    `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs over torch
-    tensors. `base_dir`: what relative paths are taken from; None: the working directory. The tops' data is valid until
-    the next forward.
+    of the tops in the net definition, one needs no list; by default those in param_str, else data and label. `phase`:
+    "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs
+    over torch tensors. `base_dir`: what relative paths are taken from; None: the working directory. The tops' data is
+    valid until the next forward.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
         layer_class: type[_LayerT],
         param_str: str | Mapping[str, object],
         *,
-        tops: Sequence[str] | None = None,
+        tops: str | Sequence[str] | None = None,
         phase: str = "TRAIN",
         device: str = "",
         base_dir: Path | str | None = None,
@@ -51,7 +51,8 @@ class LayerHarness(Closing, Generic[_LayerT]):
         if phase not in _PHASES:
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
         text = param_str if isinstance(param_str, str) else _as_text(param_str)
-        self.top_names = tuple(tops) if tops is not None else _declared_tops(text)
+        declared = parse_param_str(text).get("tops") or ("data", "label") if tops is None else tops
+        self.top_names: tuple[str, ...] = (declared,) if isinstance(declared, str) else tuple(declared)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
         self._top: Any = BlobVector([_blob(device) for _ in self.top_names])
@@ -132,11 +133,6 @@ def _blob(device: str) -> Any:
     from .torch_blob import TorchBlob
 
     return TorchBlob(device)
-
-
-def _declared_tops(text: str | Mapping[str, object]) -> tuple[str, ...]:
-    tops = parse_param_str(text).get("tops") or ("data", "label")
-    return (tops,) if isinstance(tops, str) else tuple(tops)
 
 
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:

@@ -156,7 +156,8 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return dict(sample)
 
-    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
+    # Only to `*args: Any, **kwargs: Any` is an override with `rng`, as one without, the same method for type checkers.
+    def postprocess(self, batch: HookBatch, *args: Any, **kwargs: Any) -> Mapping[str, AnyArray] | None:
         """Change a whole batch, arrays of shape (rows, …) by name, in place, or return what replaces or joins them.
 
         Runs in a loader, on the same copy of the layer as `decode`. It may take the batch's own random generator too:

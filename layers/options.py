@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
-from ..workers.base.checks import allowed, check_names, known_names
+from ..workers.base.checks import allowed, check_names, known_names, shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import Parameters, check_parameters
@@ -63,12 +64,16 @@ def read_param_str(
 
 
 def _checked(name: str, value: object, default: object, what: str) -> object:
-    """`value` where it is of the default's type; a whole number is a float too. None allows everything."""
+    """`value` where it is of the default's type; a whole number is a float too, text a Path. None allows everything."""
+    if isinstance(default, PurePath) and isinstance(value, str):
+        return type(default)(value)
     kind: Any = Any if default is None else type(default)
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, builtin_types=[bytes])  # without it, text is decoded as base64
     except msgspec.ValidationError:
-        expected = allowed(msgspec.inspect.type_info(kind))
+        info = msgspec.inspect.type_info(kind)
+        hint = "; a default of None allows what text can say" if isinstance(info, msgspec.inspect.CustomType) else ""
         raise ParameterError(
-            f"{what}: parameter {name!r} is {value!r}: expected {expected}, like its default {default!r}"
+            f"{what}: parameter {name!r} is {shown(value)}: expected {allowed(info)}, like its default "
+            f"{shown(default)}{hint}"
         ) from None

@@ -128,6 +128,7 @@ class AsyncReader(Closing):
 
         Raises FetchOrderError where `njob` batches have been asked for and not been got yet.
         """
+        self._feed.pipeline.check_usable()
         asked = self._asked
         if asked >= self.options.njob:
             raise FetchOrderError(
@@ -146,6 +147,7 @@ class AsyncReader(Closing):
         Waits for it. Both are yours to read and write until the next-but-one call of this method, when their memory
         may be filled anew. Raises FetchOrderError where no batch has been asked for.
         """
+        self._feed.pipeline.check_usable()
         if not self._asked:
             raise FetchOrderError(
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
@@ -176,7 +178,7 @@ class AsyncReader(Closing):
         return self._feed.pipeline.statistics()
 
     def close(self) -> None:
-        """End the loaders and give everything back; every other call then raises PipelineClosed."""
+        """End the loaders and give everything back; who then asks for a batch gets PipelineClosed."""
         self._finalizer()
 
     destructor = close

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -58,13 +58,14 @@ class LoopedPipeline:
         check_hook(what, "postprocess", hooks.postprocess)
         self._base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
         self.parameters = _check(what, source, values)
-        if copy and self.parameters.delivery == "view":
-            raise ParameterError(
-                f"{what}: parameter 'delivery' is 'view', and 'copy' is True, as Keras and TensorFlow need it: leave "
-                "'delivery' out"
-            )
         if copy is not None:
-            self.parameters = msgspec.structs.replace(self.parameters, delivery="copy" if copy else "view")
+            delivery: Literal["copy", "view"] = "copy" if copy else "view"
+            if values.get("delivery", delivery) != delivery:
+                raise ParameterError(
+                    f"{what}: parameter 'delivery' is {values['delivery']!r}, and 'copy' is {copy}, which means "
+                    f"{delivery!r}: leave 'delivery' out; Keras and TensorFlow always need the copy"
+                )
+            self.parameters = msgspec.structs.replace(self.parameters, delivery=delivery)
         self._hooks = hooks
         self._train = train
         # Opened once and kept: examining a million files again at each jump would take seconds.

@@ -40,6 +40,11 @@ def test_hooks_are_called_in_caffes_order_with_its_attributes_set() -> None:
         np.testing.assert_array_equal(tops["out"], np.full((2, 3), 4))
 
 
+def test_the_name_of_a_single_top_needs_no_list() -> None:
+    with LayerHarness(_Recorder, "", tops="out") as harness:
+        assert list(harness.forward()) == ["out"]
+
+
 class _TooEarly(Layer):
     def setup(self, bottom: Any, top: Any) -> None:
         top[0].data[...] = 0
@@ -127,6 +132,8 @@ def test_a_sample_and_a_batch_are_made_in_this_process_with_the_bytes_that_the_l
         assert sorted(order.tolist()) == list(range(20))
         with pytest.raises(IndexError, match="sample 20 of a source of 20 samples"):
             harness.decode(20)
+        with pytest.raises(ParameterError, match="a batch of no samples was asked for"):
+            harness.postprocess([])
 
 
 def _three(shard: int, shards: int) -> list[float]:
@@ -149,7 +156,7 @@ def test_a_layer_of_another_kind_makes_no_samples() -> None:
 
 
 class _Noisy(MultiProcessInputLayer):
-    def postprocess(self, batch: dict[str, Any], rng: np.random.Generator) -> None:  # type: ignore[override]
+    def postprocess(self, batch: dict[str, Any], rng: np.random.Generator) -> None:
         batch["label"][:] = rng.integers(1 << 20, size=len(batch["label"]))
 
 

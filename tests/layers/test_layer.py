@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,47 @@ def test_an_extra_parameter_is_checked_against_its_default(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         LayerHarness(Shifts, {**train, **change})
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "value"), [(Path("a"), "b/c", Path("b/c")), (b"a", b"b", b"b"), (np.uint8, None, np.uint8)]
+)
+def test_an_extra_parameter_may_have_a_default_that_no_text_says(
+    train: dict[str, Any], default: object, given: object, value: object
+) -> None:
+    class Odd(MultiProcessInputLayer):
+        extra_parameters = {"odd": default}  # noqa: RUF012
+
+    with LayerHarness(Odd, {**train, **({} if given is None else {"odd": given})}) as harness:
+        assert harness.layer.extra == {"odd": value}
+
+
+class ByteOrder(Enum):
+    LITTLE = "<"
+    BIG = ">"
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "expected"),
+    [
+        (
+            np.zeros(9),
+            [1],
+            r"an object of type ndarray, like its default <ndarray of shape \(9,\), float64>; a default of None",
+        ),
+        (b"a", "QUJD", "bytes, like its default b'a'"),
+        (Path("a"), 3, "an object of type PosixPath, like its default"),
+        (ByteOrder.BIG, "big", "'<' or '>', like its default"),
+    ],
+)
+def test_a_value_that_is_nothing_like_such_a_default_is_an_error(
+    train: dict[str, Any], default: object, given: object, expected: str
+) -> None:
+    class Odd(MultiProcessInputLayer):
+        extra_parameters = {"odd": default}  # noqa: RUF012
+
+    with pytest.raises(ParameterError, match=rf"'odd' is {re.escape(repr(given))}: expected {expected}"):
+        LayerHarness(Odd, {**train, "odd": given})
 
 
 def test_an_extra_parameter_that_is_taken_already_is_refused(train: dict[str, Any]) -> None:

@@ -255,6 +255,16 @@ def test_delivery_view_means_the_same_as_copy_false(source: dict[str, Any]) -> N
         assert next(iter(views))["data"].base.nbytes == next(iter(loans))["data"].base.nbytes
 
 
+@pytest.mark.parametrize(("delivery", "copying"), [("copy", False), ("view", True)])
+def test_copy_and_delivery_that_contradict_each_other_are_refused(
+    source: dict[str, Any], delivery: str, copying: bool
+) -> None:
+    with pytest.raises(ParameterError, match=f"'delivery' is '{delivery}', and 'copy' is {copying}, which means"):
+        read(source, delivery=delivery, copy=copying)
+    with read(source, epochs=1, delivery="copy", copy=True) as reader:
+        assert reader.copies
+
+
 @pytest.mark.parametrize("copying", [True, False])
 @pytest.mark.parametrize("scale", [0.5, [0.5, 0.25, 3]])
 def test_scale_and_mean_are_applied_and_make_float32(tmp_path: Path, copying: bool, scale: Any) -> None:

@@ -171,7 +171,7 @@ def test_tops_get_the_roles_that_they_are_given(source: dict[str, Any]) -> None:
         ({"inputs": "x", "weights": "y"}, "'weights' is 'y', but 'targets' is missing"),
         ({"inputs": "z"}, "'inputs' names 'z'; the tops are x, y"),
         ({"inputs": ["x", "yy"]}, r"'inputs' names 'yy' .did you mean 'y'"),
-        ({"delivery": "view"}, "'delivery' is 'view', and 'copy' is True, as Keras and TensorFlow need it"),
+        ({"delivery": "view"}, "'delivery' is 'view', and 'copy' is True, .* Keras and TensorFlow always need"),
     ],
 )
 def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given: dict[str, Any], says: str) -> None:

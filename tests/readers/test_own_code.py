@@ -63,6 +63,31 @@ def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None
         BatchReader(Tuples(), batch_size=4)
 
 
+def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
+    class Swapped(Pictures):
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return {"data": ArraySpec((3,), np.dtype(">i4"))}
+
+    with pytest.raises(ParameterError, match=r"its specs say of 'data' .*>i4.* in this machine's byte order"):
+        BatchReader(Swapped(), batch_size=4)
+
+
+@pytest.mark.parametrize("device", ["", "cpu"])
+def test_what_hooks_make_in_another_byte_order_comes_in_this_machines(device: str) -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> Any:
+        order = "><"[int(sample["label"]) % 2]
+        return {"wide": np.append(sample["data"], sample["label"]).astype(f"{order}i4")}
+
+    def postprocess(batch: HookBatch) -> dict[str, Any]:
+        return {"sums": batch["wide"].sum(axis=1).astype(">f8")}
+
+    got = delivered(decode=decode, postprocess=postprocess, device=device)
+    assert {name: values.dtype.str for name, values in got.items()} == {"wide": "<i4", "sums": "<f8"}
+    np.testing.assert_array_equal(got["wide"][:, :3].astype(np.uint8), pixels(got["wide"][:, 3]))
+    np.testing.assert_array_equal(got["sums"], got["wide"].sum(axis=1))
+
+
 # ---- tops are what comes out
 
 
@@ -248,6 +273,13 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
 def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:
     with pytest.raises(SampleError, match=told):
         delivered(postprocess=_later(30, change), last_batch="drop")
+
+
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_the_error_of_a_hook_over_a_batch_advises_nothing_that_is_for_samples(on_error: str, num_loaders: int) -> None:
+    with pytest.raises(SampleError, match=r"ZeroDivisionError: .* by zero; mend the hook$"):
+        delivered(num_loaders, postprocess=_later(30, lambda _: 1 // 0), on_error=on_error)
 
 
 def test_a_whole_number_of_more_digits_than_a_float_has_is_an_error_too() -> None:

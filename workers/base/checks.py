@@ -218,11 +218,16 @@ def allowed(kind: inspect.Type) -> str:
         case inspect.DictType():
             any_value = isinstance(kind.value_type, inspect.AnyType)
             return "a mapping of names to values" + ("" if any_value else f", each value {allowed(kind.value_type)}")
+        case inspect.EnumType():
+            return " or ".join(repr(member.value) for member in kind.cls)
+        case inspect.CustomType():
+            return f"an object of type {kind.cls.__name__}"
     return _IN_WORDS.get(type(kind), type(kind).__name__)
 
 
 _IN_WORDS: Mapping[type[inspect.Type], str] = {
     inspect.StrType: "text",
+    inspect.BytesType: "bytes",
     inspect.BoolType: "true or false",
     inspect.NoneType: "null",
     inspect.AnyType: "anything",

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 class BlobfeedError(Exception):
     """Everything that blobfeed raises on purpose."""
 
+    def __str__(self) -> str:
+        # A file's name that is no UTF-8 has lone surrogates, at which print and most logs fail.
+        return super().__str__().encode(errors="backslashreplace").decode()
+
 
 class ParameterError(BlobfeedError, ValueError):
     """A parameter has an unknown name, a wrong type or an impossible value."""

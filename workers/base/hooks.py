@@ -116,7 +116,8 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
 
 
 def as_array(value: object, name: str, what: str) -> AnyArray:
-    """Arrays as they are; a Python float becomes float32, the type of Caffe's blobs, an int int64.
+    """Arrays as they are, in this machine's byte order; a Python float becomes float32, the type of Caffe's blobs, an
+    int int64.
 
     Raises ValueError, beginning with `what`, for objects, and for a float beyond 2**24 that float32 does not hold:
     from there on it has no fractions, and rounds whole numbers.
@@ -134,7 +135,7 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
             f"{what} {value!r:.80} for {name!r}, a {type(value).__name__} that NumPy can only hold as an object: "
             "expected an array, numbers of up to 64 bits, or text"
         )
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _is_float32(value: float) -> bool:

@@ -49,7 +49,8 @@ class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How samples of unequal size are brought to the size of the batch's largest.
 
     value: what fills the rest.
-    to_multiple_of: round the size up to a multiple of this.
+    to_multiple_of: round the size up to a multiple of this: height and width of images (channels, height, width), of
+        all else the first axis alone.
     """
 
     value: float = 0.0
@@ -99,7 +100,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mix: instead of source: several sources, each with a weight (else 1); see order.md.
     fields: which arrays of the source are read, if a hook makes the tops from others; without it the tops.
     tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
-        of the source; of HDF5 files data and label.
+        of the source; of HDF5 files data and label. What pad and concatenate make comes behind them by itself.
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" finds the smallest number that keeps the
         trainer from waiting; see layer.md.
@@ -196,7 +197,7 @@ class SharedParameters(TypedDict, total=False):
 class ReaderParameters(SharedParameters, total=False):
     """What a reader takes beside its source; docs/parameters.md says what each does."""
 
-    mix: Sequence[Mapping[str, Any] | Source]
+    mix: Sequence[Mapping[str, Any] | Source | str | PurePath]
     fields: str | Sequence[str] | None
     tops: str | Sequence[str] | None
     batch_size: Required[int]
@@ -242,7 +243,7 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         raise ParameterError(
             f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
         )
-    _check_tops(parameters.tops, what)
+    _check_tops(parameters, what)
     _check_shard(parameters, what)
     _check_transform(parameters.transform, what)
     return parameters
@@ -274,7 +275,7 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     elif source is not None:
         changed["source"] = hdf5_if_path(source)
     if isinstance(mix := changed.get("mix"), list | tuple):
-        changed["mix"] = [{part.kind: part} if isinstance(part, Source) else part for part in mix]
+        changed["mix"] = [{part.kind: part} if isinstance(part, Source) else hdf5_if_path(part) for part in mix]
     for name in ("fields", "tops", "concatenate"):
         if isinstance(changed.get(name), str):
             changed[name] = [changed[name]]
@@ -284,13 +285,22 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return changed
 
 
-def _check_tops(tops: tuple[str, ...] | None, what: str) -> None:
+def _check_tops(parameters: Parameters, what: str) -> None:
+    tops = parameters.tops
     if tops is not None and not tops:
         raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
     if tops is not None and len(set(tops)) < len(tops):
         raise ParameterError(
             f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
             "the same blob as their bottom"
+        )
+    made = {f"{name}_samples": "concatenate" for name in parameters.concatenate}
+    if parameters.pad is not None:
+        made |= {f"{name}_lengths": "pad" for name in tops or ()}
+    for name in made.keys() & set(tops or ()):
+        raise ParameterError(
+            f"{what}: parameter 'tops' has {name!r}, and {made[name]!r} makes a top of that name: leave it out of "
+            "'tops', it comes behind the others by itself; rename a top of your own"
         )
 
 

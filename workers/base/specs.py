@@ -62,6 +62,14 @@ def channels_first_hint(shape: Sequence[int]) -> str:
     )
 
 
+def rounded_integer(values: AnyArray, into: np.dtype[np.generic]) -> int | None:
+    """The integer of `values` farthest from 0, if the floating-point type `into` has no room for all its digits."""
+    if values.dtype.kind not in "iu" or into.kind not in "fc" or not values.size:
+        return None
+    farthest = max(int(values.max()), int(values.min()), key=abs)
+    return farthest if abs(farthest) > 2 ** (np.finfo(into.name).nmant + 1) else None
+
+
 class RaggedRows:
     """Rows for samples of varying shape: each row can hold the largest, and has its real shape beside it.
 

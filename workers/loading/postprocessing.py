@@ -125,7 +125,7 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
             f"postprocess gave a {type(made[name]).__name__} of shape {value.shape} and type {value.dtype} for top "
             f"{name!r}: expected an array of numbers whose first axis has the {rows} rows of the batch"
         )
-    return ArraySpec(value.shape[1:], value.dtype)
+    return ArraySpec(value.shape[1:], value.dtype.newbyteorder("="))
 
 
 def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:

@@ -108,7 +108,7 @@ def check_weights(values: object, samples: int, what: str) -> Weights:
     """`values` as float64, shape (samples,), in memory of its own; raises ParameterError."""
     try:
         weights = np.array(values, np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ParameterError(f"{what}: expected {samples} numbers, one for each sample: {error}") from None
     if weights.shape != (samples,):
         raise ParameterError(f"{what}: got the shape {weights.shape}, expected ({samples},), a number for each sample")
@@ -118,4 +118,10 @@ def check_weights(values: object, samples: int, what: str) -> Weights:
         )
     if not weights.any():
         raise ParameterError(f"{what}: all weights are 0: expected at least one above 0")
+    with np.errstate(over="ignore"):
+        if np.isinf(weights.sum()):
+            raise ParameterError(
+                f"{what}: the weights are as large as {weights.max():g} and their sum is infinite: only their shares "
+                "count, so divide all by the largest"
+            )
     return weights

@@ -38,10 +38,13 @@ def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
-    is_raised = plan.parameters.on_error == "raise"
+    advice = "repair or leave out the sample"
+    if failure.in_postprocess:
+        advice = "mend the hook"  # no other sample takes the place of a whole batch
+    elif plan.parameters.on_error == "raise":
+        advice += ", or set on_error: replace to have another take its place"
     return SampleError(
-        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; repair or leave out the "
-        f"sample{', or set on_error: replace to have another take its place' * is_raised}",
+        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; {advice}",
         source=plan.source.kind,
         index=failure.index,
         path=path,

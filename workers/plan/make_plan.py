@@ -100,10 +100,10 @@ def _made_plan(
 def _check_specs(source: Source | StreamSource) -> None:
     """Raises ParameterError where a source of the user's own describes its arrays by something else."""
     for name, spec in () if isinstance(source, StreamSource) else source.specs.items():
-        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype):
+        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype) or not spec.dtype.isnative:
             raise ParameterError(
                 f"source {source.kind!r} ({type(source).__name__}): its specs say of {name!r} {shown(spec)}: expected "
-                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8))"
+                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8)), in this machine's byte order"
             )
 
 

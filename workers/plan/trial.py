@@ -51,6 +51,8 @@ def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: 
 
 def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> Batch:
     """The same as the trainer gets it, ready for delivery: with notes of crops beside the tops."""
+    if not len(indices):
+        raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
     with globals_kept():

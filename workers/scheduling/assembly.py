@@ -175,9 +175,11 @@ class Assembly:
 
     def _failure_of(self, group: int, bad: BadRow) -> Failure:
         epoch, index, path = bad.epoch, bad.index, bad.path
-        if index < 0:
+        if in_postprocess := index < 0:
             epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
-        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback)
+        return Failure(
+            "SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, in_postprocess=in_postprocess
+        )
 
     def _fail_for_bad_samples(self) -> None:
         limit = self._parameters.max_bad_samples
@@ -205,7 +207,8 @@ class Assembly:
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
         sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
-        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = Failure("SampleError", text, *sample)
+        failure = Failure("SampleError", text, *sample, in_postprocess=poisoned.is_postprocess)
+        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
 
     # ---- towards the trainer

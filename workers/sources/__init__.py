@@ -76,7 +76,7 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
         raise ParameterError(
             f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
         )
-    if isinstance(options, str | PurePath):
+    if isinstance(options, str | PurePath) and kind != "concat":
         if kind in _TOP_BY_TOP:
             raise ParameterError(
                 f"source {kind}: got {shown(options)}: give each top's name, such as {_TOP_BY_TOP[kind]}"

@@ -101,8 +101,8 @@ class Failure(Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
     If one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, if that is known.
-    `cause` names an exception on the inherited error channel, `traceback` is its text. `details`: what the class
-    carries besides its message.
+    `in_postprocess`: it begins the batch that is to blame. `cause` names an exception on the inherited error channel,
+    `traceback` is its text. `details`: what the class carries besides its message.
     """
 
     error: str
@@ -113,6 +113,7 @@ class Failure(Message, frozen=True, tag="failure"):
     cause: int = 0
     traceback: str = ""
     details: tuple[str, ...] = ()
+    in_postprocess: bool = False
 
 
 # assembler → loader

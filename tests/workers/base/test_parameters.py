@@ -49,6 +49,11 @@ def test_the_least_that_is_needed_gives_every_default() -> None:
         ({"transform": {"mean_value": [1, float("inf")]}}, "'transform.mean_value' has inf: expected finite numbers"),
         ({"tops": []}, "'tops' is []: expected one name or more"),
         ({"tops": ["data", "data"]}, "'tops' is ['data', 'data']: expected each name once"),
+        ({"tops": ["x", "x_lengths"], "pad": {}}, "'tops' has 'x_lengths', and 'pad' makes a top of that name: leave"),
+        (
+            {"tops": ["x_samples"], "concatenate": ["x"]},
+            "'tops' has 'x_samples', and 'concatenate' makes a top of that",
+        ),
         ({"pad": 3}, "'pad' is 3: expected a mapping with keys among value, to_multiple_of"),
     ],
 )

@@ -173,6 +173,8 @@ def test_a_log_does_not_grow_with_the_calls() -> None:
         ([1, np.nan, 1, 1], "the weight of sample 1 is nan"),
         ([0, 0, 0, 0], "all weights are 0"),
         (["a"] * 4, "expected 4 numbers"),
+        ([10**400, 1, 1, 1], "expected 4 numbers"),
+        ([1e308] * 4, r"the weights are as large as 1e\+308 and their sum is infinite: .* divide all by the largest"),
     ],
 )
 def test_what_are_no_weights_is_told(values: Any, text: str) -> None:

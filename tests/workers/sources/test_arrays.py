@@ -178,6 +178,8 @@ def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
         file["data"] = DATA
     got = all_of({"concat": ["a.h5", tmp_path / "a.h5", {"arrays": {"data": DATA}}]}, tops=["data"], base_dir=tmp_path)
     np.testing.assert_array_equal(got["data"], np.concatenate([DATA] * 3))
+    mixed = all_of(None, mix=["a.h5", tmp_path / "a.h5"], tops=["data"], base_dir=tmp_path)
+    np.testing.assert_array_equal(mixed["data"], np.repeat(DATA, 2, axis=0))
 
 
 def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> None:
@@ -186,9 +188,9 @@ def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> 
         open_source({"concat": [arrays, {"arrays": {"data": DATA}}]}, tops=None, base_dir=tmp_path)
     with pytest.raises(ParameterError, match=r"concat\[1\]: source: unknown kind 'arays' \(did you mean 'arrays'"):
         open_source({"concat": [arrays, {"arays": {}}]}, tops=None, base_dir=tmp_path)
-    wrongs: tuple[object, ...] = ([], "train.h5")
-    for wrong in wrongs:
-        with pytest.raises(ParameterError, match="source concat: expected a list of sources"):
+    wrongs: tuple[tuple[object, str], ...] = (([], r"\[\]"), ("train.h5", "'train.h5'"))
+    for wrong, told in wrongs:
+        with pytest.raises(ParameterError, match=f"source concat: expected a list of sources, got {told}"):
             open_source({"concat": wrong}, tops=None, base_dir=tmp_path)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
-from ...base.specs import AnyArray
+from ...base.specs import AnyArray, rounded_integer
 from ..files.file import Locking
 from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
@@ -219,7 +219,7 @@ class _LabelColumn:
         self.name = name
         self.last: bytes | None = None
         self._bytes = bytearray()
-        self._dtype: np.dtype[np.generic] | None = None
+        self._dtype: np.dtype[np.generic] = np.dtype(np.uint8)
         self._shape: tuple[int, ...] = ()
         self._first = ""
         self._type: h5py.h5t.TypeID | None = None
@@ -229,8 +229,8 @@ class _LabelColumn:
         if self.last is not None:
             self._bytes += self.last
             return
-        value = _attribute(holders, self.name, where)
-        if self._dtype is None:
+        value, self._newest = _attribute(holders, self.name, where), where
+        if not self._first:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
             self._stored = value.dtype
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
@@ -241,9 +241,19 @@ class _LabelColumn:
             )
         widened = np.result_type(self._dtype, value.dtype)
         if widened != self._dtype:
-            self._bytes = bytearray(np.frombuffer(self._bytes, self._dtype).astype(widened).tobytes())
+            before = np.frombuffer(self._bytes, self._dtype)
             self._dtype, self._type = widened, None
-        self._bytes += value.astype(self._dtype, copy=False).tobytes()
+            self._bytes = bytearray(self._in_type(before))
+        self._bytes += self._in_type(value)
+
+    def _in_type(self, values: AnyArray) -> bytes:
+        """`values` in the type of the column; raises SourceError for integers that this type would round."""
+        if (rounded := rounded_integer(values, self._dtype)) is not None:
+            raise SourceError(
+                f"{_WHAT}: attribute {self.name!r} has several types from {self._first} to {self._newest}: all become "
+                f"{self._dtype}, which would round {rounded}: store it as one type in all samples"
+            )
+        return values.astype(self._dtype, copy=False).tobytes()
 
     def _like_before(self, holder: h5py.HLObject) -> bytes | None:
         """The attribute's value if it is a number, or an array of them, as the first one was.
@@ -261,7 +271,7 @@ class _LabelColumn:
 
     def add_many(self, values: NDArray[np.uint8]) -> None:
         """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
-        self._bytes += values.view(self._stored).astype(self._dtype, copy=False).tobytes()
+        self._bytes += self._in_type(values.view(self._stored))
 
     def values(self, samples: int) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(samples, *self._shape)

@@ -12,8 +12,9 @@ import lmdb
 from ...base.errors import ParameterError, SourceError
 from ..files.paths import PackedNames
 
-_opened: weakref.WeakValueDictionary[tuple[int, str], lmdb.Environment] = weakref.WeakValueDictionary()
-"""By process and path: LMDB must not be opened twice in one process, and two sources may read the same database."""
+_opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
+"""By process and file, device and inode, for a file has many paths: LMDB must not be opened twice in one process, and
+two sources may read the same database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,21 @@ class Database:
 
 
 def _open(path: str) -> lmdb.Environment:
-    environment = _opened.get((os.getpid(), path))
+    file = _data_file(path)
+    if not file.is_file():
+        raise ParameterError(f"source lmdb: there is no database {path!r}{_what_is_there(Path(path))}; check path")
+    status = file.stat()
+    environment = _opened.get(key := (os.getpid(), status.st_dev, status.st_ino))
     if environment is None:
-        file = _data_file(path)
-        if not file.is_file():
-            raise ParameterError(f"source lmdb: there is no database {path!r}{_what_is_there(Path(path))}; check path")
         try:
-            environment = lmdb.open(path, subdir=file != Path(path), readonly=True, lock=False, create=False)
+            environment = lmdb.open(
+                os.fsencode(path), subdir=file != Path(path), readonly=True, lock=False, create=False
+            )
         except lmdb.Error as error:
-            raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}") from error
+            hint = " Close it where your program opens it itself." if "already open" in str(error) else ""
+            raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}{hint}") from error
         _check_length(environment, file)
-        _opened[os.getpid(), path] = environment
+        _opened[key] = environment
     return environment
 
 

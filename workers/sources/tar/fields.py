@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+from ...base.specs import AnyArray, ArraySpec, RaggedRows, Rows, rounded_integer
 
 if TYPE_CHECKING:
     from ..images.decode import ImageDecoder
@@ -64,6 +64,10 @@ def put_array(value: AnyArray, row: int, rows: Rows) -> None:
         raise ValueError(
             f"it holds {value.shape} {value.dtype}, and the first sample {whole.shape} {rows.dtype}: all need one "
             "shape and type; members of other extensions, such as .bin, may differ in length"
+        )
+    if (rounded := rounded_integer(value, rows.dtype)) is not None:
+        raise ValueError(
+            f"it holds {rounded}, and the first sample {rows.dtype}, which would round it: store it as one type in all"
         )
     rows[row] = value
 

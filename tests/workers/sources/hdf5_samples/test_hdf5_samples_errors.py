@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,29 @@ def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path)
     assert rows["label"].tolist() == [1.0, 2.5, 3.0, 1.0]
     assert rows["name"].tolist() == [b"x", b"xx", b"xxx", b"xxxx"]
     source.close()
+
+
+@pytest.mark.parametrize("values", [[np.int64(2**53 + 1), 0.5], [0.5, np.int64(-(2**53) - 1)], [2**62, np.uint64(7)]])
+@pytest.mark.parametrize("alike", [1, 600])
+def test_integers_that_the_type_for_all_would_round_are_an_error(values: list[Any], alike: int, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(alike + 1):
+            file[str(number)] = np.zeros(2)
+            file[str(number)].attrs["label"] = values[number == alike]
+    with pytest.raises(
+        SourceError,
+        match=r"'label' has several types from .*a\.h5:0 to .*: all become float64, which would round -?\d{16,}:",
+    ):
+        opened(KIND, tmp_path, path="a.h5", labels=["label"])
+
+
+def test_an_error_about_a_file_whose_name_is_no_utf8_can_be_printed(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.h5")
+    with h5py.File(path, "w") as file:
+        types_unlike(file)
+    with pytest.raises(SourceError) as raised:
+        opened(KIND, tmp_path, path=path)
+    assert r"/\udcff.h5:1 holds float64" in str(raised.value).encode().decode()
 
 
 @pytest.mark.parametrize(

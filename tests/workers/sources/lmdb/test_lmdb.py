@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -123,6 +124,30 @@ def test_a_pickled_source_reads_on_and_two_read_the_same_database(raw: Path) -> 
     for each in (source, copy, source):
         assert read(each, [4])["label"] == [5]
         each.close()
+
+
+def test_one_database_may_be_read_by_several_paths(raw: Path) -> None:
+    (raw.parent / "link").symlink_to(raw)
+    sources = [opened(path) for path in (raw, raw.parent / "link", raw / "data.mdb")]
+    assert [read(source, [3])["label"] for source in sources] == [[1]] * 3
+    for source in sources:
+        source.close()
+
+
+def test_the_name_of_a_database_need_be_no_utf8(raw: Path) -> None:
+    source = opened(raw.rename(raw.parent / os.fsdecode(b"\xff")))
+    assert read(source, [3])["label"] == [1]
+    source.close()
+
+
+def test_a_database_that_the_program_has_open_itself_is_named(raw: Path) -> None:
+    with (
+        lmdb.open(str(raw), readonly=True, lock=False),
+        pytest.raises(
+            SourceError, match=r"raw' cannot be opened: .* already open .* Close it where your program opens it"
+        ),
+    ):
+        opened(raw)
 
 
 def test_a_closed_source_leaves_the_database_to_others(raw: Path) -> None:

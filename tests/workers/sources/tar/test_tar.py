@@ -237,6 +237,18 @@ def test_a_text_takes_neither_a_longer_one_nor_a_number(tmp_path: Path, given: A
         rows_of(source, [0, 1])
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**63)])
+def test_an_integer_that_the_first_samples_float_would_round_is_an_error(tmp_path: Path, value: int) -> None:
+    values = [0.5, 2**53, value]
+    write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"x": given}).encode()) for n, given in enumerate(values)])
+    source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
+    assert rows_of(source, [0, 1])["x"].tolist() == values[:2]
+    with pytest.raises(
+        SampleError, match=rf"a\.tar:2\.x cannot be decoded: it holds {value}, and .* float64, which would"
+    ):
+        rows_of(source, [2])
+
+
 def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")])
     source = opened("tar", tmp_path, path="a.tar")
