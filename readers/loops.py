@@ -12,6 +12,9 @@ from ..workers.base.parameters import LastBatch
 from ..workers.order.batches import Batches
 from ..workers.plan.plan import State
 
+LOOP_START = "loop_start"
+"""In a reader's state: the position where its loop began, if nothing else says so."""
+
 
 class UpcomingBatches(Protocol):
     """What a `Delivery` knows of the batch that comes next."""
@@ -26,6 +29,10 @@ class Loops(ABC):
     @property
     def batches(self) -> int | None:
         """Batches of one whole loop; None if it is endless, or if only its end will tell."""
+        return None
+
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        """The position where the loop that `state` lies in began, if a state has to say so."""
         return None
 
     def left(self, state: Mapping[str, int | str]) -> int | None:
@@ -55,7 +62,8 @@ class IndexedLoops(Loops):
 
     With `drop` and `partial` a loop begins and ends where an epoch does. With `wrap`, where an epoch may end inside a
     batch, every loop has the same number of full batches, enough for its epochs, and the next loop goes on with the
-    batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop.
+    batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop. So the loops
+    begin where epochs do not, and a state says where its loop began: its batches may be of another size than ours.
     """
 
     endless: Batches
@@ -70,32 +78,34 @@ class IndexedLoops(Loops):
     def batches(self) -> int | None:
         return self.endless.begun_at(0, self.epochs).total
 
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        if self.epochs is None or self.endless.parameters.last_batch != "wrap":
+            return None
+        position, each = int(state["position"]), self.endless.round_rows
+        of_our_rounds = position - position % (-(-self._loop_samples // each) * each)  # where a state does not say
+        start = int(state.get(LOOP_START, of_our_rounds))
+        return start if position - start < self._loop_samples else position
+
     def left(self, state: Mapping[str, int | str]) -> int | None:
         position = int(state["position"])
         if self.epochs is None:
             return None
-        if self.endless.parameters.last_batch == "wrap":
-            return self._wrap_batches - position // self.endless.round_rows % self._wrap_batches
+        if (start := self.start(state)) is not None:
+            return -(-(start + self._loop_samples - position) // self.endless.round_rows)
         return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
-        position = int(state["position"])
-        if self.epochs is None:
+        position, left = int(state["position"]), self.left(state)
+        if left is None:
             return dict(state)
-        if self.endless.parameters.last_batch == "wrap":
-            rounds = position // self.endless.round_rows % self._wrap_batches
-            position += (self._wrap_batches - rounds) * self.endless.round_rows
-        else:
-            position = (position // self._loop_samples + 1) * self._loop_samples
-        return {**state, "position": position}
+        if self.start(state) is None:
+            return {**state, "position": (position // self._loop_samples + 1) * self._loop_samples}
+        position += left * self.endless.round_rows
+        return {**state, "position": position, LOOP_START: position}
 
     @property
     def _loop_samples(self) -> int:
         return self.samples * (self.epochs or 1)
-
-    @property
-    def _wrap_batches(self) -> int:
-        return -(-self._loop_samples // self.endless.round_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,9 @@ class SampledLoops(Loops):
     def batches(self) -> int | None:
         return None if self.equal is None else self.equal.batches
 
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.equal is None else self.equal.start(self._positioned(self.equal, state))
+
     def left(self, state: Mapping[str, int | str]) -> int | None:
         return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
 
@@ -120,9 +133,9 @@ class SampledLoops(Loops):
             return dict(state)
         if self.equal is None:
             return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
-        begin = int(self.equal.next_loop(self._positioned(self.equal, state))["position"])
-        epoch, position = divmod(begin, self.equal.samples)
-        return {**state, "epoch": epoch, "position": position}
+        following = self.equal.next_loop(self._positioned(self.equal, state))
+        epoch, position = divmod(int(following["position"]), self.equal.samples)
+        return {**following, "epoch": epoch, "position": position}
 
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         if self.epochs is None or self.equal is not None:
@@ -133,7 +146,7 @@ class SampledLoops(Loops):
         return int(batches.state_dict()["epoch"])
 
     def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
-        return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
+        return {**state, "position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,24 @@ def test_loops_that_wrap_go_on_where_the_last_one_ended(source: dict[str, Any]) 
     assert seen == [number % SAMPLES for number in range(24)]
 
 
+@pytest.mark.parametrize("sampler", [None, {"draws": SAMPLES}])
+def test_a_loop_that_wraps_is_finished_by_batches_of_another_size(source: dict[str, Any], sampler: Any) -> None:
+    options: dict[str, Any] = {"epochs": 1, "last_batch": "wrap", "sampler": sampler, "num_loaders": 0}
+    with read(source, batch_size=4, **options) as reader:
+        assert len(list(reader)) == 3
+        after_a_loop = reader.state_dict()
+        next(iter(reader))
+        within_a_loop = reader.state_dict()
+    with read(source, batch_size=3, **options) as reader:
+        reader.load_state_dict(after_a_loop)
+        assert reader.state_dict() == after_a_loop
+        assert [len(list(reader)) for _ in range(3)] == [len(reader)] * 3 == [4] * 3
+        reader.load_state_dict(within_a_loop)
+        assert [len(list(reader)) for _ in range(3)] == [2, 4, 4]  # 6 of the loop's 10 samples were left
+        with pytest.raises(ParameterError, match="the state's loop_start is 'x': expected a position"):
+            reader.load_state_dict({**within_a_loop, "loop_start": "x"})
+
+
 def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]

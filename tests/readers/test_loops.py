@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from blobfeed.readers.loops import IndexedLoops, SampledLoops, StreamLoops
+from blobfeed.readers.loops import LOOP_START, IndexedLoops, SampledLoops, StreamLoops
 from blobfeed.workers.base.parameters import LastBatch
 from blobfeed.workers.plan.plan import State
 from hypothesis import assume, given, settings
@@ -53,6 +53,26 @@ def test_from_any_batch_the_remaining_ones_lead_to_the_next_loop(loop: IndexedLo
 @given(loops())
 def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> None:
     assert loop.batches == loop.endless.begun_at(0, loop.epochs).total
+
+
+@given(
+    samples=st.integers(1, 60),
+    epochs=st.integers(1, 3),
+    size=st.integers(1, 30),
+    other_size=st.integers(1, 30),
+    loops_before=st.integers(0, 50),
+    taken=st.integers(0, 40),
+)
+def test_with_wrap_the_rest_of_a_loop_is_as_many_batches_of_any_size_as_its_epochs_need(
+    samples: int, epochs: int, size: int, other_size: int, loops_before: int, taken: int
+) -> None:
+    saved, loop = (IndexedLoops(batches(samples, each), epochs) for each in (size, other_size))
+    whole = saved.batches or 0
+    start = loops_before * whole * size
+    state: State = {"position": start + taken % whole * size, LOOP_START: start}
+    assert saved.start(state) == loop.start(state) == start
+    rest = samples * epochs - taken % whole * size
+    assert loop.left(state) == -(-rest // other_size)
 
 
 def test_an_endless_loop_has_no_length_and_no_successor() -> None:
