@@ -136,7 +136,7 @@ class BatchReader(Closing):
         try:
             if span.end is not None and batches.count >= span.end:
                 return None
-            if span.end_epoch is not None and self._feed.loops.next_epoch(batches.delivery) >= span.end_epoch:
+            if span.end_epoch is not None and int(batches.delivery.state_dict()["epoch"]) >= span.end_epoch:
                 span.has_ended = True
                 return None
             return batches.next()

@@ -81,7 +81,7 @@ class LoopedPipeline:
             self.pipeline = self._pipeline(None)
             self.loops: Loops = self._indexed_loops()
         else:
-            self.loops = StreamLoops(self.parameters.last_batch, self.parameters.epochs)
+            self.loops = StreamLoops(self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
         self.batches = self._batches_of(self.pipeline)

@@ -6,21 +6,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..workers.base.parameters import LastBatch
 from ..workers.order.batches import Batches
 from ..workers.plan.plan import State
 
 LOOP_START = "loop_start"
 """In a reader's state: the position where its loop began, if nothing else says so."""
-
-
-class UpcomingBatches(Protocol):
-    """What a `Delivery` knows of the batch that comes next."""
-
-    def next_epoch(self) -> int: ...
-    def state_dict(self) -> State: ...
 
 
 class Loops(ABC):
@@ -46,10 +37,6 @@ class Loops(ABC):
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
         return None
-
-    def next_epoch(self, batches: UpcomingBatches) -> int:
-        """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
-        return batches.next_epoch()
 
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
@@ -142,9 +129,6 @@ class SampledLoops(Loops):
             return None
         return (int(state["epoch"]) // self.epochs + 1) * self.epochs
 
-    def next_epoch(self, batches: UpcomingBatches) -> int:
-        return int(batches.state_dict()["epoch"])
-
     def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
         return {**state, "position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
@@ -153,12 +137,10 @@ class SampledLoops(Loops):
 class StreamLoops(Loops):
     """Loops over a stream, of which nobody knows beforehand how long they are.
 
-    With `drop` and `partial` no batch reaches over the end of an epoch: the loop ends before the first batch of an
-    epoch that is not its own. With `wrap` the shards' epochs run into each other, so the pipeline has to be told where
-    to stop, and each loop has its own.
+    Each loop has a pipeline that ends with its epochs: no function of a user's is asked for an epoch that may never be
+    read.
     """
 
-    last_batch: LastBatch
     epochs: int | None
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
@@ -168,13 +150,8 @@ class StreamLoops(Loops):
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
         return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "joined": 0}
 
-    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
-        return None if self.last_batch == "wrap" else self._end(state.get("epoch"))
-
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
-        return self._end(state.get("epoch")) if self.last_batch == "wrap" else None
-
-    def _end(self, epoch: object) -> int | None:
         if self.epochs is None:
             return None
+        epoch = state.get("epoch")
         return (epoch // self.epochs + 1) * self.epochs if isinstance(epoch, int) else self.epochs

@@ -340,6 +340,21 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
             assert sorted(all_labels(list(reader))) == everything
 
 
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_a_stream_is_not_asked_for_epochs_behind_its_loop(last_batch: str, num_loaders: int) -> None:
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[int]:
+        if epoch:
+            raise FileNotFoundError(f"epoch {epoch} has not been recorded")
+        yield from range(8)
+
+    stream = StreamSource(numbers, shards=1, names=("label",))
+    with read(stream, epochs=1, last_batch=last_batch, num_loaders=num_loaders) as reader:
+        assert all_labels(list(reader)) == [*range(8)]
+        with pytest.raises(SampleError, match="epoch 1 has not been recorded"):
+            next(iter(reader))
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 @pytest.mark.parametrize("num_loaders", [0, 1])
 def test_a_reader_is_not_copied_and_goes_on(source: dict[str, Any], copied: Any, num_loaders: int) -> None:

@@ -86,16 +86,12 @@ def test_an_endless_loop_has_no_length_and_no_successor() -> None:
     st.integers(0, 50),
     st.integers(1, 5),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.sampled_from(["wrap", "drop", "partial"]),
 )
-def test_a_streams_next_loop_begins_all_its_shards_anew(
-    epoch: int, epochs: int, sequences: list[int], last_batch: LastBatch
-) -> None:
-    loop = StreamLoops(last_batch, epochs)
+def test_a_streams_next_loop_begins_all_its_shards_anew(epoch: int, epochs: int, sequences: list[int]) -> None:
+    loop = StreamLoops(epochs)
     state: State = {"epoch": epoch, "sequences": json.dumps(sequences), "turn": len(sequences) - 1, "seed": 7}
     following = loop.next_loop(state)
-    assert {loop.pipeline_epochs(state), loop.end_epoch(state)} == {following["epoch"], None}
-    assert (loop.pipeline_epochs(state) is None) == (last_batch != "wrap")
+    assert loop.pipeline_epochs(state) == following["epoch"]
     assert (following["turn"], following["seed"]) == (0, 7)
     assert json.loads(str(following["sequences"])) == [0] * len(sequences)
     begin = int(following["epoch"]) - epochs
@@ -104,7 +100,7 @@ def test_a_streams_next_loop_begins_all_its_shards_anew(
 
 
 def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
-    assert StreamLoops("wrap", 2).pipeline_epochs({"epoch": "soon"}) == 2
+    assert StreamLoops(2).pipeline_epochs({"epoch": "soon"}) == 2
 
 
 # ---- epochs that a sampler draws
