@@ -103,6 +103,11 @@ class BatchReader(Closing):
         """What `len` says, or None where there is no telling."""
         return self._feed.loops.batches
 
+    @property
+    def was_moved(self) -> bool:
+        """A state has been loaded, and no loop has been asked for since."""
+        return self._newest is None
+
     def __len__(self) -> int:
         """Batches of one whole loop; raises TypeError where it is endless, or a stream."""
         batches = self.batches_per_loop
