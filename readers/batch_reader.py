@@ -103,6 +103,11 @@ class BatchReader(Closing):
         """What `len` says, or None where there is no telling."""
         return self._feed.loops.batches
 
+    @property
+    def was_moved(self) -> bool:
+        """A state has been loaded, and no loop has been asked for since."""
+        return self._newest is None
+
     def __len__(self) -> int:
         """Batches of one whole loop; raises TypeError where it is endless, or a stream."""
         batches = self.batches_per_loop
@@ -136,7 +141,7 @@ class BatchReader(Closing):
         try:
             if span.end is not None and batches.count >= span.end:
                 return None
-            if span.end_epoch is not None and self._feed.loops.next_epoch(batches.delivery) >= span.end_epoch:
+            if span.end_epoch is not None and int(batches.delivery.state_dict()["epoch"]) >= span.end_epoch:
                 span.has_ended = True
                 return None
             return batches.next()
@@ -149,6 +154,7 @@ class BatchReader(Closing):
             left = None if self._begun.end is None else self._begun.end - self._feed.batches.count
             self._feed.go_to(self._state_of_next_loop(), left)
         state, batches = self.state_dict(), self._feed.batches
+        self._feed.begin_loop(state)
         left = self._feed.loops.left(state)
         span.end = None if left is None else batches.count + left
         span.end_epoch = self._feed.loops.end_epoch(state)
@@ -162,7 +168,7 @@ class BatchReader(Closing):
         begun = self._begun
         if begun is not None and begun.has_ended and begun.batches is self._feed.batches:
             return self._state_of_next_loop()
-        return self._feed.batches.delivery.state_dict()
+        return self._feed.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
@@ -193,7 +199,7 @@ class BatchReader(Closing):
         self._finalizer()
 
     def _state_of_next_loop(self) -> State:
-        state, begun = self._feed.batches.delivery.state_dict(), self._begun
+        state, begun = self._feed.state_dict(), self._begun
         if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
             return state  # the loop's last batch said that it was the last of its epochs
         return self._feed.loops.next_loop(state)

@@ -20,11 +20,12 @@ from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.make_plan import open_declared
+from ..workers.plan.plan import State
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
-from .loops import IndexedLoops, Loops, SampledLoops, StreamLoops
+from .loops import LOOP_START, IndexedLoops, Loops, SampledLoops, StreamLoops
 from .sharding import with_shard
 
 _RESTART_S = 0.2
@@ -81,10 +82,22 @@ class LoopedPipeline:
             self.pipeline = self._pipeline(None)
             self.loops: Loops = self._indexed_loops()
         else:
-            self.loops = StreamLoops(self.parameters.last_batch, self.parameters.epochs)
+            self.loops = StreamLoops(self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
         self.batches = self._batches_of(self.pipeline)
+        self._loop_start: State = {}
+        """What states are to say of it."""
+
+    def state_dict(self) -> State:
+        """Where the next batch stands, and, if that has to be said, where its loop began."""
+        state = self.batches.delivery.state_dict()
+        start = self.loops.start({**state, **self._loop_start})
+        return state if start is None else {**state, LOOP_START: start}
+
+    def begin_loop(self, state: State) -> None:
+        """A loop begins in `state`, or goes on there after a jump."""
+        self._loop_start = {name: start for name, start in state.items() if name == LOOP_START}
 
     def go_to(self, state: Mapping[str, object], batches: int | None) -> None:
         """Go on where `state` was saved, which lies so many `batches` ahead, if that is known.
@@ -115,12 +128,17 @@ class LoopedPipeline:
         pipeline would give the same batches once more.
         """
         self.pipeline.check_usable()
-        pipeline = self._pipeline(self.loops.pipeline_epochs(state if isinstance(state, Mapping) else {}))
-        pipeline.load_state_dict(state)
+        told = dict(state) if isinstance(state, Mapping) else {}
+        start = told.pop(LOOP_START, 0)
+        if not isinstance(start, int) or start < 0:
+            raise ParameterError(f"the state's {LOOP_START} is {start!r}: expected a position, at least 0")
+        pipeline = self._pipeline(self.loops.pipeline_epochs(told))
+        pipeline.load_state_dict(told or state)
         batches = self._batches_of(pipeline)
         with interrupts_deferred():
             self.close()
             self.pipeline, self.batches = pipeline, batches
+            self._loop_start = {LOOP_START: start} if LOOP_START in state else {}
 
     def close(self) -> None:
         if self.pipeline.is_ours:

@@ -6,18 +6,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..workers.base.parameters import LastBatch
 from ..workers.order.batches import Batches
 from ..workers.plan.plan import State
 
-
-class UpcomingBatches(Protocol):
-    """What a `Delivery` knows of the batch that comes next."""
-
-    def next_epoch(self) -> int: ...
-    def state_dict(self) -> State: ...
+LOOP_START = "loop_start"
+"""In a reader's state: the position where its loop began, if nothing else says so."""
 
 
 class Loops(ABC):
@@ -26,6 +20,10 @@ class Loops(ABC):
     @property
     def batches(self) -> int | None:
         """Batches of one whole loop; None if it is endless, or if only its end will tell."""
+        return None
+
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        """The position where the loop that `state` lies in began, if a state has to say so."""
         return None
 
     def left(self, state: Mapping[str, int | str]) -> int | None:
@@ -40,10 +38,6 @@ class Loops(ABC):
         """The first epoch behind the loop that `state` lies in, where the loop's end is to be seen by that."""
         return None
 
-    def next_epoch(self, batches: UpcomingBatches) -> int:
-        """The epoch in which the next batch begins; may wait for it. Asked if there is an `end_epoch`."""
-        return batches.next_epoch()
-
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         """The parameter `epochs` for a pipeline that begins with `state`, which nobody has checked yet."""
         return None
@@ -55,7 +49,8 @@ class IndexedLoops(Loops):
 
     With `drop` and `partial` a loop begins and ends where an epoch does. With `wrap`, where an epoch may end inside a
     batch, every loop has the same number of full batches, enough for its epochs, and the next loop goes on with the
-    batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop.
+    batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop. So the loops
+    begin where epochs do not, and a state says where its loop began: its batches may be of another size than ours.
     """
 
     endless: Batches
@@ -70,32 +65,34 @@ class IndexedLoops(Loops):
     def batches(self) -> int | None:
         return self.endless.begun_at(0, self.epochs).total
 
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        if self.epochs is None or self.endless.parameters.last_batch != "wrap":
+            return None
+        position, each = int(state["position"]), self.endless.round_rows
+        of_our_rounds = position - position % (-(-self._loop_samples // each) * each)  # where a state does not say
+        start = int(state.get(LOOP_START, of_our_rounds))
+        return start if position - start < self._loop_samples else position
+
     def left(self, state: Mapping[str, int | str]) -> int | None:
         position = int(state["position"])
         if self.epochs is None:
             return None
-        if self.endless.parameters.last_batch == "wrap":
-            return self._wrap_batches - position // self.endless.round_rows % self._wrap_batches
+        if (start := self.start(state)) is not None:
+            return -(-(start + self._loop_samples - position) // self.endless.round_rows)
         return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
-        position = int(state["position"])
-        if self.epochs is None:
+        position, left = int(state["position"]), self.left(state)
+        if left is None:
             return dict(state)
-        if self.endless.parameters.last_batch == "wrap":
-            rounds = position // self.endless.round_rows % self._wrap_batches
-            position += (self._wrap_batches - rounds) * self.endless.round_rows
-        else:
-            position = (position // self._loop_samples + 1) * self._loop_samples
-        return {**state, "position": position}
+        if self.start(state) is None:
+            return {**state, "position": (position // self._loop_samples + 1) * self._loop_samples}
+        position += left * self.endless.round_rows
+        return {**state, "position": position, LOOP_START: position}
 
     @property
     def _loop_samples(self) -> int:
         return self.samples * (self.epochs or 1)
-
-    @property
-    def _wrap_batches(self) -> int:
-        return -(-self._loop_samples // self.endless.round_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +109,9 @@ class SampledLoops(Loops):
     def batches(self) -> int | None:
         return None if self.equal is None else self.equal.batches
 
+    def start(self, state: Mapping[str, int | str]) -> int | None:
+        return None if self.equal is None else self.equal.start(self._positioned(self.equal, state))
+
     def left(self, state: Mapping[str, int | str]) -> int | None:
         return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
 
@@ -120,32 +120,27 @@ class SampledLoops(Loops):
             return dict(state)
         if self.equal is None:
             return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
-        begin = int(self.equal.next_loop(self._positioned(self.equal, state))["position"])
-        epoch, position = divmod(begin, self.equal.samples)
-        return {**state, "epoch": epoch, "position": position}
+        following = self.equal.next_loop(self._positioned(self.equal, state))
+        epoch, position = divmod(int(following["position"]), self.equal.samples)
+        return {**following, "epoch": epoch, "position": position}
 
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
         if self.epochs is None or self.equal is not None:
             return None
         return (int(state["epoch"]) // self.epochs + 1) * self.epochs
 
-    def next_epoch(self, batches: UpcomingBatches) -> int:
-        return int(batches.state_dict()["epoch"])
-
     def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
-        return {"position": int(state["epoch"]) * equal.samples + int(state["position"])}
+        return {**state, "position": int(state["epoch"]) * equal.samples + int(state["position"])}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLoops(Loops):
     """Loops over a stream, of which nobody knows beforehand how long they are.
 
-    With `drop` and `partial` no batch reaches over the end of an epoch: the loop ends before the first batch of an
-    epoch that is not its own. With `wrap` the shards' epochs run into each other, so the pipeline has to be told where
-    to stop, and each loop has its own.
+    Each loop has a pipeline that ends with its epochs: no function of a user's is asked for an epoch that may never be
+    read.
     """
 
-    last_batch: LastBatch
     epochs: int | None
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
@@ -153,15 +148,10 @@ class StreamLoops(Loops):
             return dict(state)
         shards = len(json.loads(str(state["sequences"])))
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
-        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "joined": 0}
-
-    def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
-        return None if self.last_batch == "wrap" else self._end(state.get("epoch"))
+        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "joined": 0, "end": 0}
 
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
-        return self._end(state.get("epoch")) if self.last_batch == "wrap" else None
-
-    def _end(self, epoch: object) -> int | None:
         if self.epochs is None:
             return None
+        epoch = state.get("epoch")
         return (epoch // self.epochs + 1) * self.epochs if isinstance(epoch, int) else self.epochs

@@ -36,6 +36,8 @@ class Passes:
         self._again: list[NamedBatch] = []
 
     def begin(self) -> None:
+        if self._reader.was_moved:
+            self.restart()
         self.begun += 1
         left_early = 0 < self._count != self.length
         self._replayed = left_early and self._count <= _PEEK and not self._replayed

@@ -111,11 +111,7 @@ class Delivery(ABC):
 
     def next_shapes(self) -> list[Shape]:
         """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
-        return self._next().shapes
-
-    def next_epoch(self) -> int:
-        """The epoch of the batch that comes next; waits until it is known."""
-        return self._next().batch.epoch
+        return (self._upcoming() if self.filled is None else self.filled.upcoming).shapes
 
     @property
     def progress(self) -> Progress:
@@ -136,9 +132,6 @@ class Delivery(ABC):
         """Give back what is held of the pipeline; before the pipeline itself is closed."""
         self._looked_at = None  # its arrays would keep the ring's memory
         self.end_loans()
-
-    def _next(self) -> Upcoming:
-        return self._upcoming() if self.filled is None else self.filled.upcoming
 
     def _upcoming(self) -> Upcoming:
         """The pipeline's next batch; waits for it."""

@@ -90,6 +90,24 @@ def test_loops_that_wrap_go_on_where_the_last_one_ended(source: dict[str, Any]) 
     assert seen == [number % SAMPLES for number in range(24)]
 
 
+@pytest.mark.parametrize("sampler", [None, {"draws": SAMPLES}])
+def test_a_loop_that_wraps_is_finished_by_batches_of_another_size(source: dict[str, Any], sampler: Any) -> None:
+    options: dict[str, Any] = {"epochs": 1, "last_batch": "wrap", "sampler": sampler, "num_loaders": 0}
+    with read(source, batch_size=4, **options) as reader:
+        assert len(list(reader)) == 3
+        after_a_loop = reader.state_dict()
+        next(iter(reader))
+        within_a_loop = reader.state_dict()
+    with read(source, batch_size=3, **options) as reader:
+        reader.load_state_dict(after_a_loop)
+        assert reader.state_dict() == after_a_loop
+        assert [len(list(reader)) for _ in range(3)] == [len(reader)] * 3 == [4] * 3
+        reader.load_state_dict(within_a_loop)
+        assert [len(list(reader)) for _ in range(3)] == [2, 4, 4]  # 6 of the loop's 10 samples were left
+        with pytest.raises(ParameterError, match="the state's loop_start is 'x': expected a position"):
+            reader.load_state_dict({**within_a_loop, "loop_start": "x"})
+
+
 def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]
@@ -330,6 +348,21 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
         next(iter(reader))  # a loop that is left: the next one begins anew
         for _ in range(3):
             assert sorted(all_labels(list(reader))) == everything
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_a_stream_is_not_asked_for_epochs_behind_its_loop(last_batch: str, num_loaders: int) -> None:
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[int]:
+        if epoch:
+            raise FileNotFoundError(f"epoch {epoch} has not been recorded")
+        yield from range(8)
+
+    stream = StreamSource(numbers, shards=1, names=("label",))
+    with read(stream, epochs=1, last_batch=last_batch, num_loaders=num_loaders) as reader:
+        assert all_labels(list(reader)) == [*range(8)]
+        with pytest.raises(SampleError, match="epoch 1 has not been recorded"):
+            next(iter(reader))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from blobfeed.readers.loops import IndexedLoops, SampledLoops, StreamLoops
+from blobfeed.readers.loops import LOOP_START, IndexedLoops, SampledLoops, StreamLoops
 from blobfeed.workers.base.parameters import LastBatch
 from blobfeed.workers.plan.plan import State
 from hypothesis import assume, given, settings
@@ -55,6 +55,26 @@ def test_a_loop_has_what_the_plan_has_for_as_many_epochs(loop: IndexedLoops) -> 
     assert loop.batches == loop.endless.begun_at(0, loop.epochs).total
 
 
+@given(
+    samples=st.integers(1, 60),
+    epochs=st.integers(1, 3),
+    size=st.integers(1, 30),
+    other_size=st.integers(1, 30),
+    loops_before=st.integers(0, 50),
+    taken=st.integers(0, 40),
+)
+def test_with_wrap_the_rest_of_a_loop_is_as_many_batches_of_any_size_as_its_epochs_need(
+    samples: int, epochs: int, size: int, other_size: int, loops_before: int, taken: int
+) -> None:
+    saved, loop = (IndexedLoops(batches(samples, each), epochs) for each in (size, other_size))
+    whole = saved.batches or 0
+    start = loops_before * whole * size
+    state: State = {"position": start + taken % whole * size, LOOP_START: start}
+    assert saved.start(state) == loop.start(state) == start
+    rest = samples * epochs - taken % whole * size
+    assert loop.left(state) == -(-rest // other_size)
+
+
 def test_an_endless_loop_has_no_length_and_no_successor() -> None:
     loop = IndexedLoops(batches(10, 4), None)
     assert loop.batches is None
@@ -66,16 +86,12 @@ def test_an_endless_loop_has_no_length_and_no_successor() -> None:
     st.integers(0, 50),
     st.integers(1, 5),
     st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.sampled_from(["wrap", "drop", "partial"]),
 )
-def test_a_streams_next_loop_begins_all_its_shards_anew(
-    epoch: int, epochs: int, sequences: list[int], last_batch: LastBatch
-) -> None:
-    loop = StreamLoops(last_batch, epochs)
+def test_a_streams_next_loop_begins_all_its_shards_anew(epoch: int, epochs: int, sequences: list[int]) -> None:
+    loop = StreamLoops(epochs)
     state: State = {"epoch": epoch, "sequences": json.dumps(sequences), "turn": len(sequences) - 1, "seed": 7}
     following = loop.next_loop(state)
-    assert {loop.pipeline_epochs(state), loop.end_epoch(state)} == {following["epoch"], None}
-    assert (loop.pipeline_epochs(state) is None) == (last_batch != "wrap")
+    assert loop.pipeline_epochs(state) == following["epoch"]
     assert (following["turn"], following["seed"]) == (0, 7)
     assert json.loads(str(following["sequences"])) == [0] * len(sequences)
     begin = int(following["epoch"]) - epochs
@@ -84,7 +100,7 @@ def test_a_streams_next_loop_begins_all_its_shards_anew(
 
 
 def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
-    assert StreamLoops("wrap", 2).pipeline_epochs({"epoch": "soon"}) == 2
+    assert StreamLoops(2).pipeline_epochs({"epoch": "soon"}) == 2
 
 
 # ---- epochs that a sampler draws

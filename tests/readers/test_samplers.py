@@ -499,7 +499,7 @@ def test_a_layer_may_have_a_sampler_of_its_own(tmp_path: Path) -> None:
 
 def _weighted(**values: Any) -> BatchReader:
     settings: dict[str, Any] = {"batch_size": 4, "epochs": None, "seed": SEED, "num_loaders": 2, "prefetch_batches": 2}
-    return BatchReader(source(items=70_000), sampler={"draws": 40}, **(settings | values))
+    return BatchReader(source(items=70_000), **(settings | {"sampler": {"draws": 40}} | values))
 
 
 def only(*indices: int) -> Any:
@@ -551,29 +551,62 @@ def test_weights_before_the_first_batch_count_for_all() -> None:
         assert [set(batch["label"].tolist()) for batch in islice(reader, 12)] == [{9}] * 12
 
 
+BATCHES = [[1, 2], [3], [4, 5]]
+
+
 @pytest.mark.parametrize(
     ("saved", "other"),
     [
-        ({"weights": WEIGHTS, "draws": 45}, {"weights": WEIGHTS[::-1].copy(), "draws": 45}),
-        ({"weights": WEIGHTS, "draws": 45}, {"draws": 45}),
-        ({"indices": SUBSET}, {"indices": SUBSET[::-1].copy()}),
+        ({"sampler": {"weights": WEIGHTS, "draws": 45}}, {"sampler": {"weights": WEIGHTS[::-1].copy(), "draws": 45}}),
+        ({"sampler": {"weights": WEIGHTS, "draws": 45}}, {"sampler": {"draws": 45}}),
+        ({"sampler": {"draws": 45}}, {"sampler": {"weights": WEIGHTS, "draws": 45}}),
+        ({"sampler": {"draws": 45}}, {"sampler": {"draws": 46}}),
+        ({"sampler": {"balance": "label", "draws": 45}}, {"sampler": {"balance": "label"}}),
+        ({"sampler": {"indices": SUBSET}}, {"sampler": {"indices": SUBSET[::-1].copy()}}),
+        ({"sampler": SUBSET}, {"sampler": SUBSET, "shuffle": True}),
+        ({"batch_sampler": BATCHES}, {"batch_sampler": BATCHES[:2]}),
+        ({"batch_sampler": BATCHES}, {"batch_sampler": BATCHES[::-1]}),
     ],
 )
-def test_a_state_goes_on_only_with_the_values_that_it_was_saved_with(saved: Any, other: Any) -> None:
+def test_a_state_goes_on_only_in_the_order_that_it_was_saved_in(saved: Any, other: Any) -> None:
     values: dict[str, Any] = {"batch_size": BATCH, "seed": SEED, "num_loaders": 0}
-    with BatchReader(source(), sampler=saved, **values) as reader:
+    with BatchReader(source(), **saved, **values) as reader:
         loop = iter(reader)
         next(loop)
         state = reader.state_dict()
         following = next(loop).indices.tolist()
-    with BatchReader(source(), sampler=saved, **values) as reader:
+    with BatchReader(source(), **saved, **values) as reader:
         reader.load_state_dict(state)
         assert next(iter(reader)).indices.tolist() == following
     with (
-        BatchReader(source(), sampler=other, **values) as reader,
-        pytest.raises(ParameterError, match="the state was saved with other values for sampler"),
+        BatchReader(source(), **other, **values) as reader,
+        pytest.raises(ParameterError, match=r"the state was saved with order=.*, this pipeline has order="),
     ):
         reader.load_state_dict(state)
+
+
+def test_weights_that_were_set_do_not_hide_another_order() -> None:
+    with _weighted() as reader:
+        reader.set_weights(only(3))
+        state = reader.state_dict()
+    with _weighted(sampler={"draws": 30}) as reader, pytest.raises(ParameterError, match="order='40 draws by equal"):
+        reader.load_state_dict(state)
+
+
+def test_a_state_of_an_earlier_version_tells_a_checksum_at_most() -> None:
+    values: dict[str, Any] = {"batch_size": BATCH, "seed": SEED, "num_loaders": 0}
+    with BatchReader(source(), sampler=SUBSET, **values) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+        checksum = str(state.pop("order")).split()[2].rstrip(",")
+        for weights in ("", f"declared {checksum}"):
+            reader.load_state_dict({**state, "weights": weights})
+            assert next(iter(reader)).indices.tolist() == SUBSET[BATCH : 2 * BATCH].tolist()
+    with (
+        BatchReader(source(), sampler=SUBSET[::-1].copy(), **values) as reader,
+        pytest.raises(ParameterError, match=r"the state was saved with other values for sampler \{indices\}"),
+    ):
+        reader.load_state_dict({**state, "weights": f"declared {checksum}"})
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -96,11 +96,16 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
     with BatchReader(source, **settings) as reader:
         next(iter(reader))
         state = reader.state_dict()
-    with BatchReader(source, **settings) as resumed:
-        resumed.load_state_dict(state)
-        dataset = TensorFlowDataset(resumed)
-        assert [batch["label"].numpy().tolist() for batch in dataset] == expected[1:4]
-        assert sum(1 for _ in dataset) == 3
+    for passes_before in (None, 0, 1):
+        with BatchReader(source, **settings) as resumed:
+            if passes_before is None:
+                resumed.load_state_dict(state)
+            dataset = TensorFlowDataset(resumed)
+            if passes_before is not None:
+                assert sum(1 for _ in dataset.repeat(passes_before)) == 3 * passes_before
+                resumed.load_state_dict(state)
+            assert [batch["label"].numpy().tolist() for batch in dataset] == expected[1:4]
+            assert sum(1 for _ in dataset) == 3
 
 
 def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(source: dict[str, Any]) -> None:

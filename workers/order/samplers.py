@@ -24,9 +24,6 @@ from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]
 
-DECLARED = "declared "
-"""How the checksum of what a sampler was declared with begins."""
-
 
 @dataclass(frozen=True, slots=True)
 class DrawnEpoch:
@@ -40,8 +37,8 @@ class Sampler(ABC):
     """`name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells."""
 
     name: str
-    drawn_from: str = ""
-    """A checksum of the weights or indices that were declared: with others, a state would go on in another order."""
+    declared: str = ""
+    """What the order depends on beside samples and seed, as far as it can be told: a state goes on in no other one."""
     length: int | None = None
     gives_batches = False
     takes_weights = False
@@ -60,7 +57,8 @@ class WeightedSampler(Sampler):
 
     def __init__(self, weights: Weights | None, draws: int) -> None:
         self.name = "sampler {weights}"
-        self.drawn_from = "" if weights is None else _checksum(weights)
+        by = "equal weights" if weights is None else f"weights {_checksum(weights)}"
+        self.declared = f"{draws} draws by {by}"
         self.length = draws
         self._draws = draws
         self._weights = weights
@@ -78,7 +76,7 @@ class SubsetSampler(Sampler):
 
     def __init__(self, indices: IndexArray, *, shuffle: bool) -> None:
         self.name = "sampler {indices}"
-        self.drawn_from = _checksum(indices)
+        self.declared = f"{len(indices)} indices {_checksum(indices)}, {'shuffled' if shuffle else 'as listed'}"
         self.length = len(indices)
         self._indices = indices
         self._shuffle = shuffle
@@ -98,6 +96,7 @@ class BalancedSampler(Sampler):
         self, name: str, labels: Callable[[], NDArray[Any]], draws: int, descriptors: tuple[int, ...] = ()
     ) -> None:
         self.name = f"sampler {{balance: {name}}}"
+        self.declared = f"{draws} draws"
         self.descriptors = descriptors
         self.length = draws
         self._draws = draws
@@ -138,6 +137,10 @@ class IterableSampler(Sampler):
         self.name = name
         self.gives_batches = gives_batches
         self.length = len(iterable) if isinstance(iterable, Sized) else None
+        self.declared = "" if self.length is None else f"length {self.length}"
+        if gives_batches and isinstance(iterable, list | tuple) and iterable:
+            parts = [part for batch in iterable for part in ([-1], _integers(batch, name))]
+            self.declared += f", batches {_checksum(np.concatenate(parts))}"
         self._iterable = iterable
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
@@ -152,7 +155,7 @@ class IterableSampler(Sampler):
 
 
 def _checksum(values: NDArray[Any]) -> str:
-    return f"{DECLARED}{xxh3_64_hexdigest(np.ascontiguousarray(values).data)}"
+    return xxh3_64_hexdigest(np.ascontiguousarray(values).data)
 
 
 def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:

@@ -302,6 +302,7 @@ def _stream_plan(
         postprocesses=hooks.postprocess is not None,
         max_loaders=max_loaders(parameters),
         shards=shards,
+        capacity=source.capacity,
         position=StreamPosition.start(shards),
     )
 

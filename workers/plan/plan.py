@@ -360,7 +360,10 @@ def max_loaders(parameters: Parameters) -> int:
 
 
 def check_state(
-    state: Mapping[str, object], ours: State, fixed: tuple[str, ...], absent: Mapping[str, str] = MappingProxyType({})
+    state: Mapping[str, object],
+    ours: State,
+    fixed: tuple[str, ...],
+    absent: Mapping[str, int | str] = MappingProxyType({}),
 ) -> State:
     """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError.
 

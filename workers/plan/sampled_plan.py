@@ -12,7 +12,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.worker import SampledWorker, Workplace
 from ..order.batches import Batches
-from ..order.samplers import DECLARED, Sampler
+from ..order.samplers import Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
 from .batch import Batch
@@ -21,6 +21,9 @@ from .plan import IndexedPlan, Plan, Progress, State, check_state
 from .sampled_schedule import AboutSampler, SampledSchedule
 
 _STATE_VERSION = 1
+
+_CHECKSUM = "declared "
+"""How the weights begin in an earlier version's state if none had been set: then a checksum of the values follows."""
 
 _PARTS_OF_EPOCH = 16
 """A slot holds at most such a part of an epoch if weights may be set. By default there are five slots."""
@@ -48,7 +51,7 @@ class SampledPlan(Plan):
     def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
         """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
         about = AboutSampler(
-            sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights, sampler.drawn_from
+            sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights, sampler.declared
         )
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
@@ -105,14 +108,15 @@ class SampledPlan(Plan):
         return SampledProgress(self, 0, self.epoch, self.position)
 
     def resumed(self, state: Mapping[str, object]) -> SampledPlan:
-        checked = check_state(state, self.begin().state(), ("samples", "seed", "sampler"))
+        fixed = "samples", "seed", "sampler", "order"
+        absent = {"order": self.about.declared}  # earlier versions told a checksum of the values, if any
+        checked = check_state(state, self.begin().state(), fixed, absent)
         weights = str(checked["weights"])
-        if weights.startswith(DECLARED):
-            if weights != self.about.drawn_from:
+        if weights.startswith(_CHECKSUM):
+            if weights.removeprefix(_CHECKSUM) not in self.about.declared:
                 raise ParameterError(
-                    f"the state was saved with other values for {self.about.name} ({weights}, and now "
-                    f"{self.about.drawn_from or 'none'}): the same batches cannot follow; give the same values, and "
-                    "new weights by set_weights after the state has been loaded, or start without the state"
+                    f"the state was saved with other values for {self.about.name}: with {weights}, and this pipeline "
+                    f"has order={self.about.declared!r}: give the same values, or start without the state"
                 )
             weights = ""
         log = WeightsLog.from_text(weights, self.source_samples)
@@ -182,5 +186,6 @@ class SampledProgress:
             "samples": self.plan.source_samples,
             "seed": self.plan.parameters.seed,
             "sampler": self.plan.about.name,
-            "weights": self.plan.log.as_text(self.number, self.epoch) or self.plan.about.drawn_from,
+            "order": self.plan.about.declared,
+            "weights": self.plan.log.as_text(self.number, self.epoch),
         }

@@ -36,7 +36,7 @@ class AboutSampler:
     length: int | None
     gives_batches: bool
     takes_weights: bool
-    drawn_from: str = ""
+    declared: str = ""
 
     @property
     def items(self) -> str:

@@ -27,10 +27,15 @@ _NO_FULL_BATCH = (
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
-    """`shards`: of this rank; each belongs to one loader at a time."""
+    """`shards`: of this rank; each belongs to one loader at a time. `capacity`: of each shard's shuffle buffer.
+
+    `end`: the `epochs` of which the end has been taken, in batches that are joined or short; 0 if it has not.
+    """
 
     shards: int
     position: StreamPosition
+    capacity: int = 0
+    end: int = 0
 
     @property
     def batches_per_slot(self) -> int:
@@ -72,11 +77,20 @@ class StreamPlan(Plan):
         ]
 
     def begin(self) -> StreamProgress:
-        return StreamProgress(self, self.position)
+        return StreamProgress(self, self.position, self.end)
 
     def resumed(self, state: Mapping[str, object]) -> StreamPlan:
         ours = self.begin().state()
-        checked = check_state(state, ours, ("seed", "batch_size", "shards", "last_batch"))
+        fixed = "seed", "batch_size", "shards", "last_batch", "world_size", "capacity"
+        absent = {name: ours[name] for name in ("world_size", "capacity", "end")}  # earlier versions did not say
+        checked = check_state(state, ours, fixed, absent)
+        end, epochs = int(checked["end"]), self.parameters.epochs
+        if end and end != epochs:
+            raise ParameterError(
+                f"the state was saved at the end of epochs={end}, whose last batches are joined or short, and this "
+                f"pipeline has epochs={epochs}: the same batches cannot follow; give the same epochs, or start without "
+                "the state"
+            )
         try:
             sequences = [int(number) for number in json.loads(str(checked["sequences"]))]
         except (ValueError, TypeError):
@@ -85,7 +99,7 @@ class StreamPlan(Plan):
             raise ParameterError(f"the state's sequences are {checked['sequences']!r}: expected {self.shards} numbers")
         turn, joined = int(checked["turn"]) % self.shards, int(checked["joined"])
         position = StreamPosition(int(checked["epoch"]), sequences, turn, joined)
-        return replace(self, position=position, first_number=int(checked["batches"]))
+        return replace(self, position=position, end=end, first_number=int(checked["batches"]))
 
     def schedule(self) -> StreamSchedule:
         return StreamSchedule(self)
@@ -100,14 +114,16 @@ class StreamProgress:
 
     plan: StreamPlan
     position: StreamPosition
+    end: int
     taken: int = 0
 
     def after(self, batch: Batch) -> StreamProgress:
-        position = copy.deepcopy(self.position)
+        position, given = copy.deepcopy(self.position), self.plan.parameters
         joined = batch.shard == JOINED
-        sequence = position.joined if joined else batch.position // self.plan.parameters.batch_size
+        sequence = position.joined if joined else batch.position // given.batch_size
         position.take(Draw(batch.epoch, batch.shard, sequence))
-        return StreamProgress(self.plan, position, self.taken + 1)
+        ends = given.last_batch == "wrap" and (joined or batch.rows < given.batch_size)
+        return StreamProgress(self.plan, position, given.epochs or 0 if ends else self.end, self.taken + 1)
 
     def state(self) -> State:
         return {
@@ -120,6 +136,9 @@ class StreamProgress:
             "seed": self.plan.parameters.seed,
             "batch_size": self.plan.parameters.batch_size,
             "shards": self.plan.shards,
+            "world_size": self.plan.parameters.world_size or 1,
+            "capacity": self.plan.capacity,
+            "end": self.end,
             "last_batch": self.plan.parameters.last_batch,
         }
 

@@ -86,8 +86,8 @@ class StreamSource:
         self.capacity = given.capacity
         self._string_bytes = given.string_bytes
         self._make: Make = make if callable(make) else _whole(make)
-        self._takes_shard, self._takes_epoch = _arguments(self._make)
-        if not self._takes_shard:
+        self._by_position, self._by_name = _arguments(self._make)
+        if "shard" not in self._by_position:
             if shards not in (None, 1):
                 raise ParameterError(
                     f"shards is {shards}: an iterable, or a function without the arguments (shard, number of shards), "
@@ -118,8 +118,9 @@ class StreamSource:
 
     def open(self, shard: int, num_shards: int, epoch: int) -> Iterator[object]:
         """The samples of one shard in one epoch from its start."""
-        shares = (shard, num_shards) if self._takes_shard else ()
-        return iter(self._make(*shares, epoch=epoch) if self._takes_epoch else self._make(*shares))
+        given = {"shard": shard, "shards": num_shards, "epoch": epoch}
+        by_name = {name: given[name] for name in self._by_name}
+        return iter(self._make(*(given[name] for name in self._by_position), **by_name))
 
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
@@ -178,21 +179,32 @@ def _taken(held: list[_Item], chance: random.Random) -> _Item:
     return held.pop()
 
 
-def _arguments(make: Make) -> tuple[bool, bool]:
-    """Whether `make` takes (shard, number of shards), and whether it takes the epoch; raises ParameterError."""
+def _arguments(make: Make) -> tuple[list[str], list[str]]:
+    """Which of shard, shards and epoch `make` gets by position, and which by name; raises ParameterError."""
     try:
-        parameters = inspect.signature(make).parameters
+        signature = inspect.signature(make)
     except (TypeError, ValueError):  # written in C, and says nothing
-        return True, False
-    others = [given for name, given in parameters.items() if name != "epoch" and given.kind in BY_POSITION]
+        return ["shard", "shards"], []
+    parameters = signature.parameters
+    positions = [name for name, given in parameters.items() if given.kind in BY_POSITION]
+    others = [parameters[name] for name in positions if name != "epoch"]
     takes_any = any(given.kind is given.VAR_POSITIONAL for given in others)
     needed = [given for given in others if given.default is given.empty and given.kind is not given.VAR_POSITIONAL]
-    if len(needed) not in ((0, 1, 2) if takes_any else (0, 2)):
+    by_position = ["shard", "shards"] if needed or takes_any or "shard" in parameters else []
+    by_name = ["epoch"] if "epoch" in parameters else []
+    if "epoch" in positions[: len(by_position) + 1]:
+        by_position.insert(positions.index("epoch"), by_name.pop())
+    try:
+        signature.bind(*by_position, **dict.fromkeys(by_name))
+        fits = len(needed) in ((0, 1, 2) if takes_any else (0, 2))
+    except TypeError:
+        fits = False
+    if not fits:
         raise ParameterError(
             f"the stream's function takes ({', '.join(parameters)}): expected no argument, or (shard, number of "
-            "shards), and epoch if it wants to know it"
+            "shards) by position, and epoch if it wants to know it; give every other argument a default"
         )
-    return bool(needed) or takes_any or "shard" in parameters, "epoch" in parameters
+    return by_position, by_name
 
 
 def _whole(samples: Iterable[object]) -> Make:

@@ -43,8 +43,8 @@ def stream(shards: int = 2, **values: Any) -> StreamPlan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     return StreamPlan(
-        parameters=parameters, shards=shards, position=StreamPosition.start(shards), decoded=Packed(None), specs=SPECS,
-        slot_specs=SPECS, postprocesses=False, max_loaders=1,
+        parameters=parameters, shards=shards, position=StreamPosition.start(shards), capacity=6, decoded=Packed(None),
+        specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
 
@@ -217,10 +217,32 @@ def test_a_state_of_an_earlier_version_says_nothing_of_its_order(order: EpochOrd
     assert plan.resumed(state).begin().state() == plan.begin().state()
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 5), ("shards", 3), ("last_batch", "drop")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 5), ("shards", 3), ("last_batch", "drop"), ("world_size", 2), ("capacity", 7), ("end", 3)],
+)
 def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ParameterError, match=f"{name}="):
+    with pytest.raises(ParameterError, match=f"{name if name != 'end' else 'epochs'}="):
         stream().resumed({**stream().begin().state(), name: value})
+
+
+@pytest.mark.parametrize(("last_batch", "rows", "end"), [("wrap", 4, 0), ("wrap", 3, 2), ("partial", 3, 0)])
+def test_a_stream_that_has_come_to_its_end_gets_no_more_epochs(last_batch: str, rows: int, end: int) -> None:
+    state, _ = take(stream(last_batch=last_batch, epochs=2), [Announce(0, 0, (), (StreamBatch(0, 1, 0, rows),))])
+    assert state["end"] == end
+    assert stream(last_batch=last_batch, epochs=2).resumed(state).begin().state() == state
+    longer = stream(last_batch=last_batch, epochs=3)
+    if end:
+        with pytest.raises(ParameterError, match=r"saved at the end of epochs=2.* this pipeline has epochs=3"):
+            longer.resumed(state)
+    else:
+        assert longer.resumed(state).begin().state() == state
+
+
+def test_a_streams_state_of_an_earlier_version_says_less() -> None:
+    state = stream().begin().state()
+    earlier = {name: value for name, value in state.items() if name not in ("world_size", "capacity", "end")}
+    assert stream().resumed(earlier).begin().state() == state
 
 
 @pytest.mark.parametrize("sequences", ["", "[1]", "[1, 2, 3]", "nothing", "3"])

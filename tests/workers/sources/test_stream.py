@@ -426,13 +426,36 @@ def test_with_wrap_and_epochs_all_batches_of_a_shard_but_the_last_are_full() -> 
     assert [len(batch) for batch in _numbers(_whole_epoch)] == [3, 3, 3, 3, 2]
 
 
-def _one(path: str) -> list[int]:
-    return [1]
+def test_the_epoch_may_stand_anywhere() -> None:
+    functions: list[Any] = [
+        lambda epoch, shard, num_shards: _shares(shard, num_shards, epoch=epoch),
+        lambda shard, epoch, num_shards: _shares(shard, num_shards, epoch=epoch),
+        lambda shard, num_shards, step=1, epoch=0: _shares(shard, num_shards, epoch=epoch),
+        lambda epoch, /, *share: _shares(*share, epoch=epoch),
+        lambda epoch=0, shard=0, num_shards=1: _shares(shard, num_shards, epoch=epoch),
+    ]
+    for make in functions:
+        source = StreamSource(make, shards=2)
+        assert list(source.open(1, 2, 3)) == [301, 303, 305]
 
 
-def test_a_function_that_takes_something_else_is_an_error() -> None:
-    with pytest.raises(ParameterError, match=r"takes \(path\): expected no argument, or \(shard, number of shards\)"):
-        StreamSource(_one)
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (lambda path: [1], "path"),
+        (lambda shard, num_shards, path: [1], "shard, num_shards, path"),
+        (lambda shard=0: [1], "shard"),
+        (lambda *, shard, num_shards: [1], "shard, num_shards"),
+        (lambda *, shard=0, num_shards=1: [1], "shard, num_shards"),
+        (lambda shard, num_shards, *, path: [1], "shard, num_shards, path"),
+    ],
+)
+def test_a_function_that_takes_something_else_is_an_error(make: Any, arguments: str) -> None:
+    with pytest.raises(ParameterError, match=rf"takes \({arguments}\): expected no argument, or \(shard, number of"):
+        StreamSource(make)
+
+
+def test_a_function_without_a_shard_has_one() -> None:
     with pytest.raises(ParameterError, match="shards is 2: an iterable, or a function without"):
         StreamSource(_plain, shards=2)
 
