@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 _SLOTS_LEFT = 3
 """For the loaders to fill while the user has the others."""
 
-_GIVEN_BYTES = 1 << 18
-"""A batch of fewer is copied in less time than it takes to see when its slot is free again."""
-
 _WRONG = (InexactValueError, UnequalShapesError)
 """What is wrong with a batch for ever: it is told once, and the batch is passed over."""
 
@@ -248,8 +245,9 @@ class HostDelivery(Delivery):
     def _is_worth_giving(self) -> bool:
         """Whether the slot holds nothing else than a batch, and most of what is copied need not be."""
         plan = self.pipeline.plan
-        shown = sum(plan.specs[top.name].nbytes for _, top in self._if_shown) * plan.parameters.batch_size
-        return plan.batches_per_slot == 1 and not plan.parameters.replay and shown >= _GIVEN_BYTES
+        sizes = {name: spec.nbytes for name, spec in plan.specs.items()}
+        shown = sum(sizes[top.name] for _, top in self._if_shown)
+        return plan.batches_per_slot == 1 and not plan.parameters.replay and 2 * shown > sum(sizes.values())
 
     def end_loans(self) -> None:
         if self._loans:
