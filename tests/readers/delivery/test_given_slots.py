@@ -67,20 +67,17 @@ def test_a_loop_that_lets_each_batch_go_copies_none(reader: BatchReader) -> None
         assert _lent(reader) <= 2
 
 
-@pytest.mark.parametrize("kept", [list, lambda batch: {"view": batch["data"][1:, :, ::2]}], ids=["batches", "views"])
-def test_whoever_keeps_batches_keeps_what_was_in_them(reader: BatchReader, kept: Any) -> None:
+@pytest.mark.parametrize("part", [np.s_[...], np.s_[1:, :, ::2]], ids=["batches", "views"])
+def test_whoever_keeps_batches_keeps_what_was_in_them(reader: BatchReader, part: Any) -> None:
     data, batches, taken = _data(), iter(reader), []
     for _ in range(40):
         batch = next(batches)
-        taken.append((batch.indices, kept([batch["data"]]) if kept is list else kept(batch)))
+        taken.append((batch.indices, batch["data"][part]))
         del batch
     assert _lent(reader) == 2
     reader.close()
-    for indices, memory in taken:
-        if kept is list:
-            np.testing.assert_array_equal(memory[0], data[indices])
-        else:
-            np.testing.assert_array_equal(memory["view"], data[indices][1:, :, ::2])
+    for indices, kept in taken:
+        np.testing.assert_array_equal(kept, data[indices][part])
 
 
 def test_what_is_written_into_a_batch_comes_with_no_later_one(reader: BatchReader) -> None:
