@@ -160,6 +160,8 @@ class Solver(Closing):
                 train_data=self.train_net.data_states(),
                 test_data=[net.data_states() for net in self.test_nets],
                 dropout={self.device.type: self._generators.dropout.get_state()},
+                solver_type=self.param.type,
+                fillers=[net.generators.weights.get_state() for net in (self.train_net, *self.test_nets)],
             ),
             path,
         )
@@ -199,15 +201,27 @@ class Solver(Closing):
             self.iteration = state.iteration
             return
         snapshot = snapshots.load(path)
+        self._check_type(snapshot.solver_type, path)
+        self.train_net.check_layers(snapshot.weights, str(path))
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
-        self.train_net.load_data_states(snapshot.train_data)
+        self.train_net.load_data_states(snapshot.train_data, str(path))
         for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
-            net.load_data_states(states)
+            net.load_data_states(states, str(path))
+        for net, drawn in zip((self.train_net, *self.test_nets), snapshot.fillers, strict=False):
+            net.generators.weights.set_state(drawn)
         if self.device.type in snapshot.dropout:
             self._generators.dropout.set_state(snapshot.dropout[self.device.type])
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
         self.iteration = snapshot.iteration
+
+    def _check_type(self, stored: str, path: Path) -> None:
+        own = self.param.type
+        if stored and stored != own and {stored, own} != {"SGD", "Nesterov"}:  # those two keep the same history
+            raise SnapshotError(
+                f"{path} was made by a solver of type {stored}, and this one is of type {own}, which cannot go on from "
+                f'its history: set type: "{stored}", or begin anew with its weights (--weights)'
+            )
 
     def _history_of_all(self) -> list[Tensor]:
         """As Caffe keeps it: zeros for weights that are not learnt."""

@@ -271,7 +271,7 @@ def test_a_layer_goes_on_where_its_state_was_saved(files: Path) -> None:
     with running(files, text) as net, running(files, text) as other:
         for _ in range(3):
             net.forward()
-        other.load_data_states(net.data_states())
+        other.load_data_states(net.data_states(), "the state")
         for each in (net, other):
             each.forward()
         np.testing.assert_array_equal(np.array(other.blobs["data"].data), np.array(net.blobs["data"].data))
