@@ -23,7 +23,6 @@ class Input(Layer):
 
     def read_options(self) -> None:
         self._tops: Sequence[Blob] = ()
-        self._wants_gradient = self.context.net.message.force_backward
         shapes, tops = self.options.shape, len(self.param.top)
         if len(shapes) not in (1, tops):
             raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
@@ -43,8 +42,7 @@ class Input(Layer):
     def forward(self) -> Tensors:
         for blob in self._tops:
             blob.own()
-        # detach: requires_grad_ must not mark the blob's own memory, which the next batch is written to.
-        return tuple(blob.tensor.detach().requires_grad_(self._wants_gradient) for blob in self._tops)
+        return tuple(blob.tensor for blob in self._tops)
 
 
 @layer_type("MemoryData")

@@ -39,6 +39,9 @@ class Step:
         self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
         """The name, the blob and the loss weight of each top."""
         self.stopped = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if not goes_on]
+        self.forced = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if goes_on]
+        """Bottoms that get a gradient, also if they depend on no weights."""
+        self.begins_graph = layer.context.net.message.force_backward and not self.bottoms
         self.shapes: list[torch.Size] | None = None
 
     def run(self, values: dict[str, Tensor]) -> Tensors:
@@ -49,7 +52,10 @@ class Step:
             self.shapes = shapes
         for nth in self.stopped:
             bottom[nth] = bottom[nth].detach()
-        return self.layer.forward(*bottom)
+        for nth in self.forced:
+            bottom[nth] = with_gradient(bottom[nth])
+        tops = self.layer.forward(*bottom)
+        return tuple(map(with_gradient, tops)) if self.begins_graph else tops
 
 
 class Net:
@@ -223,6 +229,12 @@ class Net:
 
 def _said(name: str | None) -> str:
     return "no layer" if name is None else f"layer {name!r}"
+
+
+def with_gradient(tensor: Tensor) -> Tensor:
+    """`tensor`, as one that gets a gradient."""
+    # detach: requires_grad_ must not mark a blob's own memory, which the next batch is written to.
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def loss_weights(layer: Layer) -> list[float]:

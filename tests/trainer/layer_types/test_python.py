@@ -308,6 +308,16 @@ def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> No
     assert not test.blobs["y"].data.any()
 
 
+def test_backward_is_asked_for_a_bottom_that_propagate_down_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    wiring = 'bottom: "a" bottom: "x" top: "loss" loss_weight: 1 propagate_down: [true, true]'
+    net = make_net(
+        tmp_path, TWO_LINEAR.replace("num_output: 3", "num_output: 2") + python_layer("Distance", wiring=wiring)
+    )
+    gradients(net)
+    assert user_layer(net).propagated == [True, True]  # type: ignore[attr-defined]
+
+
 IN_PLACE_ARRAYS = """
 import numpy as np
 

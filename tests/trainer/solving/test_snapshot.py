@@ -265,7 +265,7 @@ def test_random_numbers_of_dummy_data_go_on(tmp_path: Path) -> None:
         dummy_data_param { shape { dim: [8, 4] } data_filler { type: "gaussian" } } }
         layer { name: "noisy" type: "Eltwise" bottom: "data" bottom: "noise" top: "noisy" }\n"""
     net = SMALL_NET.replace('bottom: "data" top: "ip1"', 'bottom: "noisy" top: "ip1"').replace(
-        "layer {\n  name: \"ip1\"", noise + "layer {\n  name: \"ip1\""
+        'layer {\n  name: "ip1"', noise + 'layer {\n  name: "ip1"'
     )
     path = write_project(tmp_path, net=net, solver=TESTED)
     whole = trained(path, 12)
