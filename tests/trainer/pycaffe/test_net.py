@@ -115,6 +115,14 @@ def test_what_is_written_to_a_blob_counts_when_the_rest_of_the_net_runs(tmp_path
     close(net.forward(start="left", blobs=["sum"])["sum"], [[0, 2, 4]] * 2)
 
 
+def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None:
+    net = Net(write(tmp_path, BRANCHES.replace("dim: 2 dim: 1", "dim: 2 dim: 3")), TEST)
+    weights = net.params["conv"][0].data
+    assert weights.shape == (4, 3, 3, 3)
+    weights.reshape(-1)[:] = np.arange(108)
+    close(net.params["conv"][0].data.ravel(), np.arange(108))
+
+
 def test_memory_data_gets_a_gradient_if_the_net_asks_for_it(tmp_path: Path) -> None:
     text = """layer { name: "data" type: "MemoryData" top: "data" top: "label"
         memory_data_param { batch_size: 2 channels: 1 height: 1 width: 3 } }
