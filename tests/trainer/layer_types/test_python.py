@@ -338,6 +338,22 @@ class Clipped:
 """
 
 
+def test_a_layer_that_asks_for_arrays_gets_its_weights_as_arrays_too(tmp_path: Path) -> None:
+    arrays = FACTOR.replace("class Factor:", "class Factor:\n    takes_arrays = True\n")
+    arrays = arrays.replace(".clone()", ".copy()").replace("self.blobs[0].data\n", "self.blobs[0].data.astype('f4')\n")
+    (tmp_path / "mine.py").write_text(arrays)
+    tail = 'layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "b" top: "loss" }'
+    net = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring='bottom: "a" top: "y"') + tail)
+    gradients(net)
+    (weights,) = net.layers["p"].blobs
+    (shown,) = user_layer(net).blobs  # type: ignore[attr-defined]
+    assert weights.grad is not None
+    assert weights.grad.any()
+    np.testing.assert_array_equal(shown.data, weights.detach())
+    shown.data[...] = 2
+    assert (weights == 2).all()
+
+
 @pytest.mark.parametrize("top", ["x", "y"], ids=["in place", "to another top"])
 def test_a_layer_may_ask_for_arrays(tmp_path: Path, top: str) -> None:
     (tmp_path / "mine.py").write_text(IN_PLACE_ARRAYS)
