@@ -82,7 +82,7 @@ def as_text(name: str = "") -> str:
         return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {kinds}"
     if name in _TOPS_ALONE:
         return f"source: {{{name}: …}}\n  {_TOPS_ALONE[name]}"
-    found = []
+    found: list[str] = []
     if name in everything or name in OPTIONS:
         head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
         part = options_of(name) if name in OPTIONS else _PARTS.get(name)
@@ -98,7 +98,7 @@ def as_text(name: str = "") -> str:
 
 def _inside(name: str) -> list[str]:
     """The options of that name in the parts and in the kinds of source, each under its heading."""
-    found = []
+    found: list[str] = []
     for place in (*_PARTS, *OPTIONS):
         with suppress(ExtraMissing):  # a kind whose library is not there cannot be read here either
             options = _PARTS[place] if place in _PARTS else options_of(place)
