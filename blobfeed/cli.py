@@ -294,7 +294,7 @@ def trace_file(
         from .workers.watching.trace_events import convert
 
         for path in (given, merge):
-            if path is not None and not path.is_file():
+            if path is not None and not path.exists():
                 raise ParameterError(f"there is no file {str(path)!r}; name FILE.ring or a trace")
         typer.echo(convert(given, output, merge))
 
