@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import typer
 
 from . import __version__, data_commands
 from .one_message import Debug, file_option, one_message
+from .workers.base.errors import ParameterError
 from .workers.base.extras import need
 from .workers.base.whole_files import writing
 from .workers.processes.process import fill_standard_streams
@@ -133,6 +135,9 @@ def train(
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
+    files = [] if weights is None else [name.strip() for name in weights.split(",")]
+    if not all(files):
+        raise typer.BadParameter(f"--weights {weights!r}: expected names of files, such as a.caffemodel,b.pt")
     if ideal and (snapshot or weights or trace or tensorboard or log):
         raise typer.BadParameter(
             "--ideal begins anew and keeps nothing: give it no --snapshot, --weights, --trace, --tensorboard or --log"
@@ -150,7 +155,7 @@ def train(
     with Solver(document, common.where, traced_to(trace)) as made:
         if snapshot is not None:
             made.restore(snapshot)
-        for name in weights.split(",") if weights else ():
+        for name in files:
             made.load_weights(name)
         logs = ScalarLogs(log or (), tensorboard, made)
         with (
@@ -288,6 +293,9 @@ def trace_file(
     with one_message(debug):
         from .workers.watching.trace_events import convert
 
+        for path in (given, merge):
+            if path is not None and not path.exists():
+                raise ParameterError(f"there is no file {str(path)!r}; name FILE.ring or a trace")
         typer.echo(convert(given, output, merge))
 
 
@@ -328,4 +336,8 @@ def main() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does it: a terminal may know ASCII alone
-    app(prog_name="blobfeed")
+    try:
+        app(prog_name="blobfeed")
+    finally:
+        # What is left is Python's end, of which Ctrl-C would make "Exception ignored in atexit callback".
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .trainer.layer_types.layer import DataParameters, no_data_parameters
 from .trainer.solving.progress import LineReporter
-from .trainer.solving.solver import Scores, Solver
+from .trainer.solving.solver import Scores, Solver, numbers_of
 from .workers.base.closing import close_all
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
@@ -105,11 +105,20 @@ class ScalarLogs:
                 write({"iteration": iteration, "seconds": round(seconds, 3), "net": net, **scalars})
 
 
+def _objective(solver: Solver) -> str:
+    """What rows call the objective, a mean over `average_loss` iterations: `total loss` if an output that is
+    something else has the name `loss`."""
+    net, param = solver.train_net, solver.param
+    terms = [(name, weight) for step in net.steps for name, _, weight in step.tops if weight]
+    is_that_output = terms == [("loss", 1)] and param.iter_size == param.average_loss == 1
+    return "loss" if is_that_output or "loss" not in net.output_names else "total loss"
+
+
 def _csv(file: TextIO, path: Path, solver: Solver) -> Callable[[Row], object]:
     """A column for each name, a row for each write; what a row does not have is empty. It goes on in a file of its
     own: raises ParameterError if the file has other columns."""
-    outputs = [name for net in (solver.train_net, *solver.test_nets) for name in net.output_names]
-    total = ["total loss"] if solver.param.test_compute_loss else []
+    outputs = [name for net in (solver.train_net, *solver.test_nets) for name in numbers_of(net.outputs())]
+    total = ["total loss"] if solver.param.test_compute_loss else [_objective(solver)]
     columns = list(dict.fromkeys((*_FIRST, *_TRAINED, *outputs, *total)))
     file.seek(0)
     if (found := next(csv.reader(file), [])) and found != columns:
@@ -166,8 +175,8 @@ class LoggingReporter(LineReporter):
     def _show(self, solver: Solver) -> None:
         if solver.iteration % (solver.param.display or _EVERY) == 0:
             speed, share = self._meter.read(time.monotonic(), self._samples, solver.stall_s())
-            outputs = {name: float(value) for name, value in solver.train_net.outputs().items() if value.numel() == 1}
-            own = {"loss": solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
+            outputs = numbers_of(solver.train_net.outputs())
+            own = {_objective(solver): solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
             self._logs.write(solver.iteration, time.monotonic() - self._begun, "train", {**outputs, **own})
 
     def tested(self, solver: Solver, number: int, scores: Scores) -> None:

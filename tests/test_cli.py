@@ -87,6 +87,17 @@ def test_testing_prints_the_means_of_the_outputs(tmp_path: Path) -> None:
     assert run(*arguments, "--iterations", 0).exit_code == 2
 
 
+def test_weights_may_have_spaces_between_their_names_and_no_name_may_be_empty(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    assert run("train", "--solver", path).exit_code == 0
+    saved = tmp_path / "solver_iter_30.pt"
+    assert run("train", "--solver", path, "--weights", f"{saved}, {saved}").exit_code == 0
+    for empty in ("", " ", f"{saved},"):
+        result = run("train", "--solver", path, "--weights", empty)
+        assert result.exit_code == 2
+        assert "expected names of files" in result.stderr
+
+
 def test_an_unknown_option_or_device_is_a_usage_error(tmp_path: Path) -> None:
     assert run("train", "--slover", "x").exit_code == 2
     assert run("train", "--solver", "x", "--device", "tpu").exit_code == 2

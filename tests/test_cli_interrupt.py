@@ -136,6 +136,19 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.pt"))
 
 
+def test_ctrl_c_at_the_end_of_python_says_nothing() -> None:
+    code = """
+import atexit, os, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+from blobfeed.cli import main
+sys.argv = ["blobfeed", "version"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("blobfeed ")
+    assert done.stderr == ""
+
+
 def test_terminate_is_answered_as_ctrl_c(tmp_path: Path) -> None:
     with training(write_project(tmp_path, solver=LONG)) as command:
         command.wait_for("iteration 3/")

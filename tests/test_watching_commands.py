@@ -22,7 +22,7 @@ import blobfeed
 from blobfeed import BatchReader
 from blobfeed.cli import app
 
-from .support.trainer_nets import SMALL_SOLVER, write_project
+from .support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
 from .support.training import importing_leaves_no_trace, one_thread
 from .test_cli import OURS, message_of
 
@@ -89,6 +89,23 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     table.write_text("a,b\n")
     assert "has the columns ['a', 'b'], expected" in message_of(run("train", "--solver", path, "--log", table))
     assert "expected a name that ends in .csv or .jsonl" in message_of(run("train", "--solver", path, "--log", "x.txt"))
+
+
+def test_a_log_has_each_number_of_an_output_and_the_objective_beside_an_output_called_loss(tmp_path: Path) -> None:
+    more = """layer { name: "size" type: "Reduction" bottom: "ip2" top: "size" loss_weight: 0.001
+                reduction_param { operation: SUMSQ } }"""
+    net = SMALL_NET.replace('top: "accuracy"', 'top: "accuracy" top: "per_class"') + more
+    path, table, lines = write_project(tmp_path, net=net, solver=SOLVER), tmp_path / "log.csv", tmp_path / "log.jsonl"
+    assert run("train", "--solver", path, "--log", table, "--log", lines).exit_code == 0
+    tested, trained, *_ = rows_of(table)
+    assert all(0 <= float(tested[f"per_class[{nth}]"]) <= 1 for nth in range(3))
+    told = json.loads(lines.read_text().splitlines()[1])
+    assert told["total loss"] == pytest.approx(told["loss"] + told["size"] / 1000, rel=1e-5)
+    assert [float(trained[name]) for name in ("loss", "total loss")] == [told["loss"], told["total loss"]]
+    assert {name for name, value in trained.items() if not value} == {
+        "accuracy",
+        *(f"per_class[{n}]" for n in range(3)),
+    }
 
 
 def test_training_writes_a_trace(tmp_path: Path) -> None:

@@ -140,8 +140,8 @@ def _about_reading(facts: Facts) -> Iterator[str]:
 def _about_types(facts: Facts) -> Iterator[str]:
     for top, spec in facts.specs.items():
         values = [sample[top] for sample in facts.first if top in sample and sample[top].size]
-        if spec.dtype.kind != "f" or not spec.shape or not values:
-            continue
+        if spec.dtype.kind != "f" or not spec.shape or spec.varies or not values:
+            continue  # `pack` takes no samples that differ in size
         whole = all((value == value.round()).all() and 0 <= value.min() <= value.max() <= 255 for value in values)
         if whole and any(value.max() > 1 for value in values):
             yield (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import inspect as types
 
 from ..workers.base.checks import allowed, meant
-from ..workers.base.errors import ParameterError
+from ..workers.base.errors import ExtraMissing, ParameterError
 from ..workers.base.parameters import Cache, Pad, Parameters, RemoteLoaders, Transform
 from ..workers.sources import OPTIONS, options_of
 
@@ -71,19 +72,39 @@ def _default(field: types.Field) -> str:
 
 
 def as_text(name: str = "") -> str:
-    """For the terminal: one parameter, a part such as transform, a kind of source, or all; raises ParameterError."""
+    """For the terminal: all parameters, or those of a name, be it of a part such as transform or of a kind of source.
+
+    Raises ParameterError for a name that none has.
+    """
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
         kinds = ", ".join((*OPTIONS, *_TOPS_ALONE))
         return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {kinds}"
     if name in _TOPS_ALONE:
         return f"source: {{{name}: …}}\n  {_TOPS_ALONE[name]}"
-    if name not in everything and name not in OPTIONS:
+    found: list[str] = []
+    if name in everything or name in OPTIONS:
+        head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
+        part = options_of(name) if name in OPTIONS else _PARTS.get(name)
+        found = [head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))]
+    found += _inside(name)
+    if not found:  # such as weights, in the text of sampler
+        found = [_line(each) for each in everything.values() if re.search(rf"\b{re.escape(name)}: ", each.text)]
+    if not found:
         known = [*everything, *OPTIONS]
         raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
-    head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
-    part = options_of(name) if name in OPTIONS else _PARTS.get(name)
-    return "\n".join([head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))])
+    return "\n".join(found)
+
+
+def _inside(name: str) -> list[str]:
+    """The options of that name in the parts and in the kinds of source, each under its heading."""
+    found: list[str] = []
+    for place in (*_PARTS, *OPTIONS):
+        with suppress(ExtraMissing):  # a kind whose library is not there cannot be read here either
+            options = _PARTS[place] if place in _PARTS else options_of(place)
+            heading = place if place in _PARTS else f"source: {{{place}: …}}"
+            found += [f"{heading}\n  {_line(each)}" for each in documented(options) if each.name == name]
+    return found
 
 
 def _line(one: Documented) -> str:

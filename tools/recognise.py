@@ -24,6 +24,7 @@ from ..workers.base.specs import AnyArray
 from ..workers.base.whole_files import writing
 from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
+from ..workers.sources.files.file import FileStamp
 from ..workers.sources.files.paths import natural_key
 from ..workers.sources.images.list_file import parse_image_list
 from ..workers.sources.tar.fields import PICTURES
@@ -179,11 +180,11 @@ def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
 
 
 def _hdf5(paths: Sequence[Path]) -> Found:
-    from ..workers.sources.stored.hdf5_library import h5py
+    from ..workers.sources.stored.library_rows import open_file
 
     path = _one_or_all(paths)
     shapes: dict[str, tuple[int, ...]] = {}
-    with h5py.File(paths[0], "r") as file:
+    with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(lambda name, item: shapes.update({name: item.shape} if getattr(item, "shape", ()) else {}))
         if not shapes:
             raise SourceError(f"{paths[0]} has no data set with an axis that could count samples")

@@ -23,7 +23,7 @@ Series = NDArray[np.float64]
 _BINS = 120
 _BATCHES_IN_A_BIN = 4
 _LOADER_WORK = ("read", "decode", "postprocess")
-_LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+\d.eE]+|nan|inf)")
+_LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+]?(?:nan|inf|\d[-+\d.eE]*))")
 """Lines of `blobfeed train` ("iteration 10/30: loss 0.5, …") and of Caffe ("Iteration 10 (…), loss = 0.5")."""
 
 
@@ -65,7 +65,8 @@ class RunFacts:
 def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     """The facts of a trace (docs/trace.md); raises ParameterError if it has no batch."""
     events = [event for event in trace["traceEvents"] if event.get("cat") in ("trainer", "loader", "fault")]
-    spans = [event for event in events if event["ph"] == "X"]
+    events = [event for event in events if event.keys() >= {"ph", "ts", "name"}]  # others may be merged into it
+    spans = [event for event in events if event["ph"] == "X" and "dur" in event]
     copies = [span for span in spans if span["name"] == "copy"]
     if not copies:
         raise ParameterError("the trace holds no batch that was delivered: was it written by `trace: FILE`?")
@@ -74,7 +75,7 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
     batch_size = _batch_size(trace)
-    batches = [copy["args"].get("batches", 1) for copy in copies]
+    batches = [copy.get("args", {}).get("batches", 1) for copy in copies]
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
     working = defaultdict(list)
     for span in spans:
@@ -160,6 +161,8 @@ def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any
 def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
     """Iterations and losses of a run's log, by net ("train", "test 0"): JSON lines, CSV, or the lines of a training.
 
+    The objective counts, `total loss`, if a row has both that and an output called `loss`.
+
     Raises ParameterError if it holds none, or something else in their place.
     """
     text = path.read_text(errors="replace")
@@ -171,8 +174,9 @@ def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     try:
         for row in rows:
-            if row.get("iteration") not in (None, "") and row.get("loss") not in (None, ""):
-                found[row.get("net") or "train"].append((float(row["iteration"]), float(row["loss"])))
+            loss = next((row[name] for name in ("total loss", "loss") if row.get(name) not in (None, "")), None)
+            if row.get("iteration") not in (None, "") and loss is not None:
+                found[row.get("net") or "train"].append((float(row["iteration"]), float(loss)))
     except (TypeError, ValueError) as error:
         raise ParameterError(f"{path}: {error}; expected numbers as 'iteration' and 'loss'") from None
     if not found:

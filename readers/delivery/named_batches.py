@@ -25,31 +25,40 @@ class NamedBatch(dict[str, Any]):
     """One batch: by the top's name an array, or a tensor, of shape (rows, *sample shape).
 
     `number`: counts the batches of the run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
-    `indices`: the sample of each row, shape (rows,) int64.
+    `indices`: the sample of each row, shape (rows,) int64.  One that a framework has made anew of a batch's arrays
+    knows its rows alone: its number, epoch and position are -1.
     """
 
-    number: int
-    epoch: int
-    position: int
-    rows: int
+    number: int = -1
+    epoch: int = -1
+    position: int = -1
+    _batch: Batch | None = None
 
     @classmethod
     def of(cls, batch: Batch, arrays: Mapping[str, Any]) -> NamedBatch:
         named = cls(arrays)
-        named.number, named.epoch, named.position, named.rows = batch.number, batch.epoch, batch.position, batch.rows
+        named.number, named.epoch, named.position = batch.number, batch.epoch, batch.position
         # The batch without its arrays: a NamedBatch that is kept must not keep the whole ring of slots alive.
         named._batch = bare = object.__new__(Batch)  # dataclasses.replace takes ten times as long
         vars(bare).update(vars(batch), tops={})
         return named
 
-    _batch: Batch
-
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}: {tuple(array.shape)} {array.dtype}" for name, array in self.items())
-        return f"NamedBatch(number={self.number}, epoch={self.epoch}, rows={self.rows}, {{{arrays}}})"
+        known = f"number={self.number}, epoch={self.epoch}, " if self._batch else ""
+        return f"NamedBatch({known}rows={self.rows}, {{{arrays}}})"
+
+    @property
+    def rows(self) -> int:
+        return self._batch.rows if self._batch else len(next(iter(self.values()), ()))
 
     @property
     def indices(self) -> IndexArray:
+        if self._batch is None:
+            raise AttributeError(
+                "this NamedBatch was made anew of a batch's arrays and does not know their samples: ask the batch that "
+                "the reader gave for its `indices`"
+            )
         return self._batch.indices
 
 

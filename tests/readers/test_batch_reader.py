@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -566,6 +567,11 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
         )
         (batch, *_) = reader
         assert repr(batch) == "NamedBatch(number=0, epoch=0, rows=4, {data: (4, 2, 3, 4) float32, label: (4,) int64})"
+        again = type(batch)(OrderedDict(batch.items()))  # as Lightning's move_data_to_device does it
+        assert repr(again) == "NamedBatch(rows=4, {data: (4, 2, 3, 4) float32, label: (4,) int64})"
+        assert (again.number, again.epoch, again.position) == (-1, -1, -1)
+        with pytest.raises(AttributeError, match="does not know their samples"):
+            print(again.indices)
         assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
         assert len(repr(reader.statistics())) < 120
 

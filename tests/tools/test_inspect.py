@@ -210,6 +210,13 @@ def test_balanced_classes_in_any_order_get_no_advice() -> None:
     assert advise(facts(labels={"label": Labels({0: 50, 1: 60}, 110, False)})) == []
 
 
+@pytest.mark.parametrize("varies", [False, True])
+def test_samples_that_differ_in_size_get_no_advice_to_pack_them(varies: bool) -> None:
+    spec = ArraySpec((5,), np.dtype(np.float32), varies)
+    told = advise(facts(specs={"data": spec}, first=[{"data": np.arange(5, dtype=np.float32)}]))
+    assert bool(told) is not varies
+
+
 @pytest.mark.parametrize(("count", "words"), [(5, "5 bytes"), (1234, "1.23 kB"), (5e9, "5 GB"), (2e13, "20.0 TB")])
 def test_bytes_in_words(count: float, words: str) -> None:
     assert in_bytes(count) == words

@@ -1,12 +1,34 @@
-"""`blobfeed params NAME` for a name that is none."""
+"""`blobfeed params NAME` for a name that lies deeper, and for one that is none."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from blobfeed.tools.parameters import as_text
 from blobfeed.workers.base.errors import ParameterError
 
 
-def test_a_name_from_elsewhere_is_explained() -> None:
-    with pytest.raises(ParameterError, match=r"'crop_size' \(it belongs in transform: transform={'crop_size': …}\)"):
-        as_text("crop_size")
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("crop_size", ["transform", "source: {windows: …}"]),
+        ("scale", ["transform"]),
+        ("mean_value", ["transform"]),
+        ("new_height", ["source: {image_list: …}", "source: {tar: …}"]),
+        ("label_dtype", ["source: {image_list: …}"]),
+        ("to_multiple_of", ["pad"]),
+    ],
+)
+def test_an_option_is_explained_under_each_heading_that_has_it(name: str, heads: list[str]) -> None:
+    lines = as_text(name).splitlines()
+    assert [head for head, line in pairwise(lines) if line.startswith(f"  {name}: ")] == heads
+
+
+def test_what_only_a_text_names_is_explained_by_that() -> None:
+    assert as_text("weights").startswith("sampler: which samples an epoch has: {weights: FILE")
+
+
+def test_a_name_that_nothing_has_is_an_error() -> None:
+    with pytest.raises(ParameterError, match=r"unknown parameter 'transfrom' \(did you mean 'transform'"):
+        as_text("transfrom")

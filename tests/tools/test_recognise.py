@@ -293,6 +293,7 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["empty.txt"], "'empty.txt' is empty"),
         (["words.txt"], "its first path, 'no such.jpg', is no file"),
         (["scalars.h5"], "no data set with an axis"),
+        (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
     ],
 )
 def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
@@ -304,5 +305,6 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("words.txt").write_text("no such.jpg 3\n")
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
+    Path("cut.h5").write_bytes(Path("scalars.h5").read_bytes()[:-500])
     with pytest.raises(BlobfeedError, match=message):
         source_of(paths)

@@ -141,6 +141,12 @@ def test_a_trace_without_batches_says_so() -> None:
         run_facts({"traceEvents": []})
 
 
+def test_events_of_others_that_were_merged_into_a_trace_are_left_out(facts: RunFacts) -> None:
+    odd = trace()
+    odd["traceEvents"] += [{"cat": "loader"}, {"cat": "trainer", "name": "copy", "ts": 0, "ph": "X"}]
+    assert run_facts(odd).batches == facts.batches
+
+
 # ---- logs
 
 
@@ -158,6 +164,22 @@ def test_losses_are_read_from_each_kind_of_log(text: str, tmp_path: Path) -> Non
     (tmp_path / "log").write_text(text)
     iterations, losses = read_losses(tmp_path / "log")["train"]
     assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
+
+
+def test_losses_that_are_no_numbers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(
+        "Iteration 10, loss = 0.5\nIteration 20, loss = -nan\nIteration 30, loss = -inf\n"
+        "iteration 40/50: loss nan, rate 1\n"
+    )
+    iterations, losses = read_losses(tmp_path / "log")["train"]
+    assert iterations.tolist() == [10, 20, 30, 40]
+    np.testing.assert_array_equal(losses, [0.5, np.nan, -np.inf, np.nan])
+
+
+def test_the_objective_is_read_and_not_an_output_called_loss(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("iteration,net,loss,total loss\n10,train,0.5,0.75\n10,test 0,0.25,\n")
+    curves = read_losses(tmp_path / "log.csv")
+    assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.75], "test 0": [0.25]}
 
 
 def test_test_nets_have_curves_of_their_own(tmp_path: Path) -> None:

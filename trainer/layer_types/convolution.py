@@ -94,7 +94,8 @@ class Convolution(_Sliding):
             raise self.context.misfit(f"needs 1 to 3 spatial axes after axis {self._axis}, got shape {bottom[0]}")
         self._read_sizes(spatial)
         self._function = self.functions[spatial - 1]
-        channels, outputs, group = bottom[0][self._axis], self.options.num_output, self.options.group
+        self._channels = channels = bottom[0][self._axis]
+        outputs, group = self.options.num_output, self.options.group
         if not group or channels % group or outputs % group:
             raise self.wrong(
                 f"group: {group} does not divide both the {channels} channels of the bottom and num_output: {outputs}",
@@ -116,6 +117,13 @@ class Convolution(_Sliding):
         return self._stride, self._pad, self._dilation, self.options.group
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        axes = self._axis + 1 + len(self._kernel)
+        for shape in bottom:
+            if len(shape) != axes or shape[self._axis] != self._channels:
+                raise self.context.misfit(
+                    f"its weights are for bottoms of {axes} axes with {self._channels} channels on axis {self._axis}, "
+                    f"got shape {shape}"
+                )
         return [
             (*shape[: self._axis], self.options.num_output, *self._slid(shape, shape[self._axis + 1 :]))
             for shape in bottom

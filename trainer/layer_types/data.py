@@ -208,6 +208,8 @@ class HDF5Output(Layer):
             raise self.wrong("hdf5_output_param needs a file_name")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if not all(bottom):
+            raise self.context.misfit(f"needs bottoms with an axis of samples, got {bottom[0]} and {bottom[1]}")
         self.need_equal_rows(bottom)
         return []
 

@@ -41,6 +41,8 @@ def _positive_unitball(filler: FillerParameter, weights: Tensor, generator: torc
 
 def _bilinear(filler: FillerParameter, weights: Tensor, generator: torch.Generator) -> None:
     """Bilinear interpolation, for a Deconvolution that enlarges; shape (outputs, inputs, edge, edge)."""
+    if weights.dim() != 4 or weights.shape[2] != weights.shape[3]:
+        raise ValueError("bilinear is for weights of four axes with a square kernel")
     edge = weights.shape[-1]
     factor = math.ceil(edge / 2)
     center = (2 * factor - 1 - factor % 2) / (2.0 * factor)

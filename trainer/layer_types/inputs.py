@@ -10,7 +10,6 @@ from torch import Tensor
 from ..prototxt.descriptors import message_class
 from ..prototxt.schema import FillerParameter
 from .blobs import Blob, Shape
-from .fillers import filled
 from .layer import ANY, Layer, Tensors, layer_type
 
 
@@ -23,7 +22,6 @@ class Input(Layer):
 
     def read_options(self) -> None:
         self._tops: Sequence[Blob] = ()
-        self._wants_gradient = self.context.net.message.force_backward
         shapes, tops = self.options.shape, len(self.param.top)
         if len(shapes) not in (1, tops):
             raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
@@ -43,8 +41,7 @@ class Input(Layer):
     def forward(self) -> Tensors:
         for blob in self._tops:
             blob.own()
-        # detach: requires_grad_ must not mark the blob's own memory, which the next batch is written to.
-        return tuple(blob.tensor.detach().requires_grad_(self._wants_gradient) for blob in self._tops)
+        return tuple(blob.tensor for blob in self._tops)
 
 
 @layer_type("MemoryData")
@@ -107,6 +104,8 @@ class DummyData(Layer):
                 "needs one shape (or num, channels, height and width) and one data_filler, or one of each for each of "
                 f"its {tops} tops, got {len(shapes)} and {len(fillers)}"
             )
+        if any(extent < 0 for shape in shapes for extent in shape):
+            raise self.wrong("dim must not be negative", "shape")
         for nth, filler in enumerate(fillers):
             self.check_filler(filler, "data_filler", nth)
         self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
@@ -119,7 +118,7 @@ class DummyData(Layer):
     def forward(self) -> Tensors:
         for nth, (shape, filler) in enumerate(zip(self._shapes, self._fillers, strict=True)):
             if self._constants[nth] is None or filler.type != "constant":
-                self._constants[nth] = filled(shape, filler, self.context.generators.weights).to(self.context.device)
+                self._constants[nth] = self.filled(shape, filler)
         return tuple(top for top in self._constants if top is not None)
 
 

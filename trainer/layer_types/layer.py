@@ -142,7 +142,7 @@ class Layer:
         given = bool(name) and self.options.HasField(name)
         filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
         self.check_filler(filler, name)
-        weights = filled(shape, filler, self.context.generators.weights).to(self.context.device)
+        weights = self.filled(shape, filler, *([name] if name else []))
         spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
         self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
@@ -156,6 +156,17 @@ class Layer:
                 *field,
                 "type",
             )
+
+    def filled(self, shape: Shape, filler: FillerParameter, *field: str | int) -> Tensor:
+        """Numbers on the device; raises PrototxtError, at the line of the option `field`, if `filler` cannot make them.
+
+        torch says what it cannot make: of too many numbers, of a negative deviation and the like.
+        """
+        try:
+            return filled(shape, filler, self.context.generators.weights).to(self.context.device)
+        except (RuntimeError, ValueError, ZeroDivisionError) as error:
+            reason, _, _ = str(error).partition("\n")
+            raise self.wrong(f"a filler of type {filler.type!r} cannot fill shape {shape}: {reason}", *field) from error
 
     def add_weights_and_bias(self, shape: Shape) -> None:
         """Those of a sum of products: weights of `shape`, and a number for each output if the options want one."""

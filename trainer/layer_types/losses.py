@@ -98,6 +98,8 @@ class _Loss(Layer):
     is_loss = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if not bottom[0]:
+            raise self.context.misfit("needs bottoms with an axis of samples, got one of shape ()")
         if bottom[0][:1] != bottom[1][:1] or math.prod(bottom[0]) != math.prod(bottom[1]):
             raise self.context.misfit(f"its bottoms must have the same shape, got {bottom[0]} and {bottom[1]}")
         return [()]
@@ -172,6 +174,8 @@ class _RowLoss(_Loss):
     """Base: the first bottom is (batch, classes), with as many axes as it likes."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        if len(bottom[0]) < 2:
+            raise self.context.misfit(f"needs a first bottom of shape (samples, classes, ...), got {bottom[0]}")
         check_labels(self, 1, (bottom[0][0], math.prod(bottom[0][1:])), bottom[1])
         return [()]
 
@@ -227,6 +231,14 @@ class ContrastiveLoss(_Loss):
     """Half the mean of d² for pairs (third bottom 1) and of max(margin - d, 0)² for others (0); d is their distance."""
 
     bottoms = range(3, 4)
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        tops = super().top_shapes(*bottom)
+        if math.prod(bottom[2]) != bottom[0][0]:
+            raise self.context.misfit(
+                f"its third bottom needs a number for each of the {bottom[0][0]} pairs, got shape {bottom[2]}"
+            )
+        return tops
 
     def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
         options = self.options

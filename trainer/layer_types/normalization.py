@@ -35,6 +35,8 @@ class BatchNorm(Elementwise):
                 raise self.context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
 
     def make_weights(self, *bottom: Shape) -> None:
+        if not bottom[0]:
+            raise self.context.misfit("needs a bottom with an axis of samples, got shape ()")
         channels = bottom[0][1] if len(bottom[0]) > 1 else 1
         for extent in (channels, channels, 1):
             self.add_weights((extent,))

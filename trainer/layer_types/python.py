@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -18,18 +18,24 @@ from .blobs import ArrayBlob, Blob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 
-class WeightBlobs(list[Blob]):
-    """`self.blobs` of a user's layer: its setup may add learnt blobs and fill them; they begin as zeros."""
+class WeightBlobs(list[Blob | ArrayBlob]):
+    """`self.blobs` of a user's layer: its setup may add learnt blobs and fill them; they begin as zeros.
 
-    def __init__(self, device: torch.device) -> None:
+    `made` are the blobs, and the items what `show` makes of them.
+    """
+
+    def __init__(self, device: torch.device, show: Callable[[Blob], Blob | ArrayBlob]) -> None:
         super().__init__()
+        self.made: list[Blob] = []
         self._device = device
+        self._show = show
 
-    def add_blob(self, *shape: int) -> Blob:
+    def add_blob(self, *shape: int) -> Blob | ArrayBlob:
         blob = Blob(self._device)
         blob.reshape(*shape)
-        self.append(blob)
-        return blob
+        self.made.append(blob)
+        self.append(self._show(blob))
+        return self[-1]
 
 
 @layer_type("Python")
@@ -47,13 +53,17 @@ class PythonLayer(Layer):
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__(context)
-        self._weights = WeightBlobs(context.device)
         self._bottom: Sequence[Blob] = ()
         self._top: Sequence[Blob] = ()
         self._shown_bottom: Sequence[Any] = ()
         self._shown_top: Sequence[Any] = ()
         """The same blobs as the hooks get them."""
+        self._weights = WeightBlobs(context.device, self._as_shown)
         self.user_layer = self._make()
+
+    def _as_shown(self, blob: Blob) -> Blob | ArrayBlob:
+        """`blob` as the user's layer gets it: with arrays if it was written for Caffe."""
+        return ArrayBlob(blob) if getattr(self.user_layer, "takes_arrays", False) else blob
 
     def _make(self) -> Any:
         user_class = self._find_class()
@@ -97,12 +107,11 @@ class PythonLayer(Layer):
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         self._bottom, self._top = tuple(bottom), tuple(top)
-        arrays = getattr(self.user_layer, "takes_arrays", False)  # the layer was written for Caffe
-        shown: dict[Blob, Any] = {blob: ArrayBlob(blob) if arrays else blob for blob in (*bottom, *top)}
+        shown = {blob: self._as_shown(blob) for blob in (*bottom, *top)}
         self._shown_bottom, self._shown_top = tuple(shown[blob] for blob in bottom), tuple(shown[blob] for blob in top)
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)
-        for index, blob in enumerate(self._weights):
+        for index, blob in enumerate(self._weights.made):
             spec = self.spec(index)
             self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
         self.call_reshape()
@@ -117,7 +126,7 @@ class PythonLayer(Layer):
             if blob in self._top:  # in place: not in the bottom's memory, which the backward of others may need
                 blob.reshape(*tensor.shape)
                 blob.tensor.copy_(tensor.detach())
-        for blob, tensor in zip(self._weights, self.blobs, strict=True):
+        for blob, tensor in zip(self._weights.made, self.blobs, strict=True):
             blob.adopt(tensor)  # a test net uses those of the train net
         self.call_reshape()
         if any(tensor.requires_grad for tensor in (*bottom, *self.blobs)):
@@ -137,12 +146,12 @@ class PythonLayer(Layer):
         """The gradients of the bottoms and of the weights, each if `wanted`."""
         for blob, diff in zip(self._top, top_diffs, strict=True):
             blob.diff.copy_(diff)
-        for blob in self._weights:
+        for blob in self._weights.made:
             blob.diff.zero_()  # Caffe's layers add to these
         with self._noting("backward"):
             self.user_layer.backward(self._shown_top, list(wanted[: len(self._bottom)]), self._shown_bottom)
         # Copies: another layer with the same bottom writes its own gradient into the same diff.
-        blobs = zip((*self._bottom, *self._weights), wanted, strict=True)
+        blobs = zip((*self._bottom, *self._weights.made), wanted, strict=True)
         return [blob.diff.clone() if wants else None for blob, wants in blobs]
 
     @contextlib.contextmanager
@@ -153,7 +162,7 @@ class PythonLayer(Layer):
         """
         try:
             yield
-            for blob in (*self._shown_bottom, *self._shown_top):
+            for blob in (*self._shown_bottom, *self._shown_top, *self._weights):
                 if isinstance(blob, ArrayBlob):
                     blob.upload()
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -38,6 +39,9 @@ class Step:
         self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
         """The name, the blob and the loss weight of each top."""
         self.stopped = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if not goes_on]
+        self.forced = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if goes_on]
+        """Bottoms that get a gradient, also if they depend on no weights."""
+        self.begins_graph = layer.context.net.message.force_backward and not self.bottoms
         self.shapes: list[torch.Size] | None = None
 
     def run(self, values: dict[str, Tensor]) -> Tensors:
@@ -48,7 +52,10 @@ class Step:
             self.shapes = shapes
         for nth in self.stopped:
             bottom[nth] = bottom[nth].detach()
-        return self.layer.forward(*bottom)
+        for nth in self.forced:
+            bottom[nth] = with_gradient(bottom[nth])
+        tops = self.layer.forward(*bottom)
+        return tuple(map(with_gradient, tops)) if self.begins_graph else tops
 
 
 class Net:
@@ -77,6 +84,7 @@ class Net:
         """Fields that are set but change nothing here."""
         self.document = document
         self.device = device
+        self.generators = generators
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
         self.values: dict[str, Tensor] = {}
@@ -162,6 +170,17 @@ class Net:
         """Every weight blob of the net, in the order of the layers; shared ones once."""
         return self._weights.all()
 
+    def check_layers(self, weights: Mapping[str, object], source: str) -> None:
+        """Raises SnapshotError unless `weights` are of the net's layers, in order: history is kept by position."""
+        own = [name for name, layer in self.layers.items() if layer.blobs]
+        for mine, theirs in itertools.zip_longest(own, weights):
+            if mine != theirs:
+                raise SnapshotError(
+                    f"{source} has the weights of {_said(theirs)} where the net of {self.document.path} has those of "
+                    f"{_said(mine)}: give the layers the names and the order that they had, or begin anew with these "
+                    "weights (--weights)"
+                )
+
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
         """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
@@ -190,15 +209,32 @@ class Net:
         layers = {name: layer.user_layer for name, layer in self.python_layers().items()}
         return {name: dict(layer.state_dict()) for name, layer in layers.items() if hasattr(layer, "state_dict")}
 
-    def load_data_states(self, states: dict[str, dict[str, int | str]]) -> None:
-        for name, layer in self.python_layers().items():
-            if name in states and hasattr(layer.user_layer, "load_state_dict"):
-                layer.user_layer.load_state_dict(states[name])
+    def load_data_states(self, states: dict[str, dict[str, int | str]], source: str) -> None:
+        """Let each Python layer go on where it was; raises SnapshotError for a state of no layer."""
+        layers = self.python_layers()
+        if unknown := [name for name in states if name not in layers]:
+            raise SnapshotError(
+                f"{source} has the position in the data of layer {unknown[0]!r}, which the net of {self.document.path} "
+                "does not have: give its data layer that name"
+            )
+        for name, state in states.items():
+            if hasattr(layers[name].user_layer, "load_state_dict"):
+                layers[name].user_layer.load_state_dict(state)
 
     def close(self) -> None:
         """End what Python layers have running; all of them, even where one fails."""
         layers = [layer.user_layer for layer in self.python_layers().values()]
         close_all(*(layer.close for layer in layers if hasattr(layer, "close")))
+
+
+def _said(name: str | None) -> str:
+    return "no layer" if name is None else f"layer {name!r}"
+
+
+def with_gradient(tensor: Tensor) -> Tensor:
+    """`tensor`, as one that gets a gradient."""
+    # detach: requires_grad_ must not mark a blob's own memory, which the next batch is written to.
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def loss_weights(layer: Layer) -> list[float]:

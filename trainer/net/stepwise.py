@@ -36,7 +36,11 @@ class Stepwise:
         for nth in range(first, last + 1):
             step = self._net.steps[nth]
             bottoms = {name: values[name] if name in values else blobs[name].tensor for name in step.bottoms}
-            bottoms = {name: each.detach().requires_grad_(each.requires_grad) for name, each in bottoms.items()}
+            forced = {step.bottoms[at] for at in step.forced}
+            bottoms = {
+                name: each.detach().requires_grad_(each.requires_grad or name in forced)
+                for name, each in bottoms.items()
+            }
             tops = step.run(bottoms)
             self._graphs[nth] = bottoms, tops
             for (name, blob, weight), top in zip(step.tops, tops, strict=True):

@@ -50,7 +50,10 @@ class Net:
         stages = frozenset(stages or ()) | frozenset(document.message.state.stage)
         device = mode.device()
         generators = Generators.seeded(mode.seed(), device)
-        self._wrap(graph.Net(document, State(Phase(phase), level, stages), device, generators))
+        net = graph.Net(document, State(Phase(phase), level, stages), device, generators)
+        for each in net.all_weights():  # else `data.reshape(-1)` of channels-last weights is a copy
+            each.data = each.data.contiguous()
+        self._wrap(net)
         if weights is not None:
             try:
                 self.copy_from(weights)

@@ -13,18 +13,26 @@ from ..prototxt.schema import SolverParameter
 _Policy = Callable[[SolverParameter, int], float]
 
 
+def _power(base: float, exponent: float) -> float:
+    """As C's pow, which Caffe calls: infinite where Python's overflows."""
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
+
+
 # By name: the fields that it needs, and the factor of base_lr.
 _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
     "fixed": ((), lambda solver, iteration: 1.0),
-    "step": (("gamma", "stepsize"), lambda solver, iteration: math.pow(solver.gamma, iteration // solver.stepsize)),
-    "exp": (("gamma",), lambda solver, iteration: math.pow(solver.gamma, iteration)),
-    "inv": (("gamma", "power"), lambda solver, iteration: math.pow(1 + solver.gamma * iteration, -solver.power)),
+    "step": (("gamma", "stepsize"), lambda solver, iteration: _power(solver.gamma, iteration // solver.stepsize)),
+    "exp": (("gamma",), lambda solver, iteration: _power(solver.gamma, iteration)),
+    "inv": (("gamma", "power"), lambda solver, iteration: _power(1 + solver.gamma * iteration, -solver.power)),
     "multistep": (
         ("gamma", "stepvalue"),
-        lambda solver, iteration: math.pow(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
+        lambda solver, iteration: _power(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
     ),
     # Past max_iter the rate stays 0; Caffe's is then negative, not a number, or grows again.
-    "poly": (("power",), lambda solver, iteration: math.pow(max(0.0, 1 - iteration / solver.max_iter), solver.power)),
+    "poly": (("power",), lambda solver, iteration: _power(max(0.0, 1 - iteration / solver.max_iter), solver.power)),
     "sigmoid": (
         ("gamma", "stepsize"),
         # math.exp overflows above 709; so small a factor is 0 anyway.

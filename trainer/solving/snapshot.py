@@ -11,7 +11,7 @@ import pickle
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +41,10 @@ class Snapshot:
     test_data: list[DataStates]
     dropout: dict[str, Tensor]
     """By type of device: the state of the generator."""
+    solver_type: str = ""
+    """Whose history it is; older files do not say it."""
+    fillers: list[Tensor] = field(default_factory=list)
+    """Of the train net and each test net: the state of the generator that DummyData draws from; not in older files."""
 
 
 def snapshot_path(prefix: str, iteration: int) -> Path:
@@ -62,7 +66,7 @@ def check_writable(prefix: str) -> None:
 
 def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` whole or not at all; raises SnapshotError."""
-    content = {"format": _FORMAT, **{field.name: getattr(snapshot, field.name) for field in fields(snapshot)}}
+    content = {"format": _FORMAT, **{each.name: getattr(snapshot, each.name) for each in fields(snapshot)}}
     write_whole(path, lambda temporary: torch_save(content, temporary))
 
 
@@ -109,7 +113,7 @@ def load(path: Path) -> Snapshot:
     content = _load(path)
     if content.get("format") != _FORMAT:
         raise _no_snapshot(path, f"its format is not {_FORMAT!r}")
-    return Snapshot(**{field.name: content[field.name] for field in fields(Snapshot)})
+    return Snapshot(**{each.name: content[each.name] for each in fields(Snapshot) if each.name in content})
 
 
 def _load(path: Path) -> dict[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +27,10 @@ from .solver_file import choose_device, read_solver, read_test_nets, read_train_
 from .updates import SOLVER_TYPES
 
 Scores = dict[str, float]
-"""By output: its mean over the iterations of a test."""
+"""By output: its mean over the iterations of a test; for each number of an output of several, as `name[0]`."""
+
+_MOST_NUMBERS = 1000
+"""Of an output that is scored: there may be as many classes, but maps and features say nothing in a line."""
 
 
 class Solver(Closing):
@@ -160,6 +163,8 @@ class Solver(Closing):
                 train_data=self.train_net.data_states(),
                 test_data=[net.data_states() for net in self.test_nets],
                 dropout={self.device.type: self._generators.dropout.get_state()},
+                solver_type=self.param.type,
+                fillers=[net.generators.weights.get_state() for net in (self.train_net, *self.test_nets)],
             ),
             path,
         )
@@ -199,15 +204,27 @@ class Solver(Closing):
             self.iteration = state.iteration
             return
         snapshot = snapshots.load(path)
+        self._check_type(snapshot.solver_type, path)
+        self.train_net.check_layers(snapshot.weights, str(path))
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
-        self.train_net.load_data_states(snapshot.train_data)
+        self.train_net.load_data_states(snapshot.train_data, str(path))
         for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
-            net.load_data_states(states)
+            net.load_data_states(states, str(path))
+        for net, drawn in zip((self.train_net, *self.test_nets), snapshot.fillers, strict=False):
+            net.generators.weights.set_state(drawn)
         if self.device.type in snapshot.dropout:
             self._generators.dropout.set_state(snapshot.dropout[self.device.type])
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
         self.iteration = snapshot.iteration
+
+    def _check_type(self, stored: str, path: Path) -> None:
+        own = self.param.type
+        if stored and stored != own and {stored, own} != {"SGD", "Nesterov"}:  # those two keep the same history
+            raise SnapshotError(
+                f"{path} was made by a solver of type {stored}, and this one is of type {own}, which cannot go on from "
+                f'its history: set type: "{stored}", or begin anew with its weights (--weights)'
+            )
 
     def _history_of_all(self) -> list[Tensor]:
         """As Caffe keeps it: zeros for weights that are not learnt."""
@@ -247,12 +264,14 @@ class Solver(Closing):
 def mean_outputs(
     net: Net, iterations: int, give_up: Callable[[], bool] = lambda: False, *, with_loss: bool = False
 ) -> Scores | None:
-    """The means of a net's single-number outputs over `iterations` batches, or fewer if the data ends.
+    """The means of a net's outputs over `iterations` batches, or fewer if the data ends.
 
     `with_loss`: also the mean of the objective, as "total loss". None if `give_up` became true before the end. Raises
     EndOfData if there is no batch at all.
     """
     sums: dict[str, Tensor] = {}
+    uneven: set[str] = set()
+    """Outputs whose shape changes, so that their numbers have no means."""
     for seen in range(iterations):
         if give_up():
             return None
@@ -264,7 +283,21 @@ def mean_outputs(
             iterations = seen
             break
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
-            if output.numel() == 1:
-                sums[name] = sums.get(name, 0.0) + output.reshape(())
+            if sums.get(name, output).shape != output.shape:
+                uneven.add(name)
+            elif output.numel() <= _MOST_NUMBERS:
+                sums[name] = sums.get(name, 0.0) + output
     net.check()
-    return {name: float(total) / iterations for name, total in sums.items()}
+    totals = numbers_of({name: total for name, total in sums.items() if name not in uneven})
+    return {name: total / iterations for name, total in totals.items()}
+
+
+def numbers_of(outputs: Mapping[str, Tensor]) -> Scores:
+    """Each number of the outputs that have up to 1000: `loss`, or `per_class[0]`, `per_class[1]`, …"""
+    found: Scores = {}
+    for name, output in outputs.items():
+        if output.numel() == 1:
+            found[name] = float(output)
+        elif output.numel() <= _MOST_NUMBERS:
+            found |= {f"{name}[{nth}]": number for nth, number in enumerate(output.flatten().tolist())}
+    return found

@@ -86,7 +86,9 @@ def score_net(
         net.load_weights(loaded, str(weights))
         scores = mean_outputs(net, iterations)
         if not scores:
-            raise PrototxtError(f"{model}: in phase TEST the net has no output of one number, such as an accuracy")
+            raise PrototxtError(
+                f"{model}: in phase TEST the net has no output of up to 1000 numbers, such as an accuracy"
+            )
         return scores
 
 

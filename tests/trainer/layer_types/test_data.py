@@ -10,7 +10,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import PrototxtError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.schema import Phase
 from blobfeed.workers.base.errors import ParameterError, SampleError
 from numpy.typing import NDArray
@@ -191,6 +191,12 @@ def test_what_a_net_computes_is_written_batch_behind_batch(tmp_path: Path, monke
         assert file["label"][:].tolist() == list(range(10))
 
 
+def test_numbers_without_samples_are_not_written(tmp_path: Path) -> None:
+    text = 'layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "z" hdf5_output_param { file_name: "out.h5" } }'
+    with pytest.raises(NetError, match=r"layer 'out' .*with an axis of samples, got \(\) and \(2,\)"):
+        make_net(tmp_path, with_inputs(text, x=(), z=(2,)))
+
+
 def test_a_batch_without_rows_adds_none_to_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """layer { name: "f" type: "Filter" bottom: "x" bottom: "keep" top: "kept" }
@@ -271,7 +277,7 @@ def test_a_layer_goes_on_where_its_state_was_saved(files: Path) -> None:
     with running(files, text) as net, running(files, text) as other:
         for _ in range(3):
             net.forward()
-        other.load_data_states(net.data_states())
+        other.load_data_states(net.data_states(), "the state")
         for each in (net, other):
             each.forward()
         np.testing.assert_array_equal(np.array(other.blobs["data"].data), np.array(net.blobs["data"].data))

@@ -540,6 +540,90 @@ def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: s
         layer_net(tmp_path, options, x=numbers(1, 4, 5, 5), z=numbers(2, 4, 3, 3))
 
 
+FILLED = "num_output: 2 kernel_h: 1 kernel_w: 3 weight_filler"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (f'type: "Convolution" convolution_param {{ {FILLED} {{ type: "bilinear" }} }}', "with a square kernel"),
+        (
+            'type: "InnerProduct" inner_product_param { num_output: 100 weight_filler { type: "bilinear" } }',
+            r"'bilinear' cannot fill shape \(100, 100\): bilinear is for weights of four axes",
+        ),
+        (
+            'type: "InnerProduct" inner_product_param { num_output: 2 bias_filler { type: "bilinear" } }',
+            "of four axes",
+        ),
+        (f'type: "Convolution" convolution_param {{ {FILLED} {{ type: "gaussian" std: -1 }} }}', "std"),
+        (
+            f'type: "Convolution" convolution_param {{ {FILLED} {{ type: "uniform" min: 2 max: 1 }} }}',
+            "'uniform' cannot",
+        ),
+    ],
+)
+def test_what_a_filler_cannot_do_is_named_with_its_line(tmp_path: Path, options: str, what: str) -> None:
+    with pytest.raises(PrototxtError, match=what) as caught:
+        layer_net(tmp_path, options, x=numbers(1, 4, 5, 5))
+    assert caught.value.line
+
+
+@pytest.mark.parametrize("dims", ["-1", "[1099511627776, 1099511627776]"], ids=["negative", "too large"])
+def test_a_parameter_of_an_impossible_shape_is_named_with_its_line(tmp_path: Path, dims: str) -> None:
+    text = f'layer {{ name: "e" type: "Parameter" top: "e" parameter_param {{ shape {{ dim: {dims} }} }} }}'
+    with pytest.raises(PrototxtError, match="layer 'e': a filler of type 'constant' cannot fill shape") as caught:
+        make_net(tmp_path, text)
+    assert caught.value.line == 1
+
+
+def test_what_dummy_data_cannot_be_filled_with_is_named_with_its_line(tmp_path: Path) -> None:
+    text = 'layer { name: "d" type: "DummyData" top: "x" dummy_data_param { shape { dim: %s } data_filler { %s } } }'
+    net = make_net(tmp_path, text % ("2", 'type: "gaussian" std: -1'))
+    with pytest.raises(PrototxtError, match=r"layer 'd': a filler of type 'gaussian' cannot fill shape \(2,\)"):
+        net.forward()
+    with pytest.raises(PrototxtError, match="layer 'd': dim must not be negative"):
+        make_net(tmp_path, text % ("-2", 'type: "gaussian"'))
+
+
+def test_an_inner_product_without_inputs_cannot_be_filled_by_xavier(tmp_path: Path) -> None:
+    text = 'type: "InnerProduct" inner_product_param { num_output: 2 weight_filler { type: "xavier" } }'
+    with pytest.raises(PrototxtError, match="layer 'y': a filler of type 'xavier' cannot fill"):
+        layer_net(tmp_path, text, x=numbers(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "what"),
+    [
+        (
+            'type: "Convolution" bottom: "z" top: "b" convolution_param { num_output: 2 kernel_size: 1 }',
+            ((1, 4, 5, 5), (1, 3, 5, 5)),
+            r"4 axes with 4 channels on axis 1, got shape \(1, 3, 5, 5\)",
+        ),
+        (
+            'type: "Convolution" bottom: "z" top: "b" convolution_param { num_output: 2 kernel_size: 1 }',
+            ((1, 4, 5, 5), (1, 4, 5)),
+            r"got shape \(1, 4, 5\)",
+        ),
+        ('type: "EuclideanLoss" bottom: "z"', ((), ()), "needs bottoms with an axis of samples"),
+        ('type: "SigmoidCrossEntropyLoss" bottom: "z"', ((), ()), "needs bottoms with an axis of samples"),
+        ('type: "MultinomialLogisticLoss" bottom: "z"', ((4,), (4,)), r"\(samples, classes, ...\), got \(4,\)"),
+        ('type: "HingeLoss" bottom: "z"', ((), ()), "samples, classes"),
+        ('type: "BatchNorm"', ((),), "with an axis of samples"),
+        (
+            'type: "ContrastiveLoss" bottom: "z" bottom: "same"',
+            ((2, 3), (2, 3), (1, 1)),
+            r"a number for each of the 2 pairs, got shape \(1, 1\)",
+        ),
+    ],
+)
+def test_bottoms_that_do_not_fit_are_named_with_the_layer(
+    tmp_path: Path, options: str, shapes: tuple[tuple[int, ...], ...], what: str
+) -> None:
+    inputs = dict(zip(("x", "z", "same"), (np.zeros(shape, np.float32) for shape in shapes), strict=False))
+    with pytest.raises(NetError, match=f"layer 'y' .*{what}"):
+        layer_net(tmp_path, options, **inputs)
+
+
 @pytest.mark.parametrize("folder", [".", "beside the working directory"])
 def test_infogain_reads_its_matrix_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     monkeypatch.chdir(tmp_path)

@@ -308,6 +308,16 @@ def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> No
     assert not test.blobs["y"].data.any()
 
 
+def test_backward_is_asked_for_a_bottom_that_propagate_down_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    wiring = 'bottom: "a" bottom: "x" top: "loss" loss_weight: 1 propagate_down: [true, true]'
+    net = make_net(
+        tmp_path, TWO_LINEAR.replace("num_output: 3", "num_output: 2") + python_layer("Distance", wiring=wiring)
+    )
+    gradients(net)
+    assert user_layer(net).propagated == [True, True]  # type: ignore[attr-defined]
+
+
 IN_PLACE_ARRAYS = """
 import numpy as np
 
@@ -326,6 +336,22 @@ class Clipped:
     def backward(self, top, propagate_down, bottom):
         bottom[0].diff[...] = top[0].diff * self.passed
 """
+
+
+def test_a_layer_that_asks_for_arrays_gets_its_weights_as_arrays_too(tmp_path: Path) -> None:
+    arrays = FACTOR.replace("class Factor:", "class Factor:\n    takes_arrays = True\n")
+    arrays = arrays.replace(".clone()", ".copy()").replace("self.blobs[0].data\n", "self.blobs[0].data.astype('f4')\n")
+    (tmp_path / "mine.py").write_text(arrays)
+    tail = 'layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "b" top: "loss" }'
+    net = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring='bottom: "a" top: "y"') + tail)
+    gradients(net)
+    (weights,) = net.layers["p"].blobs
+    (shown,) = user_layer(net).blobs  # type: ignore[attr-defined]
+    assert weights.grad is not None
+    assert weights.grad.any()
+    np.testing.assert_array_equal(shown.data, weights.detach())
+    shown.data[...] = 2
+    assert (weights == 2).all()
 
 
 @pytest.mark.parametrize("top", ["x", "y"], ids=["in place", "to another top"])

@@ -281,6 +281,28 @@ def test_with_force_backward_the_inputs_have_gradients_too(tmp_path: Path) -> No
     assert gradient.tolist() == [[1.5], [1.5]]
 
 
+@pytest.mark.parametrize(
+    "maker",
+    [
+        'type: "DummyData" dummy_data_param { shape { dim: [2, 1] } data_filler { value: 3 } }',
+        'type: "Python" python_param { module: "threes" layer: "Threes" }',
+    ],
+)
+def test_with_force_backward_the_tops_of_any_layer_without_bottoms_have_gradients(tmp_path: Path, maker: str) -> None:
+    (tmp_path / "threes.py").write_text(
+        "class Threes:\n"
+        "    def __init__(self, layer_param): pass\n"
+        "    def setup(self, bottom, top): pass\n"
+        "    def reshape(self, bottom, top): top[0].reshape(2, 1)\n"
+        "    def forward(self, bottom, top): top[0].data[...] = 3\n"
+    )
+    text = f'layer {{ name: "d" top: "d" {maker} }} layer {{ name: "l" type: "EuclideanLoss" bottom: "d" bottom: "z" }}'
+    net = make_net(tmp_path, "force_backward: true " + with_inputs(text, z=(2, 1)))
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(net.forward(), [net.values["d"]])
+        assert gradient.tolist() == [[1.5], [1.5]]
+
+
 def test_fields_that_choose_among_caffes_implementations_are_listed(tmp_path: Path) -> None:
     text = 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" relu_param { engine: CUDNN } }'
     assert make_net(tmp_path, with_inputs(text, x=(1,))).without_effect == ["engine"]

@@ -115,6 +115,37 @@ def test_what_is_written_to_a_blob_counts_when_the_rest_of_the_net_runs(tmp_path
     close(net.forward(start="left", blobs=["sum"])["sum"], [[0, 2, 4]] * 2)
 
 
+def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None:
+    net = Net(write(tmp_path, BRANCHES.replace("dim: 2 dim: 1", "dim: 2 dim: 3")), TEST)
+    weights = net.params["conv"][0].data
+    assert weights.shape == (4, 3, 3, 3)
+    weights.reshape(-1)[:] = np.arange(108)
+    close(net.params["conv"][0].data.ravel(), np.arange(108))
+
+
+def test_memory_data_gets_a_gradient_if_the_net_asks_for_it(tmp_path: Path) -> None:
+    text = """layer { name: "data" type: "MemoryData" top: "data" top: "label"
+        memory_data_param { batch_size: 2 channels: 1 height: 1 width: 3 } }
+        layer { name: "sum" type: "Reduction" bottom: "data" top: "sum" loss_weight: 2 }"""
+    net = Net(write(tmp_path, text), TEST)
+    net.set_input_arrays(drawn(2, 1, 1, 3), drawn(2, 1, 1, 1))
+    net.forward()
+    net.backward()
+    close(net.blobs["data"].diff, np.full((2, 1, 1, 3), 2))
+
+
+def test_a_bottom_gets_a_gradient_if_its_layer_says_propagate_down(tmp_path: Path) -> None:
+    text = """layer { name: "twice" type: "Power" bottom: "x" top: "twice" power_param { scale: 2 } DOWN }
+        layer { name: "sum" type: "Reduction" bottom: "twice" top: "sum" loss_weight: 1 }"""
+    for down, expected in (("propagate_down: true", 2), ("propagate_down: false", 0), ("", 0)):
+        path = tmp_path / "down.prototxt"
+        path.write_text(with_inputs(text.replace("DOWN", down), x=(2, 3)))
+        net = Net(path, TEST)
+        net.forward(x=drawn(2, 3))
+        net.backward()
+        close(net.blobs["x"].diff, np.full((2, 3), expected))
+
+
 def test_a_gradient_written_to_a_blob_goes_back_from_there(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     net.forward(data=drawn(2, 1, 6, 6))

@@ -50,6 +50,13 @@ def test_the_rate_is_0_where_the_formula_has_no_number() -> None:
     assert learning_rate(past_the_end, LAST + 1) == 0
 
 
+def test_a_rate_that_grows_past_all_numbers_is_infinite_as_in_caffe() -> None:
+    growing = solver("exp")
+    growing.gamma = 2.0
+    assert learning_rate(growing, 1023) == BASE * 2.0**1023
+    assert learning_rate(growing, 1024) == math.inf
+
+
 def refusal(folder: Path, text: str) -> str:
     (folder / "solver.prototxt").write_text("base_lr: 1\n" + text)
     with pytest.raises(PrototxtError) as caught:

@@ -184,7 +184,8 @@ def test_a_missing_snapshot_is_named(tmp_path: Path) -> None:
     ("change", "what"),
     [
         (("num_output: 12", "num_output: 13"), r"layer 'ip1': its weights have the shapes \[\(13, 4\), \(13,\)\]"),
-        (('"ip2"', '"ip3"'), "has no weights for .* layer 'ip3'"),
+        (('"ip2"', '"ip3"'), "has the weights of layer 'ip2' where the net of .* has those of layer 'ip3'"),
+        (('name: "data"', 'name: "images"'), "has the position in the data of layer 'data'"),
         (("lr_mult: 2", "lr_mult: 0"), "lr_mult may have changed"),
     ],
 )
@@ -195,6 +196,86 @@ def test_a_snapshot_of_another_net_is_refused(tmp_path: Path, change: tuple[str,
     (tmp_path / "net.prototxt").write_text(SMALL_NET.replace(*change))
     with Solver.from_file(path) as solver, pytest.raises(SnapshotError, match=what):
         solver.restore(saved)
+
+
+EQUAL = SMALL_NET.replace(
+    'name: "ip2" type: "InnerProduct" bottom: "ip1"',
+    'name: "a" type: "InnerProduct" bottom: "ip1" top: "a" inner_product_param { num_output: 12 } }\n'
+    'layer { name: "b" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 12 } }\n'
+    'layer { name: "norm" type: "BatchNorm" bottom: "b" top: "norm" }\n'
+    'layer { name: "ip2" type: "InnerProduct" bottom: "norm"',
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ([('name: "a"', 'name: "c"'), ('name: "b"', 'name: "a"'), ('name: "c"', 'name: "b"')], "layer 'a' where .*'b'"),
+        ([('layer { name: "norm" type: "BatchNorm" bottom: "b" top: "norm" }', ""), ('"norm"', '"b"')], "layer 'norm'"),
+        ([('name: "norm" type: "BatchNorm"', 'name: "norm" type: "ReLU"')], "layer 'norm' where .* layer 'ip2'"),
+    ],
+)
+def test_layers_that_changed_their_places_or_are_gone_are_seen(
+    tmp_path: Path, changes: list[tuple[str, str]], what: str
+) -> None:
+    path = write_project(tmp_path, net=EQUAL)
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+    net = EQUAL
+    for change in changes:
+        net = net.replace(*change)
+    (tmp_path / "net.prototxt").write_text(net)
+    with Solver.from_file(path) as solver, pytest.raises(SnapshotError, match=what):
+        solver.restore(saved)
+
+
+def of_type(kind: str) -> str:
+    momentum = "" if kind in ("AdaGrad", "RMSProp") else "momentum: 0.9"
+    return SMALL_SOLVER.replace("momentum: 0.9", f'type: "{kind}" {momentum}')
+
+
+@pytest.mark.parametrize(("first", "second"), [("SGD", "RMSProp"), ("SGD", "AdaGrad"), ("Adam", "AdaDelta")])
+def test_a_solver_of_another_type_does_not_go_on(tmp_path: Path, first: str, second: str) -> None:
+    with Solver.from_file(write_project(tmp_path, solver=of_type(first))) as solver:
+        solver.step()
+        saved = solver.save()
+    with (
+        Solver.from_file(write_project(tmp_path, solver=of_type(second))) as solver,
+        pytest.raises(SnapshotError, match=f"by a solver of type {first}, and this one is of type {second}"),
+    ):
+        solver.restore(saved)
+
+
+def test_nesterov_goes_on_from_sgd_and_files_of_before_are_read(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        solver.step()
+        saved = solver.save()
+    with Solver.from_file(write_project(tmp_path, solver=of_type("Nesterov"))) as solver:
+        solver.restore(saved)
+    old = torch.load(saved, weights_only=True)
+    del old["solver_type"], old["fillers"]
+    torch.save(old, saved)
+    with Solver.from_file(write_project(tmp_path, solver=of_type("Nesterov"))) as solver:
+        solver.restore(saved)
+        assert solver.iteration == 1
+
+
+def test_random_numbers_of_dummy_data_go_on(tmp_path: Path) -> None:
+    noise = """layer { name: "noise" type: "DummyData" top: "noise"
+        dummy_data_param { shape { dim: [8, 4] } data_filler { type: "gaussian" } } }
+        layer { name: "noisy" type: "Eltwise" bottom: "data" bottom: "noise" top: "noisy" }\n"""
+    net = SMALL_NET.replace('bottom: "data" top: "ip1"', 'bottom: "noisy" top: "ip1"').replace(
+        'layer {\n  name: "ip1"', noise + 'layer {\n  name: "ip1"'
+    )
+    path = write_project(tmp_path, net=net, solver=TESTED)
+    whole = trained(path, 12)
+    with Solver.from_file(path) as first:
+        shown = go_on(first, 6)
+        saved = first.save()
+    with Solver.from_file(path) as second:
+        second.restore(saved)
+        shown += go_on(second, 6)
+    assert shown == whole
 
 
 def test_a_test_net_whose_weights_have_other_shapes_is_refused(tmp_path: Path) -> None:

@@ -239,6 +239,24 @@ def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) ->
         assert solver.test() == expected
 
 
+def test_each_number_of_an_output_is_scored_if_their_count_stays_and_is_modest(tmp_path: Path) -> None:
+    net = SMALL_NET.replace('top: "accuracy"', 'top: "accuracy" top: "per_class"')
+    net += 'layer { name: "many" type: "Tile" bottom: "label" top: "many" tile_param { axis: 0 tiles: 126 } }'
+    path = write_project(tmp_path, net=net, solver=TESTED)
+    with Solver.from_file(path) as solver:
+        (scores,) = solver.test()
+        assert list(scores) == ["loss", "accuracy", "per_class[0]", "per_class[1]", "per_class[2]"]
+        assert 0 < sum(scores[f"per_class[{nth}]"] for nth in range(3)) < 3
+    (tmp_path / "net.prototxt").write_text(net.replace("tiles: 126", "tiles: 2"))
+    (tmp_path / "batches.py").write_text(
+        BATCHES.replace("self.at += self.rows", "self.at += 1\n        self.rows -= 1")
+    )
+    del sys.modules["batches"]
+    with Solver.from_file(path) as solver:
+        (scores,) = solver.test()
+    assert [name for name in scores if name.startswith("many")] == []
+
+
 def test_a_wrong_label_is_named_though_the_data_end_before_the_device_has_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,7 +140,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
         (["a.json.ring"], "is no trace of this version"),
         (["a.json", "-o", "b.json"], "expected a JSON object with 'traceEvents'"),
         (["b.json"], "say with -o where"),
-        (["absent.json"], "No such file or directory"),
+        (["none.json"], "error: there is no file 'none.json'; name FILE.ring or a trace"),
+        (["b.json", "--merge", "none.json", "-o", "c"], "error: there is no file 'none.json'; name"),
     ):
         paths = [str(tmp_path / each) if each.startswith(("a", "b")) else each for each in arguments]
         result = CliRunner().invoke(app, ["trace", *paths])
