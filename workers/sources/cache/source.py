@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.paths import another_host
+from ...base.files import another_host
 from ...base.source import CacheCounts, Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare

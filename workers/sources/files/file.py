@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.paths import another_host
+from ...base.files import another_host
 from ...base.specs import AnyArray, IndexArray
 
 Bytes = NDArray[np.uint8]

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...base.checks import check_options, chosen
 from ...base.errors import BlobfeedError, ParameterError, SourceError
+from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import Locking, require_in_range, stretches

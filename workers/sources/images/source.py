@@ -17,12 +17,11 @@ from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, chosen
 from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.files import another_host, in_folder, is_url, read_whole
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.keys import blake2b
-from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ...base.whole_files import read_whole
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..files.remote import CONNECTIONS, WholeObjects

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
 from ...base.errors import ParameterError, SampleError, SourceError
+from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from ...base.whole_files import read_whole
 from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
 from .file import announce_files, under_root
