@@ -7,8 +7,8 @@
 
 Samples are written with pwrite and read through a read-only map; both use one page cache. So a full disk is an error of
 that call; a store into the map would be a SIGBUS. Two processes that store the same sample write the same bytes to the
-same offset. Replacing a file gives it a new inode, so a process that uses the old one keeps it. After a power failure parts
-of the newest samples may be missing, which their checksums tell.
+same offset. Replacing a file gives it a new inode, so a process that uses the old one keeps it. After a power failure
+some of the newest samples' bytes may be missing, which their checksums tell.
 """
 
 from __future__ import annotations
