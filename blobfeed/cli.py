@@ -20,7 +20,7 @@ from . import __version__, data_commands
 from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.whole_files import writing
+from .workers.base.files import writing
 from .workers.processes.process import fill_standard_streams
 
 app = typer.Typer(

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .workers.base.errors import BlobfeedError
-from .workers.base.whole_files import writing
+from .workers.base.files import writing
 from .workers.plan.plan import usable_cores
 from .workers.transport.board_reading import LoaderLine, Reading
 from .workers.transport.status_board import NAME, Count

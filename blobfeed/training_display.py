@@ -23,7 +23,7 @@ from .trainer.solving.solver import Scores, Solver, numbers_of
 from .workers.base.closing import close_all
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.whole_files import writing
+from .workers.base.files import writing
 
 _REFRESH_S = 0.2
 _FIRST = ("iteration", "seconds", "net")

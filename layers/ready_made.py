@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ..readers.delivery.mean_file import load_mean_file
 from ..workers.base.checks import known_names
 from ..workers.base.errors import ParameterError
+from ..workers.base.files import in_folder
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
-from ..workers.base.paths import in_folder
 from ..workers.base.specs import IndexArray
 from ..workers.sources import open_source, options_of
 from .multi_process_input_layer import MultiProcessInputLayer

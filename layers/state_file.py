@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..workers.base.errors import ParameterError
-from ..workers.base.paths import in_folder
-from ..workers.base.whole_files import write_whole
+from ..workers.base.files import in_folder, write_whole
 from ..workers.plan.plan import State
 from .caffe_base import IS_STANDIN
 from .last_words import is_embedded

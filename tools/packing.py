@@ -25,9 +25,9 @@ import xxhash
 from ..readers.batch_reader import BatchReader
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
+from ..workers.base.files import writing
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, allocate_rows
-from ..workers.base.whole_files import writing
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from .decoding import Decoding

@@ -18,10 +18,10 @@ import yaml
 
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
+from ..workers.base.files import writing
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray
-from ..workers.base.whole_files import writing
 from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.file import FileStamp

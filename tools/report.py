@@ -13,7 +13,7 @@ import numpy as np
 
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
-from ..workers.base.whole_files import writing
+from ..workers.base.files import writing
 from ..workers.watching.trace_events import load
 from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts

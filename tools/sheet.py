@@ -18,11 +18,11 @@ from rich.console import Console
 from ..readers.delivery.tops import Top, UnevenTop, make_tops
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import is_installed, need
+from ..workers.base.files import writing
 from ..workers.base.hooks import Hooks
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
-from ..workers.base.whole_files import writing
 from ..workers.loading.worker import DecodedSource
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...workers.base.errors import ParameterError
-from ...workers.base.whole_files import read_whole
+from ...workers.base.files import read_whole
 
 _NPY = b"\x93NUMPY"
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ...workers.base.checks import nearest
 from ...workers.base.errors import ParameterError, UnequalShapesError
+from ...workers.base.files import in_folder
 from ...workers.base.parameters import Pad, Parameters, Transform
-from ...workers.base.paths import in_folder
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch

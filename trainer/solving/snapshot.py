@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ...workers.base.whole_files import replacing
+from ...workers.base.files import replacing
 from ..prototxt.errors import SnapshotError
 
 _FORMAT = "blobfeed snapshot 1"

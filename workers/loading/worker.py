@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,6 +36,9 @@ from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 
 _log = logging.getLogger("blobfeed")
+
+Begins = Callable[[Activity, int, int], object]
+"""Is told what a loader begins to do, with which sample, and how many rows: LoaderStatus.write."""
 
 _SCRATCH_BYTES = 1 << 20
 """Raw samples are read in blocks of about this size: large enough for a batched read to pay, small enough for the
@@ -123,12 +126,6 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return f"at a location that its source cannot name: {summary_of(error)}"
 
 
-class Begins(Protocol):
-    """Is told what a loader begins to do: LoaderStatus.write."""
-
-    def __call__(self, activity: Activity, sample: int, rows: int = 1, /) -> object: ...
-
-
 class DecodedSource:
     """`source` seen through the hooks, its samples as `rows` makes them. Run on trial in setup, and by each loader."""
 
@@ -149,7 +146,7 @@ class DecodedSource:
             return
         wanted = zip(self._raw_samples(indices, begins), indices.tolist(), epochs.tolist(), strict=True)
         for row, (arrays, index, epoch) in enumerate(wanted):
-            begins(Activity.DECODING, index)
+            begins(Activity.DECODING, index, 1)
             self.rows.put(Sample(arrays, index, epoch), out, row)
 
     def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
@@ -185,7 +182,7 @@ def _said_each(
     """`lent`, whose samples are read one by one, so that a loader that hangs or dies says in which."""
     samples = iter(lent)
     for index in indices:
-        begins(Activity.READING, index)
+        begins(Activity.READING, index, 1)
         yield next(samples)
 
 

@@ -62,6 +62,7 @@ class Feed:
         self.stalls = 0
         self.start_ns: int | None = None
         """How long the trainer had waited when it took the first group."""
+        self.batches_per_group = plan.batches_per_slot
         self._plan = plan
         self._reception = Reception()
         self._arrived: bytes | None = None
@@ -119,10 +120,6 @@ class Feed:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         return self._received() or self._wait()
-
-    @property
-    def batches_per_group(self) -> int:
-        return self._plan.batches_per_slot
 
     def open(self, announce: Announce) -> list[Batch]:
         """The batches of an announced group, as views on its slot."""

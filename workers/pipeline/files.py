@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 
 from ..base.errors import BlobfeedError, ParameterError
+from ..base.files import check_replaceable, in_folder
 from ..base.parameters import Parameters
-from ..base.paths import in_folder
 from ..base.source import CacheCounts
-from ..base.whole_files import check_replaceable
 from ..plan.plan import Plan
 from ..transport.trace_ring import Run, TraceRing, epoch_ns, ring_of
 from ..watching.trace_events import finish

@@ -77,6 +77,7 @@ class LocalFeed:
         self.stalls = 0
         self.start_ns: int | None = None
         """How long the trainer had waited when it took the first group."""
+        self.batches_per_group = plan.batches_per_slot
         self._promises = promises
         self._plan = plan
         self._begun = time.monotonic_ns()
@@ -131,10 +132,6 @@ class LocalFeed:
                 return self._promised
             self._make_next()
         return self._announced()
-
-    @property
-    def batches_per_group(self) -> int:
-        return self._plan.batches_per_slot
 
     def open(self, announce: Announce) -> list[Batch]:
         """The batches of an announced group."""

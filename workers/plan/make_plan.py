@@ -16,9 +16,9 @@ from ..base.checks import shown
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
+from ..base.files import in_folder
 from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.parameters import Parameters
-from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.postprocessing import BatchSamples, Postprocessor

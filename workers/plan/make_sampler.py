@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from ..base.checks import check_options
 from ..base.errors import ParameterError
+from ..base.files import in_folder, read_whole
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters, Positive
-from ..base.paths import in_folder
 from ..base.source import Source
 from ..base.specs import allocate_rows
-from ..base.whole_files import read_whole
 from ..order.samplers import (
     BalancedSampler,
     HookSampler,

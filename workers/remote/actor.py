@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.paths import AnotherHost, be_another_host
+from ..base.files import AnotherHost, be_another_host
 from ..base.specs import IndexArray
 from ..loading.worker import Worker, Workplace
 from ..plan.plan import Plan

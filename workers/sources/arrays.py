@@ -18,10 +18,9 @@ import numpy as np
 
 from ..base.checks import check_options, chosen
 from ..base.errors import ParameterError, SourceError
+from ..base.files import in_folder, read_whole
 from ..base.keys import blake2b
-from ..base.paths import in_folder
 from ..base.specs import AnyArray, IndexArray
-from ..base.whole_files import read_whole
 from ..transport.memory import available_memory
 from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray

@@ -18,7 +18,7 @@ from ..base.parameters import hdf5_if_path
 from ..base.source import Source
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from . import open_source
-from .files.runs import locate_part, split_by_part
+from .files.file import locate_part, split_by_part
 
 
 class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

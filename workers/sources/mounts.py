@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..base.errors import SourceError
-from ..base.paths import in_folder
+from ..base.files import in_folder
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")

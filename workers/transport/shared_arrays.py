@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.paths import another_host
+from ..base.files import another_host
 from ..base.specs import AnyArray
 
 _ALIGNMENT = 64

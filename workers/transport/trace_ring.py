@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
-from ..base.whole_files import check_replaceable
+from ..base.files import check_replaceable
 from .status_board import SAMPLE, About, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15

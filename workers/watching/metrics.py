@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zmq
 
-from ..base.whole_files import write_whole
+from ..base.files import write_whole
 from .openmetrics import MEDIA_TYPE
 
 _log = logging.getLogger("blobfeed")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import BlobfeedError
+from ..base.files import write_whole, writing
 from ..base.source import CacheCounts
-from ..base.whole_files import write_whole, writing
 from ..transport.trace_ring import SUFFIX, Kind, Run, Span, read_ring, ring_of
 
 _CATEGORY = {Kind.WAIT: "trainer", Kind.COPY: "trainer", Kind.STEP: "trainer", Kind.FILL: "slot", Kind.FULL: "slot",

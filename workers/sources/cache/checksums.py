@@ -39,8 +39,9 @@ def checksums(
 
     `small`: arrays of shape (samples, …), C-contiguous, with at most 8 bytes for each sample. `large`: for each array
     the bytes of each sample. `varying`: for each sample, or nothing; their shapes are part of the checksum.
+    Zeros, as of a page that never reached the disk, have a checksum other than 0.
     """
-    seeds = indices.astype(np.uint64) * _SPREAD
+    seeds = (indices + 1).astype(np.uint64) * _SPREAD
     for rows in small:
         seeds = (seeds ^ _numbers(rows)) * _SPREAD
     sums: list[int] = seeds.tolist()

@@ -7,7 +7,8 @@
 
 Samples are written with pwrite and read through a read-only map; both use one page cache. So a full disk is an error of
 that call; a store into the map would be a SIGBUS. Two processes that store the same sample write the same bytes to the
-same offset. Replacing a file gives it a new inode, so a process that uses the old one keeps it.
+same offset. Replacing a file gives it a new inode, so a process that uses the old one keeps it. After a power failure
+some of the newest samples' bytes may be missing, which their checksums tell.
 """
 
 from __future__ import annotations
@@ -31,16 +32,11 @@ from ...base.errors import ParameterError, SourceError
 from ...base.specs import AnyArray, IndexArray, NamedRows, RaggedRows
 from ..files.file import in_memory
 from .checksums import SUM_BYTES, Varying, checksums, is_small
-from .layout import BOOT_AT, BOOT_BYTES, IDENTITY_BYTES, MAGIC, STATES_AT, Layout
+from .layout import IDENTITY_BYTES, MAGIC, STATES_AT, Layout
 
-_EMPTY = 0
-_WRITTEN = 1  # complete, but perhaps not on the disk yet: good until the machine stops
-_DURABLE = 2  # complete and on the disk
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PUBLISHED = 1
 _LOCK_PATIENCE_S = 60.0
 _LOCK_PAUSE_S = 0.02
-_QUIET_S = 60.0
 _MB = 1e6
 _PROBES = 4
 
@@ -63,7 +59,7 @@ def prepare(path: Path, layout: Layout, size_limit: int) -> None:
             if not _holds(path, layout):
                 path.unlink(missing_ok=True)
                 _create(path, layout, size_limit)
-            _forget_what_a_crash_may_have_lost(path, layout)
+            CacheFile(path, layout, size_limit).close()  # a file that cannot be written or mapped is an error here
     except OSError as error:
         raise SourceError(f"cache {path} cannot be made: {error}; it needs a folder on a local disk") from error
 
@@ -98,7 +94,7 @@ def _holds(path: Path, layout: Layout) -> bool:
         with path.open("rb") as file:
             identity = file.read(IDENTITY_BYTES)
             size = os.fstat(file.fileno()).st_size
-            states = np.fromfile(file, np.uint8, layout.samples, offset=STATES_AT - IDENTITY_BYTES)
+            states = np.fromfile(file, np.uint8, layout.samples)
     except FileNotFoundError:
         return False
     if identity and not identity.startswith(MAGIC):
@@ -106,7 +102,7 @@ def _holds(path: Path, layout: Layout) -> bool:
             f"cache: path {path} is a file, but no sample cache: it is left alone, choose another path"
         )
     whole = identity == layout.identity and size == layout.size
-    return whole and len(states) == layout.samples and bool((states <= _DURABLE).all())
+    return whole and len(states) == layout.samples and bool((states <= _PUBLISHED).all())
 
 
 def _create(path: Path, layout: Layout, size_limit: int) -> None:
@@ -118,7 +114,7 @@ def _create(path: Path, layout: Layout, size_limit: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, layout.sparse_at)
         os.truncate(descriptor, layout.size)
-        _write(descriptor, layout.identity + _boot(), 0)
+        _write(descriptor, layout.identity, 0)
         os.fsync(descriptor)  # or a power failure could leave a file of this name that does not say that it is a cache
         new.rename(path)
     finally:
@@ -134,24 +130,6 @@ def _require_space(path: Path, layout: Layout, size_limit: int) -> None:
             f"(size_limit {_megabytes(size_limit)}), but its disk has {_megabytes(free)} free: free some, choose "
             f"another path{', lower size_limit' if layout.varies else ''}, or leave out the cache"
         )
-
-
-def _forget_what_a_crash_may_have_lost(path: Path, layout: Layout) -> None:
-    """After a restart of the machine, samples that may not have been on the disk count as never written.
-
-    Without this, a power failure could leave the state of a sample on the disk, but not its bytes.
-    """
-    with contextlib.closing(CacheFile(path, layout, 0)) as file:
-        if os.pread(file.descriptor, BOOT_BYTES, BOOT_AT) != _boot():
-            file.set_states(file.states == _WRITTEN, _EMPTY)
-            _write(file.descriptor, _boot(), BOOT_AT)
-        file.settle()
-
-
-def _boot() -> bytes:
-    """What differs from one start of the machine to the next; without /proc every start looks the same."""
-    boot = _BOOT_ID.read_bytes() if _BOOT_ID.exists() else b""
-    return boot[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -276,7 +254,7 @@ class CacheFile:
         _write(self.descriptor, checksum.to_bytes(SUM_BYTES, sys.byteorder), self._layout.sums_at + index * SUM_BYTES)
         # A process dying above leaves the sample unpublished; a reader that sees the state sees what was written
         # before it, since both go through the kernel, and x86 and the kernel's locks keep their order.
-        os.pwrite(self.descriptor, bytes([_WRITTEN]), STATES_AT + index)
+        os.pwrite(self.descriptor, bytes([_PUBLISHED]), STATES_AT + index)
 
     def _checksum(self, index: int, sample: Mapping[str, AnyArray]) -> int:
         regions = self._layout.regions
@@ -286,17 +264,6 @@ class CacheFile:
         large = [[data] for data in fixed.values() if not is_small(len(data))]
         return checksums(np.array([index]), small, large, [varying] if varying else [])[0]
 
-    def settle(self) -> None:
-        """Note in the file that what is published is on the disk for good, if that takes no waiting.
-
-        A file that has just been filled is left to a later run: the kernel writes it back within half a minute or so
-        by itself, and waiting for gigabytes of it would hold up the trainer.
-        """
-        published = self.states == _WRITTEN
-        if published.any() and time.time() - os.fstat(self.descriptor).st_mtime > _QUIET_S:
-            os.fdatasync(self.descriptor)
-            self.set_states(published, _DURABLE)
-
     def will_need(self, indices: IndexArray) -> None:
         """Have the kernel read the rows of published samples, unless they are in memory already."""
         region = max(self._layout.regions.values(), key=lambda region: region.stride)
@@ -305,12 +272,6 @@ class CacheFile:
         if not in_memory(self.descriptor, region.at + len(self.states) * region.stride, probed):
             for offset in offsets.tolist():
                 os.posix_fadvise(self.descriptor, offset, region.stride, os.POSIX_FADV_WILLNEED)
-
-    def set_states(self, chosen: NDArray[np.bool_], state: int) -> None:
-        # Only these bytes: writing the whole table would take back what another process publishes meanwhile.
-        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            _write(self.descriptor, bytes([state]) * (stop - start), STATES_AT + start)
 
 
 def _cut(data: memoryview, size: int, numbers: Iterable[int]) -> list[memoryview]:

@@ -1,6 +1,6 @@
 """The layout of a cache file. Pure arithmetic over the specs.
 
-    identity | boot | states | checksums | shapes of varying samples | rows of fixed size | rows of varying size
+    identity | states | checksums | shapes of varying samples | rows of fixed size | rows of varying size
 
 Each part begins on a page. So does each row of varying size, which has space for the largest sample: the file is sparse
 there, a small sample takes no more disk than it needs, and finding it needs no table and no lock.
@@ -18,12 +18,9 @@ from .checksums import SUM_BYTES
 
 PAGE_BYTES = 4096
 MAGIC = b"blobfeed sample cache "
-VERSION = b"3\n"
+VERSION = b"4\n"
 
-IDENTITY_BYTES = 2048
-BOOT_AT = IDENTITY_BYTES
-BOOT_BYTES = 64
-STATES_AT = PAGE_BYTES
+IDENTITY_BYTES = STATES_AT = PAGE_BYTES
 SHAPE_ITEM_BYTES = 4
 
 

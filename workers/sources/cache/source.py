@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.paths import another_host
+from ...base.files import another_host
 from ...base.source import CacheCounts, Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare
@@ -115,10 +115,6 @@ class CachedSource(Source):
     def close(self) -> None:
         """Close file and source; the next read opens them again."""
         if self._file is not None:
-            try:
-                self._file.settle()
-            except OSError as error:  # the samples stay good until the machine stops
-                _log.warning("cache %s could not be written to its disk: %s", self._path, error.strerror)
             self._file.close()
             self._file = None
         self._source.close()
@@ -143,11 +139,12 @@ class CachedSource(Source):
         return self._file
 
     def _make_anew(self, file: CacheFile, index: IndexArray, out: NamedRows, row: int) -> None:
-        """Sample `index`, which was damaged on the disk, from the source into this row and into the cache."""
+        """Sample `index`, damaged on the disk or never written there, from the source into this row and the cache."""
         if not self._damaged:
             _log.warning(
-                "cache %s: sample %d (%s) is damaged, its checksum is wrong: it is made anew from its source, and so "
-                "are others; statistics().damaged_in_cache counts them, and if they are many, look at the disk",
+                "cache %s: sample %d (%s) is damaged, or the machine stopped before it was on the disk: its checksum "
+                "is wrong; it is made anew from its source, and so are others; statistics().damaged_in_cache counts "
+                "them, and if they are many, look at the disk",
                 *(self._path, index[0], self.where(int(index[0]))),
             )
         self._damaged.add(int(index[0]))

@@ -11,9 +11,8 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
+from ...base.files import in_folder, read_whole, write_whole
 from ...base.keys import blake2b, text_digest
-from ...base.paths import in_folder
-from ...base.whole_files import read_whole, write_whole
 
 _VERSION = 2
 _CHECKSUM_BYTES = 16

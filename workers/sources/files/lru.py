@@ -1,4 +1,4 @@
-"""A mapping that forgets what was not used for the longest time: open files by number, decoded chunks by bytes."""
+"""A mapping that forgets what was not used for the longest time: decoded chunks, fetched blocks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ _Value = TypeVar("_Value")
 
 
 class RecentlyUsed(Generic[_Key, _Value]):
-    """Values whose weights add up to at most `limit`; `discard` is called with each value that has to go.
+    """Values whose weights add up to at most `limit`.
 
-    A value heavier than the whole limit is not kept. (cachetools.LRUCache refuses such a value by an exception, and
-    calls nothing when a value goes.)
+    A value heavier than the whole limit is not kept. (cachetools.LRUCache refuses such a value by an exception.)
     """
 
-    def __init__(
-        self,
-        limit: int,
-        weigh: Callable[[_Value], int] = lambda _: 1,
-        discard: Callable[[_Value], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, limit: int, weigh: Callable[[_Value], int]) -> None:
         self.limit = limit
         self.weight = 0
         self._weigh = weigh
-        self._discard = discard
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
     def get(self, key: _Key) -> _Value | None:
@@ -56,13 +49,11 @@ class RecentlyUsed(Generic[_Key, _Value]):
 
     def clear(self) -> None:
         """Let go of everything."""
-        while self._values:
-            self._let_go(next(iter(self._values)))
+        self._values.clear()
+        self.weight = 0
 
     def _let_go(self, key: _Key) -> None:
-        value = self._values.pop(key)
-        self.weight -= self._weigh(value)
-        self._discard(value)
+        self.weight -= self._weigh(self._values.pop(key))
 
 
 ChunkCache = RecentlyUsed[tuple[str, str, int], AnyArray]

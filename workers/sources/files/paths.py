@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import shown
 from ...base.errors import SourceError
-from ...base.paths import in_folder, is_url
+from ...base.files import in_folder, is_url
 from .object_stores import locate
 from .remote import RangeStream, RemoteStamp
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...base.paths import is_url
+from ...base.files import is_url
 from ...base.specs import IndexArray
 from .file import Bytes, FileStamp, RawFile
 from .lru import RecentlyUsed

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
+from ...base.files import check_replaceable, read_whole, write_whole, writing
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ...base.whole_files import check_replaceable, read_whole, write_whole, writing
+from ..files.file import locate_part, split_by_part
 from ..files.kept import as_was, checksum, plain
 from ..files.paths import PackedNames
 from ..files.remote import Stamp
-from ..files.runs import locate_part, split_by_part
 
 _NAME = b"blobfeed hdf5_samples index"
 _VERSION = b"5"

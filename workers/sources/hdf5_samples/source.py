@@ -11,16 +11,15 @@ import numpy as np
 
 from ...base.checks import check_options, chosen
 from ...base.errors import BlobfeedError, ParameterError, SourceError
+from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import Locking
+from ..files.file import Locking, require_in_range, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..files.runs import require_in_range, stretches
 from ..stored.source import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
 from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress

@@ -52,9 +52,12 @@ def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
 
 
 class _Scratch:
-    """Memory for one image, kept for the next one of the same size or less."""
+    """Memory for one image, kept for the next one of the same size or less, in this process."""
 
     memory: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def __reduce__(self) -> tuple[type[_Scratch], tuple[()]]:
+        return _Scratch, ()
 
     def take(self, shape: tuple[int, ...]) -> Image:
         size = int(np.prod(shape))

@@ -17,12 +17,11 @@ from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, chosen
 from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.files import another_host, in_folder, is_url, read_whole
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.keys import blake2b
-from ...base.paths import another_host, in_folder, is_url
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ...base.whole_files import read_whole
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..files.remote import CONNECTIONS, WholeObjects
@@ -69,7 +68,7 @@ class ImageListSource(Source):
         self._sum = self._checksum()
         give_back_freed_memory()
         self._home = os.getpid()
-        self._decoder: ImageDecoder | None = None
+        self._decoder = ImageDecoder(checked)
         if checked.check_files:
             self._check_files()
         self._specs = self._chosen(tops)
@@ -110,7 +109,7 @@ class ImageListSource(Source):
         labels = self._memory["labels"][indices].astype(self._label_spec.dtype)
         for row, index in enumerate(indices.tolist()):
             with self._naming(index):
-                sample = {_DATA: self._made_decoder().planes(*self._decoded(index))}
+                sample = {_DATA: self._decoder.planes(*self._decoded(index))}
             yield {**sample, _LABEL: labels[row]} if _LABEL in self._specs else sample
 
     def content(self, index: int) -> bytes:
@@ -140,10 +139,10 @@ class ImageListSource(Source):
 
     def close(self) -> None:
         """Give back the buffers."""
-        self._decoder = self._objects = None
+        self._decoder, self._objects = ImageDecoder(self._options), None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_decoder": None, "_objects": None}
+        return self.__dict__ | {"_objects": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -170,7 +169,7 @@ class ImageListSource(Source):
 
     def _size_of_first(self) -> tuple[int, int]:
         with self._naming(0):
-            return self._made_decoder().decode(self.content(0))[1]
+            return self._decoder.decode(self.content(0))[1]
 
     def _check_files(self) -> None:
         """Raises SourceError if one of the first images cannot be one; the others are looked at when they are read."""
@@ -214,20 +213,15 @@ class ImageListSource(Source):
             return path
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
-    def _made_decoder(self) -> ImageDecoder:
-        if self._decoder is None:
-            self._decoder = ImageDecoder(self._options)
-        return self._decoder
-
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
         with self._naming(index):
             image, size = self._decoded(index)
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
-            self._made_decoder().put(image, cast("NDArray[np.uint8]", target))
+            self._decoder.put(image, cast("NDArray[np.uint8]", target))
 
     def _decoded(self, index: int) -> tuple[Image, tuple[int, int]]:
         """The image as its file has it, and its height and width as a sample."""
-        image, size = self._made_decoder().decode(self.content(index))
+        image, size = self._decoder.decode(self.content(index))
         spec = self._specs[_DATA]
         if spec.varies:
             spec.require_fits((self._channels, *size))

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
 from ...base.errors import ParameterError, SampleError, SourceError
+from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from ...base.whole_files import read_whole
 from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
 from .file import announce_files, under_root
 from .options import PictureOptions
 
+_FULL_SIZE = PictureOptions(dct_scaling=False)
 _NUMBERS = 6
 """On each line of a window: class, overlap, x1, y1, x2, y2."""
 
@@ -96,7 +96,7 @@ class WindowSource(Source):
         self._boxes = windows[order, 2:].astype(np.int32)
         self._labels = np.where(front, windows[:, 0], 0)[order].astype(np.int64)
         self._digest = blake2b(text, digest_size=16).hexdigest()
-        self._decoder: ImageDecoder | None = None
+        self._decoder = ImageDecoder(_FULL_SIZE)
         size = checked.crop_size
         whole = np.dtype(np.int64)
         known = {
@@ -149,10 +149,7 @@ class WindowSource(Source):
 
     def close(self) -> None:
         """Give back the buffers."""
-        self._decoder = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_decoder": None}
+        self._decoder = ImageDecoder(_FULL_SIZE)
 
     def _image_path(self, window: int) -> bytes:
         path = self._paths[int(self._images[window])]
@@ -160,8 +157,6 @@ class WindowSource(Source):
 
     def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:
         """The window as it shall appear, shape (height, width, 3), and its area."""
-        if self._decoder is None:
-            self._decoder = ImageDecoder(PictureOptions(dct_scaling=False))
         image, (height, width) = self._decoder.decode(read_whole(self._image_path(window)))
         options = self._options
         box = tuple(self._boxes[window].tolist())

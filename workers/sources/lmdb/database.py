@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
 from ...base.errors import ParameterError, SourceError
+from ..files.file import FileStamp
 from ..files.paths import PackedNames
 
 _opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
@@ -17,26 +17,11 @@ _opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = w
 two sources may read the same database."""
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseStamp:
-    """Tells whether the database at `path` is still the one whose keys were listed."""
-
-    path: str
-    last_transaction: int
-    size: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: str, environment: lmdb.Environment) -> DatabaseStamp:
-        status = _data_file(path).stat()
-        return cls(path, environment.info()["last_txnid"], status.st_size, status.st_mtime_ns)
-
-
-def list_keys(path: str) -> tuple[DatabaseStamp, PackedNames]:
+def list_keys(path: str) -> tuple[FileStamp, PackedNames]:
     """All keys of the database at `path`, in its order; raises SourceError."""
     environment = _open(path)
     try:
-        stamp = DatabaseStamp.of(path, environment)
+        stamp = FileStamp.of(str(_data_file(path)))
         with environment.begin() as transaction, transaction.cursor() as cursor:
             return stamp, PackedNames.of(map(bytes, cursor.iternext(keys=True, values=False)))
     except lmdb.Error as error:
@@ -44,15 +29,11 @@ def list_keys(path: str) -> tuple[DatabaseStamp, PackedNames]:
 
 
 class Database:
-    """The database that `stamp` names, open for reading by key."""
+    """The database in the file that `stamp` names, open for reading by key."""
 
-    def __init__(self, stamp: DatabaseStamp) -> None:
+    def __init__(self, stamp: FileStamp) -> None:
         environment = _open(stamp.path)
-        if DatabaseStamp.of(stamp.path, environment) != stamp:
-            raise SourceError(
-                f"source lmdb: {stamp.path!r} has changed since its keys were listed; leave a database alone while it "
-                "is read, and start again"
-            )
+        stamp.require_unchanged()
         self._transaction = environment.begin()
         self._environment = environment  # closed by LMDB when the last source lets go of it
 
@@ -72,9 +53,7 @@ def _open(path: str) -> lmdb.Environment:
     environment = _opened.get(key := (os.getpid(), status.st_dev, status.st_ino))
     if environment is None:
         try:
-            environment = lmdb.open(
-                os.fsencode(path), subdir=file != Path(path), readonly=True, lock=False, create=False
-            )
+            environment = lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, create=False)
         except lmdb.Error as error:
             hint = " Close it where your program opens it itself." if "already open" in str(error) else ""
             raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}{hint}") from error

@@ -13,8 +13,8 @@ import numpy as np
 from ...base.checks import check_options, chosen
 from ...base.errors import SampleError, SampleTooLargeError, SourceError
 from ...base.extras import need
+from ...base.files import in_folder
 from ...base.parameters import NotNegative
-from ...base.paths import in_folder
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.paths import PackedNames

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ConvertedRows, IndexArray, Straight
 from ...transport.shared_map import AddressRange
-from ..files.file import RawFile, in_memory, maps, whole_pages
-from ..files.runs import split_by_part
+from ..files.file import RawFile, in_memory, maps, split_by_part, whole_pages
 from .layout import Chunked, Column
 
 _PAGE = mmap.PAGESIZE

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec
-from ..files.file import FileStamp
+from ..files.file import FileStamp, locate_part
 from ..files.remote import Stamp
-from ..files.runs import locate_part
 
 _DELIVERED = "cdhw"
 

@@ -14,10 +14,9 @@ from ...base.checks import nearest
 from ...base.deadline import moving
 from ...base.errors import BlobfeedError, SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
-from ..files.file import Locking
+from ..files.file import Locking, by_group, copy_runs, stretches
 from ..files.lru import ChunkCache
 from ..files.remote import RangeStream, RemoteStamp, Stamp
-from ..files.runs import by_group, copy_runs, stretches
 from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
 

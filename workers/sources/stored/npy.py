@@ -14,8 +14,8 @@ import numpy as np
 
 from ...base.checks import check_options, chosen, paths_as_text, shown
 from ...base.errors import ParameterError, SourceError
+from ...base.files import is_url
 from ...base.parameters import Positive
-from ...base.paths import is_url
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.paths import is_url
+from ...base.files import is_url
 from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed

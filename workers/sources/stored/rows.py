@@ -11,10 +11,9 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ConvertedRows, IndexArray
-from ..files.file import Bytes, RawFile, maps
+from ..files.file import Bytes, RawFile, by_group, copy_runs, maps
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
-from ..files.runs import by_group, copy_runs
 from .chunk_decode import ChunkError, decode_chunk
 from .layout import Chunked, StoredArray, without
 

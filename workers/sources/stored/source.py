@@ -16,10 +16,9 @@ from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
-from ..files.file import Locking, RawFile, maps
+from ..files.file import Locking, RawFile, maps, require_in_range, split_by_part
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, open_raw
-from ..files.runs import require_in_range, split_by_part
 from .joined import JoinedColumns
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .rows import ChunkedRows, StoredRows
@@ -221,9 +220,8 @@ class OpenFiles:
         self._joined: dict[bytes, JoinedColumns | None] = {}
         self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
-        self.opened: RecentlyUsed[str, OpenFile] = RecentlyUsed(
-            most_files or max(_FEW_FILES, allowed), discard=OpenFile.close
-        )
+        self._most = most_files or max(_FEW_FILES, allowed)
+        self.opened: dict[str, OpenFile] = {}  # the last used one at the end
 
     def begin(self) -> None:
         """Called before anything is read: in a forked copy nothing is open."""
@@ -233,19 +231,24 @@ class OpenFiles:
     def get(self, stamp: Stamp) -> OpenFile:
         """The file, opened now if it is not open; it may be closed again when another one is asked for."""
         self.begin()
-        return self.opened.get_or_make(stamp.path, OpenFile, stamp, self._locking, self._chunks)
+        file = self.opened.pop(stamp.path, None) or OpenFile(stamp, self._locking, self._chunks)
+        self.opened[stamp.path] = file
+        if len(self.opened) > self._most:
+            self.opened.pop(next(iter(self.opened))).close()
+        return file
 
     def joined(self, starts: IndexArray, columns: Sequence[tuple[str, Column]]) -> JoinedColumns | None:
         """These columns as one array over all files, if they can be read so; made at the first call."""
         key = starts.tobytes()
         if key not in self._joined:
-            self._joined[key] = JoinedColumns.of(starts, columns, self.opened.limit)
+            self._joined[key] = JoinedColumns.of(starts, columns, self._most)
         return self._joined[key]
 
     def close(self) -> None:
         """Close all files, and let go of the decoded chunks."""
         self._joined.clear()
-        self.opened.clear()
+        while self.opened:
+            self.opened.popitem()[1].close()
         self._chunks.clear()
 
 

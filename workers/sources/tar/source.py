@@ -19,10 +19,10 @@ from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
+from ..files.file import locate_part, require_in_range, split_by_part
 from ..files.kept import kept
 from ..files.paths import expand_paths
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..files.runs import locate_part, require_in_range, split_by_part
 from ..images.options import PictureOptions, check_sizes
 from ..stored.source import OpenFiles, Reading
 from .fields import Decode, decoder_of, put_array, put_picture, spec_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.paths import is_url
+from ...base.files import is_url
 from ..files.object_stores import locate
 from ..files.remote import stamp_of
 from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -69,6 +70,22 @@ def test_a_flipped_bit_costs_one_read_and_no_sample(
         check(source, inner, everything)
         check_lent(source, inner, [5, 33])
         assert inner.reads.sum() == 1
+
+
+@pytest.mark.parametrize("names", [FIXED, VARYING, ("label",)])
+def test_what_a_power_failure_kept_from_the_disk_is_made_anew(names: tuple[str, ...], tmp_path: Path) -> None:
+    path, inner = tmp_path / "cache", Numbers(names)
+    filled(path, inner)
+    size, lost_from = path.stat().st_size, _layout(inner).sums_at
+    os.truncate(path, lost_from)
+    os.truncate(path, size)
+    with closing(CachedSource(inner, path, LIMIT)) as source:
+        assert source.cached_samples == SAMPLES
+        check(source, inner, everything)
+        assert source.cache_counts.damaged == SAMPLES
+        check(source, inner, everything)
+        assert source.cache_counts.damaged == SAMPLES
+    assert set(inner.reads) == {2}
 
 
 def test_samples_that_changed_places_are_not_taken_for_each_other(

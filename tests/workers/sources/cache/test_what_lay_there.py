@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.sources.cache.layout import BOOT_AT, STATES_AT
+from blobfeed.workers.sources.cache.layout import STATES_AT
 from blobfeed.workers.sources.cache.source import CachedSource
 
 from tests.workers.sources.cache.numbers import (
@@ -86,32 +84,3 @@ def test_a_file_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"train\.h5 is a file, but no sample cache: it is left alone"):
         CachedSource(Numbers(), path, LIMIT)
     assert path.read_bytes().endswith(b"precious")
-
-
-def test_after_a_restart_only_what_was_surely_on_the_disk_counts(tmp_path: Path) -> None:
-    path = tmp_path / "cache"
-
-    def an_hour_passes() -> None:
-        os.utime(path, (time.time() - 3600,) * 2)
-
-    def restart() -> None:
-        with path.open("r+b") as file:
-            file.seek(BOOT_AT)
-            file.write(b"another boot")
-
-    inner = Numbers()
-    with closing(CachedSource(inner, path, LIMIT)) as source:
-        check(source, inner, everything[:20])
-        an_hour_passes()
-    with closing(CachedSource(inner, path, LIMIT)) as source:
-        check(source, inner, everything[20:30])
-    restart()
-    with closing(CachedSource(inner, path, LIMIT)) as source:
-        assert source.cached_samples == 20, "the ten after them may not have been on the disk yet"
-        check(source, inner, everything)
-    assert set(inner.reads) == {1, 2}
-    an_hour_passes()
-    CachedSource(inner, path, LIMIT).close()
-    restart()
-    with closing(CachedSource(inner, path, LIMIT)) as source:
-        assert source.cached_samples == SAMPLES, "a later run has seen to it that they were"

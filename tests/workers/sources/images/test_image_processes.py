@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.whole_files import read_whole
+from blobfeed.workers.base.files import read_whole
 from blobfeed.workers.sources.images.file import announce_files
 from blobfeed.workers.transport.memory import keep_freed_memory
 

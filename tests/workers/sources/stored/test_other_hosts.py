@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base import paths
+from blobfeed.workers.base import files
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.paths import AnotherHost
+from blobfeed.workers.base.files import AnotherHost
 from blobfeed.workers.sources.files.file import FileStamp
 
 
 def arrive(stamp: FileStamp, monkeypatch: pytest.MonkeyPatch, host: AnotherHost) -> FileStamp:
-    monkeypatch.setattr(paths, "_another_host", host)
+    monkeypatch.setattr(files, "_another_host", host)
     found: FileStamp = pickle.loads(pickle.dumps(stamp))
     return found
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base import whole_files
-from blobfeed.workers.base.whole_files import write_whole
+from blobfeed.workers.base.files import read_whole, write_whole
 
 from tests.support.stored import opened
 
@@ -38,7 +37,7 @@ def test_an_index_is_not_written_through_a_link_with_a_name_that_can_be_guessed(
     (tmp_path / f".a.index.{os.getpid()}.new").symlink_to("victim")
     opened("hdf5_samples", tmp_path, path="a.h5", index_cache="a.index")
     assert (tmp_path / "victim").read_text() == "precious"
-    assert whole_files.read_whole(tmp_path / "a.index").startswith(b"blobfeed")
+    assert read_whole(tmp_path / "a.index").startswith(b"blobfeed")
 
 
 def test_what_is_no_regular_file_stays_what_it_is(tmp_path: Path) -> None:
