@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -38,6 +39,7 @@ class Interrupter:
     def __init__(self, seed: int) -> None:
         self.interrupts = 0
         self._random = random.Random(seed)
+        self._handler = signal.getsignal(signal.SIGINT)
         self._longest = 0
         """Places in the longest call so far; the first call is not interrupted."""
         self._offsets: dict[CodeType, frozenset[int]] = {}
@@ -68,7 +70,9 @@ class Interrupter:
         return self._at_instruction
 
     def _at_instruction(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode" and frame.f_lasti in self._places(frame.f_code):
+        # Where signals are deferred none would come.
+        takes = signal.getsignal(signal.SIGINT) is self._handler
+        if event == "opcode" and takes and frame.f_lasti in self._places(frame.f_code):
             self._seen += 1
             if self._seen == self._at:
                 raise KeyboardInterrupt
@@ -108,14 +112,14 @@ class Ledger:
         return max(1, sum(step != 0 for step in steps)) - doubled, doubled
 
 
-def _write(folder: Path, height: int) -> dict[str, Any]:
+def _write(folder: Path, height: int, dtype: str = "float32") -> dict[str, Any]:
     """Samples that hold their own number; with few pixels many batches share a slot, with many each has its own."""
-    path = folder / f"interrupted_{height}.h5"
+    path = folder / f"interrupted_{height}_{dtype}.h5"
     if not path.exists():
         with h5py.File(path, "w") as file:
             file["label"] = np.arange(_SAMPLES)
             file["data"] = np.broadcast_to(
-                np.arange(_SAMPLES, dtype=np.float32)[:, None, None, None], (_SAMPLES, 3, height, 64)
+                np.arange(_SAMPLES, dtype=dtype)[:, None, None, None], (_SAMPLES, 3, height, 64)
             )
     return {"hdf5": {"path": str(path)}}
 
@@ -128,6 +132,12 @@ def _layer(source: Source, interrupts: int, seed: int, **given: Any) -> tuple[in
     device = given.pop("device", "")
     with LayerHarness(MultiProcessInputLayer, {"source": source, **_GIVEN, **given}, device=device) as harness:
         return _forwards(harness.layer, harness.forward, lambda: harness.tops, interrupts, seed)
+
+
+def _in_process(source: Source, interrupts: int, seed: int) -> tuple[int, Ledger]:
+    """Bytes, which are converted on their way from the file's map."""
+    path = Path(source["hdf5"]["path"])
+    return _layer(_write(path.parent, int(path.stem.split("_")[1]), "uint8"), interrupts, seed, num_loaders=0)
 
 
 def _forwards(
@@ -224,6 +234,7 @@ _WAYS: dict[str, Callable[[Source, int, int], tuple[int, Ledger]]] = {
     "layer, torch blobs by view": lambda source, count, seed: _layer(
         source, count, seed, device="cpu", delivery="view"
     ),
+    "layer, in process": _in_process,
     "BatchReader": _reader,
     "BatchReader, tensors on loan": lambda source, count, seed: _reader(source, count, seed, device="cpu", copy=False),
     "AsyncReader": _async_reader,
@@ -238,7 +249,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
     total = 0
     for seed, (way, run) in enumerate(_WAYS.items(), start=scale.seed):
         lost = doubled = 0
-        for height in (1, 512):
+        for height in (1, 768):
             interrupts, ledger = run(_write(folder, height), each, seed)
             total += interrupts
             lost, doubled = lost + ledger.lost_and_doubled[0], doubled + ledger.lost_and_doubled[1]
