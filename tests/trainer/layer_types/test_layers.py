@@ -621,7 +621,7 @@ def test_bottoms_that_do_not_fit_are_named_with_the_layer(
 ) -> None:
     inputs = dict(zip(("x", "z", "same"), (np.zeros(shape, np.float32) for shape in shapes), strict=False))
     with pytest.raises(NetError, match=f"layer 'y' .*{what}"):
-        layer_net(tmp_path, options, **inputs)
+        layer_net(tmp_path, options, Phase.TRAIN, **inputs)
 
 
 @pytest.mark.parametrize("folder", [".", "beside the working directory"])
