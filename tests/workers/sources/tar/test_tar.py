@@ -249,6 +249,26 @@ def test_an_integer_that_the_first_samples_float_would_round_is_an_error(tmp_pat
         rows_of(source, [2])
 
 
+def test_an_integer_of_an_array_that_the_first_float_would_round_is_an_error(tmp_path: Path) -> None:
+    arrays = [io.BytesIO() for _ in range(2)]
+    for array, value in zip(arrays, (np.zeros(2), np.array([1, 2**53 + 1])), strict=True):
+        np.save(array, value)
+    write_tar(tmp_path / "a.tar", [(f"{number}.npy", array.getvalue()) for number, array in enumerate(arrays)])
+    source = opened("tar", tmp_path, path="a.tar")
+    with pytest.raises(SampleError, match=r"a\.tar:1\.npy cannot be decoded: it holds 9007199254740993, and"):
+        rows_of(source, [1])
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 2**53 + 1], [2**63 + 1, -1]])
+def test_an_integer_that_a_float_beside_it_would_round_is_an_error(tmp_path: Path, numbers: list[Any]) -> None:
+    values = [[0.5, 2**60], numbers]
+    write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"x": given}).encode()) for n, given in enumerate(values)])
+    source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
+    assert rows_of(source, [0])["x"].tolist() == values[:1]
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.x cannot be decoded: it holds {max(numbers)} beside floats"):
+        rows_of(source, [1])
+
+
 def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")])
     source = opened("tar", tmp_path, path="a.tar")
