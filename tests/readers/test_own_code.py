@@ -267,6 +267,7 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
         (lambda batch: {"new": batch["data"]}, r"postprocess gave shape \(8, 3\) for top 'new', expected \(8,\)"),
         (lambda batch: {}, "postprocess gave no new, expected data, label, new"),
         (lambda batch: 7, "postprocess returned a int: expected a mapping"),
+        (lambda batch: {"new": np.ma.masked_array(batch["label"])}, "postprocess gave a masked array for 'new'"),
         (lambda batch: {"new": [None] * 8}, "postprocess gave .None, .* for 'new', a list that NumPy can only hold as"),
     ],
 )
