@@ -125,6 +125,16 @@ def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
     assert batch["sum"].tolist() == [1 + 0, 5 + 1, 9 + 2, 13 + 3, 17 + 4, 21 + 5]
 
 
+def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
+    assert list(delivered(fields=["label"])) == ["label"]
+    assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
+    for given in ({}, {"decode": lambda sample, _: sample["label"]}):
+        with pytest.raises(
+            ParameterError, match=r"parameter 'fields': source 'pictures': unknown top 'lable' \(did you"
+        ):
+            delivered(fields=["lable"], **given)
+
+
 # ---- whole batches
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..base.checks import shown
+from ..base.checks import chosen, shown
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
@@ -68,6 +68,7 @@ def make_plan(
     source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
     _check_specs(source)
+    chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         return _made_plan(parameters, hooks, base_dir, train, source)
@@ -132,10 +133,12 @@ def _open_fields(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source
     """With the fields that are to be read.
 
     Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
-    it is read as it is by default.
+    it is read as it is by default, and a stream always.
     """
     if parameters.fields is not None or parameters.tops is None or (hooks.decode, hooks.postprocess) == (None, None):
         return _open(parameters, parameters.fields or parameters.tops, base_dir)
+    if parameters.source is not None and StreamSource.kind in parameters.source:
+        return _open(parameters, None, base_dir)
     try:
         return _open(parameters, parameters.tops, base_dir)
     except (ParameterError, SourceError):
@@ -286,7 +289,7 @@ def _stream_plan(
     shards = source.shards or max(1, local + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
-    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops if hooks != Hooks() else None)
+    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
     postprocessor = None
     if hooks.postprocess is not None:
         trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))
