@@ -73,6 +73,26 @@ def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
         BatchReader(Swapped(), batch_size=4)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "its specs are empty: expected the name"),
+        ({"data": ArraySpec([3], np.dtype("u1"))}, r"its specs say of 'data' .*\[3\].*: a tuple of whole numbers"),  # type: ignore[arg-type]
+        ({"data": ArraySpec((-1,), np.dtype("u1"))}, r"its specs say of 'data' .*\(-1,\).*: a tuple of whole numbers"),
+        ({"data": ArraySpec((3.0,), np.dtype("u1"))}, r"its specs say of 'data' .*\(3.0,\)"),  # type: ignore[arg-type]
+        ({"data": ArraySpec((3,), np.dtype(object))}, r"its specs say of 'data' .*'O'.* holds no objects"),
+    ],
+)
+def test_specs_that_describe_no_array_are_refused(given: Mapping[str, ArraySpec], told: str) -> None:
+    class Odd(Pictures):
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return given
+
+    with pytest.raises(ParameterError, match=told):
+        BatchReader(Odd(), batch_size=4)
+
+
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_what_hooks_make_in_another_byte_order_comes_in_this_machines(device: str) -> None:
     def decode(sample: Sample, _: np.random.Generator) -> Any:

@@ -100,12 +100,23 @@ def _made_plan(
 
 def _check_specs(source: Source | StreamSource) -> None:
     """Raises ParameterError where a source of the user's own describes its arrays by something else."""
-    for name, spec in () if isinstance(source, StreamSource) else source.specs.items():
-        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype) or not spec.dtype.isnative:
+    what = f"source {source.kind!r} ({type(source).__name__}): its specs"
+    if not source.specs:
+        raise ParameterError(f"{what} are empty: expected the name of an array and its ArraySpec, at least one")
+    for name, spec in source.specs.items():
+        said = repr(spec) if isinstance(spec, ArraySpec) else shown(spec)
+        if not isinstance(spec, ArraySpec) or not _describes_an_array(spec):
             raise ParameterError(
-                f"source {source.kind!r} ({type(source).__name__}): its specs say of {name!r} {shown(spec)}: expected "
-                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8)), in this machine's byte order"
+                f"{what} say of {name!r} {said}: expected an ArraySpec such as ArraySpec((3, 32, 32), "
+                "np.dtype(np.uint8)): a tuple of whole numbers from 0 on, and a type in this machine's byte order that "
+                "holds no objects"
             )
+
+
+def _describes_an_array(spec: ArraySpec) -> bool:
+    shape, dtype = spec.shape, spec.dtype
+    whole = isinstance(shape, tuple) and all(isinstance(extent, int | np.integer) and extent >= 0 for extent in shape)
+    return whole and isinstance(dtype, np.dtype) and dtype.isnative and not dtype.hasobject
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
