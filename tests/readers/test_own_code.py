@@ -145,6 +145,14 @@ def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
     assert batch["sum"].tolist() == [1 + 0, 5 + 1, 9 + 2, 13 + 3, 17 + 4, 21 + 5]
 
 
+def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6))
+    monkeypatch.chdir(tmp_path.parent)
+    with BatchReader({"npy": {"x": "x.npy"}}, base_dir=tmp_path.name, batch_size=6, epochs=1, num_loaders=0) as reader:
+        monkeypatch.chdir("/")
+        assert next(iter(reader))["x"].tolist() == list(range(6))
+
+
 def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     assert list(delivered(fields=["label"])) == ["label"]
     assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
