@@ -195,14 +195,14 @@ def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, mon
     write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
     with range_server() as server, pytest.raises(SourceError, match=r"https lists no folder.*leave out 'cache'"):
         opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)).fingerprint()
-    for url in ("s3://bucket/a.zarr", (tmp_path / "a.zarr").as_uri().replace("file://", "local://")):
-        with s3_server("bucket", monkeypatch) as put:
-            for path in (tmp_path / "a.zarr").rglob("*"):
-                if path.is_file():
-                    put(str(path.relative_to(tmp_path)), path.read_bytes())
+    chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
+    with s3_server("chunks", monkeypatch) as put:
+        for path in (tmp_path / "a.zarr").rglob("*"):
+            if path.is_file():
+                put(str(path.relative_to(tmp_path)), path.read_bytes())
+        for url in ("s3://chunks/a.zarr", f"local://{tmp_path}/a.zarr"):
             before = opened("zarr", tmp_path, ["data"], path=url).fingerprint()
             assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() == before
-            chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
             chunk.write_bytes(chunk.read_bytes()[::-1])
             put("a.zarr/data/c/1/0/0", chunk.read_bytes())
             assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() != before
