@@ -96,7 +96,7 @@ class MultiProcessInputLayer(CaffeLayer):
         )
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
-        base_dir = Path.cwd() if self.base_dir is None else Path(self.base_dir)
+        base_dir = Path(self.base_dir or "").absolute()
         parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..readers.delivery.mean_file import load_mean_file
-from ..workers.base.checks import known_names
+from ..workers.base.checks import known_names, shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder
 from ..workers.base.hooks import Sample
@@ -76,7 +77,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
     extra_parameters: ClassVar[Mapping[str, object]] = {
         "fg_fraction": 0.25,
         "mean_file": "",
-        "mean_value": (),
+        "mean_value": None,  # a number or a list of them: `_finite` sees to it
         "scale": 1.0,
     }
 
@@ -87,6 +88,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
                 f"{what}: parameter 'fg_fraction' is {self.extra['fg_fraction']}: expected 0 to 1, the part of "
                 "each batch that is foreground"
             )
+        self._scale = self._finite("scale", what)
         wanted = parameters.tops or ("data", "label")
         source: Any = open_source(parameters.source, tops=("data", "label", "area"), base_dir=base_dir)
         self._batch = parameters.batch_size
@@ -102,7 +104,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
         return msgspec.structs.replace(parameters, source={"windows": source}, tops=wanted)
 
     def _mean_of(self, shape: tuple[int, ...], base_dir: Path, what: str) -> NDArray[np.float32] | None:
-        values, name = np.array(self.extra["mean_value"], np.float32), self.extra["mean_file"]
+        values, name = self._finite("mean_value", what), self.extra["mean_file"]
         if name:
             mean = load_mean_file(in_folder(base_dir, name))
             offset = (mean.shape[2] - shape[2]) // 2
@@ -116,12 +118,30 @@ class WindowsInputLayer(_ReadyMadeLayer):
             raise ParameterError(f"{what}: mean_value has {values.size} numbers: expected 1 or {shape[0]}")
         return np.broadcast_to(values.reshape(-1, 1, 1), shape).copy() if values.size else None
 
+    def _finite(self, name: str, what: str) -> NDArray[np.float32]:
+        """The number or numbers of a parameter, shape (numbers,); raises ParameterError if they are none."""
+        given = self.extra[name]
+        try:
+            values: tuple[float, ...] | float = msgspec.convert(
+                () if given is None else given, float | tuple[float, ...]
+            )
+        except msgspec.ValidationError:
+            values = math.nan
+        with np.errstate(over="ignore"):
+            numbers = np.array(values, np.float32).reshape(-1)
+        if not np.isfinite(numbers).all():
+            raise ParameterError(
+                f"{what}: parameter {name!r} is {shown(given)}: expected a finite number that float32 holds"
+                + ", or one for each channel" * (name == "mean_value")
+            )
+        return numbers
+
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         top, left, height, width = sample["area"].tolist()
         part = np.s_[:, top : top + height, left : left + width]
         data = np.zeros(sample["data"].shape, np.float32)
-        shown = sample["data"][part].astype(np.float32)
-        data[part] = (shown if self._mean is None else shown - self._mean[part]) * np.float32(self.extra["scale"])
+        seen = sample["data"][part].astype(np.float32)
+        data[part] = (seen if self._mean is None else seen - self._mean[part]) * self._scale
         return {"data": data, "label": sample["label"]}
 
     def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Iterator[IndexArray]:

@@ -58,7 +58,7 @@ class H5Dataset(Dataset[Item]):
         **options: Any,
     ) -> None:
         self._transform = check_hook("H5Dataset", "transform", transform)
-        where = Path(base_dir)
+        where = Path(base_dir).absolute()
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
         wanted, datasets = _names(groups), _names(datasets)
         self._labels = tuple(_attribute_names(listed, wanted, datasets) if labels is None else _names(labels))

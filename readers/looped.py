@@ -57,7 +57,7 @@ class LoopedPipeline:
         """`what` begins the messages about wrong parameters. Raises what Pipeline raises."""
         check_hook(what, "decode", hooks.decode)
         check_hook(what, "postprocess", hooks.postprocess)
-        self._base_dir = Path(base_dir) if base_dir is not None else Path.cwd()
+        self._base_dir = Path(base_dir or "").absolute()
         self.parameters = _check(what, source, values)
         if copy is not None:
             delivery: Literal["copy", "view"] = "copy" if copy else "view"

@@ -180,6 +180,10 @@ def test_paths_are_taken_from_the_base_directory_where_there_is_one_else_from_th
     LayerHarness(MultiProcessInputLayer, relative, base_dir=tmp_path).close()
     monkeypatch.chdir(tmp_path)
     LayerHarness(MultiProcessInputLayer, relative).close()
+    monkeypatch.chdir(tmp_path.parent)
+    with LayerHarness(MultiProcessInputLayer, {**relative, "num_loaders": 0}, base_dir=tmp_path.name) as harness:
+        monkeypatch.chdir("/")
+        harness.forward()
 
 
 # ---- hooks of subclasses

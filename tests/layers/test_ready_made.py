@@ -80,6 +80,11 @@ def test_stream_takes_its_function_among_the_other_parameters(tmp_path: Path, mo
         (HDF5InputLayer, "{path: x, batch_size: 4, source: {hdf5: {}}}", "unknown parameter 'source'"),
         (HDF5InputLayer, "{path: x, source: y, batch_size: 4}", "unknown parameter 'source'"),
         (NpyInputLayer, "{data: x.npy, batchsize: 4}", r"unknown parameter 'batchsize' \(did you mean 'batch_size'"),
+        (
+            NpyInputLayer,
+            f"{{data: {__file__}, tops: [data], last_bach: drop, batch_size: 4}}",
+            r"unknown parameter 'last_bach' \(did you mean 'last_batch'\?\)",
+        ),
         (NpyInputLayer, "{batch_size: 4}", "source npy: no files"),
     ],
 )

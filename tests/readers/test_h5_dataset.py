@@ -46,6 +46,13 @@ def numbers(batches: Any) -> list[int]:
     return [int(value) for batch in batches for value in batch["data"][:, 0, 0]]
 
 
+def test_a_relative_base_directory_stays_where_it_was(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(archive.parent)
+    dataset = H5Dataset("*.h5", base_dir=archive.name)
+    monkeypatch.chdir("/")
+    assert dataset[1]["data"][0, 0] == 1
+
+
 def test_samples_of_several_files_come_in_natural_order_with_their_labels(archive: Path) -> None:
     dataset = H5Dataset(archive / "*.h5")
     assert len(dataset) == 2 * PER_FILE

@@ -73,6 +73,26 @@ def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
         BatchReader(Swapped(), batch_size=4)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "its specs are empty: expected the name"),
+        ({"data": ArraySpec([3], np.dtype("u1"))}, r"its specs say of 'data' .*\[3\].*: a tuple of whole numbers"),  # type: ignore[arg-type]
+        ({"data": ArraySpec((-1,), np.dtype("u1"))}, r"its specs say of 'data' .*\(-1,\).*: a tuple of whole numbers"),
+        ({"data": ArraySpec((3.0,), np.dtype("u1"))}, r"its specs say of 'data' .*\(3.0,\)"),  # type: ignore[arg-type]
+        ({"data": ArraySpec((3,), np.dtype(object))}, r"its specs say of 'data' .*'O'.* holds no objects"),
+    ],
+)
+def test_specs_that_describe_no_array_are_refused(given: Mapping[str, ArraySpec], told: str) -> None:
+    class Odd(Pictures):
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return given
+
+    with pytest.raises(ParameterError, match=told):
+        BatchReader(Odd(), batch_size=4)
+
+
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_what_hooks_make_in_another_byte_order_comes_in_this_machines(device: str) -> None:
     def decode(sample: Sample, _: np.random.Generator) -> Any:
@@ -123,6 +143,24 @@ def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
     with BatchReader(source, fields=["x", "y"], tops=["sum"], decode=decode, batch_size=6, epochs=1) as reader:
         (batch,) = reader
     assert batch["sum"].tolist() == [1 + 0, 5 + 1, 9 + 2, 13 + 3, 17 + 4, 21 + 5]
+
+
+def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6))
+    monkeypatch.chdir(tmp_path.parent)
+    with BatchReader({"npy": {"x": "x.npy"}}, base_dir=tmp_path.name, batch_size=6, epochs=1, num_loaders=0) as reader:
+        monkeypatch.chdir("/")
+        assert next(iter(reader))["x"].tolist() == list(range(6))
+
+
+def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
+    assert list(delivered(fields=["label"])) == ["label"]
+    assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
+    for given in ({}, {"decode": lambda sample, _: sample["label"]}):
+        with pytest.raises(
+            ParameterError, match=r"parameter 'fields': source 'pictures': unknown top 'lable' \(did you"
+        ):
+            delivered(fields=["lable"], **given)
 
 
 # ---- whole batches
@@ -267,6 +305,7 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
         (lambda batch: {"new": batch["data"]}, r"postprocess gave shape \(8, 3\) for top 'new', expected \(8,\)"),
         (lambda batch: {}, "postprocess gave no new, expected data, label, new"),
         (lambda batch: 7, "postprocess returned a int: expected a mapping"),
+        (lambda batch: {"new": np.ma.masked_array(batch["label"])}, "postprocess gave a masked array for 'new'"),
         (lambda batch: {"new": [None] * 8}, "postprocess gave .None, .* for 'new', a list that NumPy can only hold as"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import shown
 from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24
@@ -119,8 +120,8 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
     """Arrays as they are, in this machine's byte order; a Python float becomes float32, the type of Caffe's blobs, an
     int int64.
 
-    Raises ValueError, beginning with `what`, for objects, and for a float beyond 2**24 that float32 does not hold:
-    from there on it has no fractions, and rounds whole numbers.
+    Raises ValueError, beginning with `what`, for objects, what `plain_array` refuses, and for a float beyond 2**24 that
+    float32 does not hold: from there on it has no fractions, and rounds whole numbers.
     """
     if isinstance(value, float) and not isinstance(value, np.generic):
         if abs(value) > FLOAT32_WHOLE and not _is_float32(value):
@@ -129,13 +130,29 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
                 "return np.float64(value) for every sample"
             )
         return np.asarray(value, np.float32)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    array = value if type(value) is np.ndarray else plain_array(value, name, what)
     if array.dtype.hasobject:
         raise ValueError(
             f"{what} {value!r:.80} for {name!r}, a {type(value).__name__} that NumPy can only hold as an object: "
             "expected an array, numbers of up to 64 bits, or text"
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def plain_array(value: object, name: str, what: str) -> AnyArray:
+    """`value` as NumPy makes an array of it; raises ValueError, beginning with `what`, if it cannot, or masks some."""
+    if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # not np.ma: that would import it
+        raise ValueError(
+            f"{what} a masked array for {name!r}, and samples have no mask: fill what is masked, array.filled(0), and "
+            "give the mask as an array of its own if it is needed"
+        )
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        raise ValueError(
+            f"{what} {shown(value)} for {name!r}, of which NumPy makes no array ({error}): expected rows of one "
+            "length, and of a tensor what .detach() and, if it is bfloat16, .float() give"
+        ) from error
 
 
 def _is_float32(value: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.hooks import HookBatch, PostprocessHook, as_array, takes_rng
+from ..base.hooks import HookBatch, PostprocessHook, as_array, plain_array, takes_rng
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
@@ -119,7 +119,7 @@ def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[s
 
 
 def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
-    value = np.asarray(made[name])
+    value = plain_array(made[name], name, "postprocess gave")
     if value.dtype == object or value.ndim == 0 or len(value) != rows:
         raise ParameterError(
             f"postprocess gave a {type(made[name]).__name__} of shape {value.shape} and type {value.dtype} for top "

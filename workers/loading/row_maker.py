@@ -40,7 +40,7 @@ class RowMaker:
         self._concatenate = frozenset(parameters.concatenate)
         wanted = tops if hooks.postprocess is None else None
         if hooks.decode is None:
-            self._names = wanted or tuple(raw_specs)
+            self._names = wanted or parameters.fields or tuple(raw_specs)
             specs = self._raw_tops(raw_specs)
         else:
             first = trial()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..base.checks import shown
+from ..base.checks import chosen, shown
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
@@ -68,6 +68,7 @@ def make_plan(
     source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
     _check_specs(source)
+    chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         return _made_plan(parameters, hooks, base_dir, train, source)
@@ -99,12 +100,23 @@ def _made_plan(
 
 def _check_specs(source: Source | StreamSource) -> None:
     """Raises ParameterError where a source of the user's own describes its arrays by something else."""
-    for name, spec in () if isinstance(source, StreamSource) else source.specs.items():
-        if not isinstance(spec, ArraySpec) or not isinstance(spec.dtype, np.dtype) or not spec.dtype.isnative:
+    what = f"source {source.kind!r} ({type(source).__name__}): its specs"
+    if not source.specs:
+        raise ParameterError(f"{what} are empty: expected the name of an array and its ArraySpec, at least one")
+    for name, spec in source.specs.items():
+        said = repr(spec) if isinstance(spec, ArraySpec) else shown(spec)
+        if not isinstance(spec, ArraySpec) or not _describes_an_array(spec):
             raise ParameterError(
-                f"source {source.kind!r} ({type(source).__name__}): its specs say of {name!r} {shown(spec)}: expected "
-                "an ArraySpec such as ArraySpec((3, 32, 32), np.dtype(np.uint8)), in this machine's byte order"
+                f"{what} say of {name!r} {said}: expected an ArraySpec such as ArraySpec((3, 32, 32), "
+                "np.dtype(np.uint8)): a tuple of whole numbers from 0 on, and a type in this machine's byte order that "
+                "holds no objects"
             )
+
+
+def _describes_an_array(spec: ArraySpec) -> bool:
+    shape, dtype = spec.shape, spec.dtype
+    whole = isinstance(shape, tuple) and all(isinstance(extent, int | np.integer) and extent >= 0 for extent in shape)
+    return whole and isinstance(dtype, np.dtype) and dtype.isnative and not dtype.hasobject
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -132,10 +144,12 @@ def _open_fields(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source
     """With the fields that are to be read.
 
     Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
-    it is read as it is by default.
+    it is read as it is by default, and a stream always.
     """
     if parameters.fields is not None or parameters.tops is None or (hooks.decode, hooks.postprocess) == (None, None):
         return _open(parameters, parameters.fields or parameters.tops, base_dir)
+    if parameters.source is not None and StreamSource.kind in parameters.source:
+        return _open(parameters, None, base_dir)
     try:
         return _open(parameters, parameters.tops, base_dir)
     except (ParameterError, SourceError):
@@ -286,7 +300,7 @@ def _stream_plan(
     shards = source.shards or max(1, local + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
-    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops if hooks != Hooks() else None)
+    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
     postprocessor = None
     if hooks.postprocess is not None:
         trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))

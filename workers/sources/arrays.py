@@ -19,6 +19,7 @@ import numpy as np
 from ..base.checks import check_options, chosen
 from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
+from ..base.hooks import plain_array
 from ..base.keys import blake2b
 from ..base.specs import AnyArray, IndexArray
 from ..transport.memory import available_memory
@@ -76,12 +77,10 @@ class ArraysSource(StoredSource):
         return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
 
     def _checked(self, name: str, value: object) -> AnyArray:
-        if isinstance(value, np.ma.MaskedArray):
-            raise ParameterError(
-                f"source {self.kind}: {name!r} is a masked array, and samples have no mask: fill what is masked, "
-                "array.filled(0), and give the mask as an array of its own if it is needed"
-            )
-        array = np.asarray(value)
+        try:
+            array = plain_array(value, name, f"source {self.kind}: got")
+        except ValueError as error:
+            raise ParameterError(str(error)) from error
         if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
             raise ParameterError(
                 f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "

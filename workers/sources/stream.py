@@ -18,7 +18,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options
+from ..base.checks import check_options, chosen
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
@@ -55,8 +55,8 @@ class StreamSource:
     `make`: a function that returns an iterable of samples, or an iterable for one shard, which must be picklable; a
     generator is not, its function is. The function is called with (shard, number of shards) if it takes two arguments,
     and is one shard if it takes none; if it has an argument named `epoch`, it gets that too. A sample is a mapping of
-    names to components, a tuple of components in the order of `names`, or one component: arrays, numbers, strings
-    (bytes, of type S<string_bytes>).
+    names to components, of which `names` are wanted, a tuple of components in the order of `names`, or one component:
+    arrays, numbers, strings (bytes, of type S<string_bytes>).
     """
 
     kind: ClassVar[str] = "stream"
@@ -95,7 +95,8 @@ class StreamSource:
                 )
             self.shards = 1
         first = self._first()
-        self.names = tuple(names) if names else _names_of(first)
+        self.names = _names_of(first, names)
+        self._leaves_out = isinstance(first, Mapping) and len(self.names) < len(first)
         self.specs: Mapping[str, ArraySpec] = {
             name: ArraySpec(value.shape, value.dtype) for name, value in self.components(first).items()
         }
@@ -125,7 +126,8 @@ class StreamSource:
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
         if isinstance(item, Mapping):
-            item = {name: self._plain(value) for name, value in item.items()}
+            named = {name: self._plain(value) for name, value in item.items()}
+            item = {name: named[name] for name in self.names if name in named} if self._leaves_out else named
         elif isinstance(item, tuple | list):
             item = tuple(map(self._plain, item))
         else:
@@ -223,8 +225,15 @@ def _whole(samples: Iterable[object]) -> Make:
     return make
 
 
-def _names_of(item: object) -> tuple[str, ...]:
+def _names_of(item: object, names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(item, Mapping):
-        return tuple(map(str, item))
+        return tuple(chosen(dict.fromkeys(map(str, item)), names or None, "source stream"))
     count = len(item) if isinstance(item, tuple | list) else 1
+    if names and len(names) != count:
+        raise ParameterError(
+            f"source stream: a sample has {count} components, and {len(names)} names are given for them, "
+            f"{', '.join(names)}: expected one for each"
+        )
+    if names:
+        return tuple(names)
     return ("data", "label")[:count] if count <= 2 else tuple(f"component{number}" for number in range(count))

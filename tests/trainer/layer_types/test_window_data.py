@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +143,31 @@ def test_the_mean_file_of_the_layer_may_lie_in_the_home_directory(
     values = {"path": "windows.txt", "crop_size": SIZE, "batch_size": 4, "mean_file": "~/mean.npy"}
     with pytest.raises(ParameterError, match=f"mean_file {folder}/home/mean.npy cannot be read"):
         LayerHarness(WindowsInputLayer, values, base_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"mean_value": [1.0, 2.0]}, "mean_value has 2 numbers: expected 1 or 3"),
+        ({"mean_value": [math.nan]}, r"'mean_value' is \[nan\]: expected a finite number .*, or one for each channel"),
+        ({"mean_value": ["a"]}, r"'mean_value' is \['a'\]: expected a finite number"),
+        ({"mean_value": 1e300}, r"'mean_value' is 1e\+300: expected a finite number"),
+        ({"scale": math.nan}, "'scale' is nan: expected a finite number that float32 holds$"),
+    ],
+)
+def test_a_mean_and_a_scale_are_finite_numbers(folder: Path, given: dict[str, Any], told: str) -> None:
+    values = {"path": "windows.txt", "crop_size": SIZE, "batch_size": 4, **given}
+    with pytest.raises(ParameterError, match=told):
+        LayerHarness(WindowsInputLayer, values, base_dir=folder)
+
+
+def test_a_mean_of_one_number_is_for_all_channels(folder: Path) -> None:
+    values = {"path": "windows.txt", "crop_size": SIZE, "batch_size": 4, "num_loaders": 0}
+    found = []
+    for mean in (50, [50, 50, 50]):
+        with LayerHarness(WindowsInputLayer, {**values, "mean_value": mean}, base_dir=folder) as harness:
+            found.append(np.array(harness.forward()["data"]))
+    np.testing.assert_array_equal(*found)
 
 
 MEMORY = """

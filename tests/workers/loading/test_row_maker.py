@@ -115,6 +115,17 @@ def test_a_value_that_would_change_or_be_an_object_is_an_error_that_names_its_to
         by_name({"top": value}, ("top",), "it was")
 
 
+def test_a_mask_is_not_dropped_in_silence() -> None:
+    masked = np.ma.masked_array([1.0, 9e9], mask=[False, True])
+    with pytest.raises(ValueError, match=r"^it was a masked array for 'top'.* array\.filled\(0\)"):
+        by_name({"top": masked}, ("top",), "it was")
+
+
+def test_what_numpy_makes_no_array_of_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^it was \[\[1\], \[1, 2\]\] for 'top', of which NumPy makes no array \("):
+        by_name({"top": [[1], [1, 2]]}, ("top",), "it was")
+
+
 @pytest.mark.parametrize(
     ("result", "complaint"),
     [

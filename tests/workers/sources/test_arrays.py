@@ -10,6 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import torch
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import ArraysSource
@@ -126,7 +127,10 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     empty = message(ParameterError, {"arrays": {"data": np.zeros((0, 2))}})
     assert "'data' is a ndarray of type float64 and shape (0, 2): expected" in empty
     masked = np.ma.masked_array([1.0, 9e9], mask=[False, True])
-    assert "'data' is a masked array" in message(ParameterError, {"arrays": {"data": masked}})
+    assert "a masked array for 'data'" in message(ParameterError, {"arrays": {"data": masked}})
+    for odd in ([[1], [1, 2]], torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16)):
+        told = message(ParameterError, {"arrays": {"data": odd}})
+        assert "for 'data', of which NumPy makes no array (" in told
     assert "differ in length: data has 20, label has 19" in message(
         SourceError, {"arrays": {"data": DATA, "label": LABEL[1:]}}
     )

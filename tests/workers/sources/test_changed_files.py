@@ -74,6 +74,22 @@ def _virtual(path: Path) -> Source:
     return opened("hdf5", path.parent, ["data"], path="view.h5")
 
 
+def _linked_samples(path: Path) -> Source:
+    with h5py.File(path, "w") as file, h5py.File(path.with_name("links.h5"), "w") as links:
+        for number, row in enumerate(VALUES):
+            file[f"sample_{number}"] = row
+            links[f"sample_{number}"] = h5py.ExternalLink(path.name, f"sample_{number}")
+    return opened("hdf5_samples", path.parent, path="links.h5")
+
+
+def _stored_outside(path: Path) -> Source:
+    path.write_bytes(VALUES.tobytes())
+    with h5py.File(path.with_name("outside.h5"), "w") as file:
+        for number in range(SAMPLES):
+            file.create_dataset(f"{number}", (60,), "f4", external=[(path.name, number * 240, 240)])
+    return opened("hdf5_samples", path.parent, path="outside.h5")
+
+
 def _overwrite(path: Path) -> None:
     """Bytes in place, the size and both times as they were."""
     before = path.stat()
@@ -98,7 +114,7 @@ def _cut_off(path: Path) -> None:
     os.truncate(path, 1000)
 
 
-MAKERS = [_contiguous, _chunked, _gzip, _lzf, _samples, _gzip_samples, _npy, _virtual]
+MAKERS = [_contiguous, _chunked, _gzip, _lzf, _samples, _gzip_samples, _npy, _virtual, _linked_samples, _stored_outside]
 
 
 @pytest.mark.parametrize("change", [_overwrite, _replace, _append, _cut_off])

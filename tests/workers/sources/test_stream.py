@@ -439,6 +439,44 @@ def test_the_epoch_may_stand_anywhere() -> None:
         assert list(source.open(1, 2, 3)) == [301, 303, 305]
 
 
+def xyz() -> Iterator[dict[str, float]]:
+    return ({"x": float(n), "y": n + 0.25, "z": n + 0.5} for n in range(4))
+
+
+def pairs() -> Iterator[tuple[float, int]]:
+    return ((n + 0.5, n) for n in range(4))
+
+
+def made_of(source: Any, **given: Any) -> dict[str, list[float]]:
+    with BatchReader(source, batch_size=4, epochs=1, num_loaders=0, **given) as reader:
+        return {name: values.tolist() for name, values in next(iter(reader)).items()}
+
+
+@pytest.mark.parametrize("source", [lambda: StreamSource(xyz), lambda: {"stream": {"make": f"{__name__}:xyz"}}])
+def test_tops_and_fields_choose_among_what_a_stream_gives(source: Any) -> None:
+    z, y = [0.5, 1.5, 2.5, 3.5], [0.25, 1.25, 2.25, 3.25]
+    assert made_of(source(), tops=["z", "y"]) == {"z": z, "y": y}
+    assert made_of(source(), fields=["z"]) == {"z": z}
+    assert made_of(source(), tops=["y"], decode=lambda sample, _: {"y": sample["x"] + sample["y"]})["y"][1] == 2.25
+    for wrong in ({"tops": ["zz"]}, {"fields": ["zz"], "tops": ["a"], "decode": lambda sample, _: sample["x"]}):
+        with pytest.raises(ParameterError, match="zz"):
+            made_of(source(), **wrong)
+
+
+def test_with_a_hook_the_tops_of_a_declared_stream_are_what_the_hook_makes() -> None:
+    tops = {"tops": ["data", "label"], "decode": lambda sample, _: (sample["x"], sample["z"])}
+    assert made_of({"stream": {"make": f"{__name__}:xyz"}}, **tops)["label"][0] == 0.5
+    swapped = {"tops": ["label", "data"], "decode": lambda sample, _: dict(sample)}
+    assert made_of({"stream": {"make": f"{__name__}:pairs"}}, **swapped)["data"] == [0.5, 1.5, 2.5, 3.5]
+
+
+def test_a_declared_streams_tuple_is_named_by_the_tops() -> None:
+    source = {"stream": {"make": f"{__name__}:pairs"}}
+    assert made_of(source, tops=["a", "b"])["b"] == [0, 1, 2, 3]
+    with pytest.raises(ParameterError, match="2 components, and 3 names are given for them, a, b, c: expected one"):
+        made_of(source, tops=["a", "b", "c"])
+
+
 @pytest.mark.parametrize(
     ("make", "arguments"),
     [

@@ -14,7 +14,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -81,7 +81,11 @@ class ObjectStore(ABC):
     def matching(self, pattern: str) -> list[str]:
         """Keys that match the glob `pattern`; raises SourceError."""
         prefix = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
-        return fnmatch.filter(self._persist(pattern, lambda: self._list(prefix)), pattern)
+        return fnmatch.filter(self.listed(prefix), pattern)
+
+    def listed(self, prefix: str) -> dict[str, str]:
+        """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""
+        return self._persist(prefix, lambda: self._list(prefix))
 
     @abstractmethod
     def _look(self, key: str) -> tuple[int, str]: ...
@@ -96,7 +100,7 @@ class ObjectStore(ABC):
     def _get_end(self, key: str, size: int) -> tuple[memoryview, str]: ...
 
     @abstractmethod
-    def _list(self, prefix: str) -> list[str]: ...
+    def _list(self, prefix: str) -> dict[str, str]: ...
 
     @abstractmethod
     def _named(self, error: Exception) -> Exception:
@@ -206,10 +210,11 @@ class _Obstore(ObjectStore):
         result = obstore.get(self._store, key, options={"range": {"suffix": size}})
         return memoryview(result.bytes()), _version(result.meta)
 
-    def _list(self, prefix: str) -> list[str]:
+    def _list(self, prefix: str) -> dict[str, str]:
         import obstore
 
-        return [meta["path"] for page in obstore.list(self._store, prefix or None) for meta in page]
+        pages = obstore.list(self._store, prefix or None)
+        return {meta["path"]: f"{meta['size']} {_version(meta)}" for page in pages for meta in page}
 
     def _named(self, error: Exception) -> Exception:
         from obstore import exceptions
@@ -251,8 +256,7 @@ class _Fsspec(ObjectStore):
     def _look(self, key: str) -> tuple[int, str]:
         system, path = self._opened(key)
         info = system.info(path)
-        named = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
-        return int(info["size"]), repr([(name, info[name]) for name in named if name in info])
+        return int(info["size"]), _version_of(info)
 
     def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:
         system, path = self._opened(key)
@@ -272,10 +276,12 @@ class _Fsspec(ObjectStore):
         system, path = self._opened(key)
         return memoryview(system.cat_file(path, start=-size)), self._look(key)[1]
 
-    def _list(self, prefix: str) -> list[str]:
+    def _list(self, prefix: str) -> dict[str, str]:
         system, path = self._opened(prefix)
-        names: list[str] = system.find(path)
-        return [f"{prefix}{name.partition(path)[2]}" for name in names]
+        found: dict[str, Mapping[str, Any]] = system.find(path, detail=True)
+        return {
+            f"{prefix}{name.partition(path)[2]}": f"{info['size']} {_version_of(info)}" for name, info in found.items()
+        }
 
     def _named(self, error: Exception) -> Exception:
         if isinstance(error, FileNotFoundError | KeyError):
@@ -289,6 +295,12 @@ class _Fsspec(ObjectStore):
 
 def _version(meta: Any) -> str:
     return str(meta["e_tag"] or f"modified {meta['last_modified'].isoformat()}, {meta['size']} bytes")
+
+
+def _version_of(info: Mapping[str, Any]) -> str:
+    """As `_version`, of what fsspec says of an object."""
+    named = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
+    return repr([(name, info[name]) for name in named if name in info])
 
 
 def _changed(url: str, version: str, found: str) -> SourceError:

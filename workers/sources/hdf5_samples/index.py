@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.files import check_replaceable, read_whole, write_whole, writing
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ..files.file import locate_part, split_by_part
+from ..files.file import FileStamp, locate_part, split_by_part
 from ..files.kept import as_was, checksum, plain
 from ..files.paths import PackedNames
 from ..files.remote import Stamp
 
 _NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"5"
+_VERSION = b"6"
 _CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
@@ -53,8 +53,8 @@ class IndexedData:
 
     `dtype`: as stored. `shape`: of each sample, or the largest extents of all if they vary; then `shapes`, int32 of
     shape (samples, axes), has them. `offsets`: int64 of shape (samples,), the byte of the file where a sample begins,
-    or -1 if it is not in one piece and only the library can read it. `path`: of the data set in the sample's group,
-    empty if the sample is the data set itself.
+    or less than 0 if it is not in one piece and only the library can read it: -1 - k if parts of it lie in the files
+    SamplesIndex.others[k]. `path`: of the data set in the sample's group, empty if the sample is the data set itself.
     """
 
     path: str
@@ -73,6 +73,15 @@ class IndexedData:
         """Whether some sample is not in one piece."""
         return bool((self.offsets < 0).any())
 
+    def require_as_scanned(self, index: int, sample: AnyArray) -> None:
+        """Raises ValueError if sample `index`, as the library gives it, has another shape or type than it had."""
+        shape = self.shape if self.shapes is None else tuple(self.shapes[index].tolist())
+        if sample.shape != shape or sample.dtype.newbyteorder("=") != self.spec.dtype:
+            raise ValueError(
+                f"it has {sample.shape} {sample.dtype}, and had {shape} {self.dtype} when the files were scanned; "
+                "start the training again, on files that nobody writes to"
+            )
+
     def sizes(self, indices: IndexArray) -> IndexArray | int:
         """Bytes of each of these samples, one number if all have the same."""
         if self.shapes is None:
@@ -86,7 +95,8 @@ class SamplesIndex:
     """All samples of several files in their order: file f holds those from starts[f] up to starts[f + 1].
 
     Files that the limit leaves out come last, without a start. `labels`: for each label top the values of all samples,
-    shape (samples, *shape of one).
+    shape (samples, *shape of one). `others`: sets of files that links, external storage and virtual data sets lead to,
+    the first one empty.
     """
 
     files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest
@@ -94,6 +104,7 @@ class SamplesIndex:
     names: PackedNames
     data: Mapping[str, IndexedData]
     labels: Mapping[str, AnyArray]
+    others: tuple[tuple[FileStamp, ...], ...] = ((),)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, rounded_integer
-from ..files.file import Locking
+from ..files.file import FileStamp, Locking
 from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
@@ -45,6 +45,7 @@ class Scan:
         self._names: list[str] = []
         self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
+        self._others: dict[tuple[FileStamp, ...], int] = {(): 0}
 
     def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
         """Take in the samples of one file, unless those before have enough; raises SourceError."""
@@ -91,7 +92,10 @@ class Scan:
             column, before = self._data[top], len(self._data[top].offsets)
             column.add(dataset, where, stamp, self._direct_in)
             if column.offsets[before] < 0:
-                self._external.stamps(dataset, f"{_WHAT}: {where}")
+                others = self._external.stamps(dataset, f"{_WHAT}: {where}")
+                if isinstance(stamp, FileStamp) and dataset.file.filename != stamp.path:
+                    others = (FileStamp.of(dataset.file.filename), *others)
+                column.offsets[before] = -1 - self._others.setdefault(others, len(self._others))
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
@@ -125,6 +129,7 @@ class Scan:
             PackedNames.of(name.encode(errors="surrogateescape") for name in self._names),
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values(len(self._names)) for top, column in self._labels.items()},
+            tuple(self._others),
         )
 
 

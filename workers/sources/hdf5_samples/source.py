@@ -16,7 +16,7 @@ from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import Locking, require_in_range, stretches
+from ..files.file import FileStamp, Locking, require_in_range, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
@@ -103,7 +103,7 @@ class HDF5SamplesSource(Source):
                 self._fetch(raw, indices[positions])
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._data.items():
-                self._read_data(reading.get(stamp), data, indices[positions], positions, out[top])
+                self._read_data(reading, stamp, data, indices[positions], positions, out[top])
         self._files.announcements.note_read(len(indices))
         reading.require_unchanged()
 
@@ -114,12 +114,13 @@ class HDF5SamplesSource(Source):
             file.fetch(data.offsets[direct], data.sizes(direct))
 
     def _read_data(
-        self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
+        self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
     ) -> None:
+        file = reading.get(stamp)
         offsets = data.offsets[indices]
         direct = offsets >= 0
         if not direct.all():
-            self._read_by_library(file, data, indices[~direct], positions[~direct], rows)
+            self._read_by_library(reading, stamp, data, indices[~direct], positions[~direct], rows)
             indices, offsets, positions = indices[direct], offsets[direct], positions[direct]
         if isinstance(rows, RaggedRows):
             _read_ragged(file, data, indices, offsets, positions, rows)
@@ -129,21 +130,24 @@ class HDF5SamplesSource(Source):
                 _swap_bytes(rows, positions)
 
     def _read_by_library(
-        self, file: OpenFile, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
+        self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
     ) -> None:
         from ..stored.library_rows import find_dataset
 
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             name = self._index.name(index)
+            file = reading.get(stamp, self._index.others[-1 - data.offsets[index]])
             try:
                 sample = np.asarray(find_dataset(file.library, f"{name}/{data.path}" if data.path else name)[()])
+                data.require_as_scanned(index, sample)
                 if isinstance(rows, RaggedRows):
                     rows.put(position, sample)
                 else:
                     rows[position] = sample
-            except BlobfeedError:
-                raise
             except Exception as error:
+                reading.require_unchanged()  # it may be why
+                if isinstance(error, BlobfeedError):
+                    raise
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
     def will_need(self, indices: IndexArray) -> None:
@@ -174,7 +178,8 @@ class HDF5SamplesSource(Source):
         return self._index.where(index)
 
     def fingerprint(self) -> str:
-        return f"{self.kind}:{self._key}" + ("" if self._data else f":{self._tops}")
+        others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
+        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{self._tops}")
 
     def close(self) -> None:
         self._files.close()
@@ -206,8 +211,8 @@ def _make_index(
     stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
     loaded = load_index(cache, key) if cache else None
-    if loaded is not None:
-        return replace(loaded, files=tuple(stamps))
+    if loaded is not None and (others := _if_unchanged(loaded.others)):
+        return replace(loaded, files=tuple(stamps), others=others)
     if cache:
         check_writable(cache)
 
@@ -226,6 +231,15 @@ def _make_index(
     if cache:
         save_index(index, cache, key)
     return replace(index, files=tuple(stamps))
+
+
+def _if_unchanged(others: tuple[tuple[FileStamp, ...], ...]) -> tuple[tuple[FileStamp, ...], ...] | None:
+    """The files as they are now, None if one of them was changed since it was scanned."""
+    try:
+        now = tuple(tuple(FileStamp.of(stamp.path) for stamp in stamps) for stamps in others)
+    except OSError:
+        return None  # a scan says what is missing
+    return now if repr(now) == repr(others) else None
 
 
 def _read_ragged(

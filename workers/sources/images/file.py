@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 
+from ...base.files import is_url
 from ..files.file import in_memory
 
 _PROBES = 4
@@ -16,6 +18,24 @@ def under_root(root: bytes, path: bytes, *, always: bool) -> bytes:
     `always`: an absolute one too, as Caffe puts root_folder before every path, whether it begins with a slash or not.
     """
     return root + b"/" + path if always else os.path.join(root, path)  # noqa: PTH118 - bytes
+
+
+def is_url_path(path: bytes) -> bool:
+    return b"://" in path and is_url(os.fsdecode(path))
+
+
+def look_at(path: bytes) -> tuple[int, int, str]:
+    """Size, time of the last change in ns, and the reason why this cannot be an image, or nothing."""
+    if is_url_path(path):  # to ask for each of them would take as long as reading it
+        return 0, 0, ""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
+    except OSError as error:
+        return 0, 0, (error.strerror or str(error)).lower()
+    except ValueError as error:  # a zero byte in the path
+        return 0, 0, str(error)
+    reason = "not a file" if not stat.S_ISREG(status.st_mode) else "" if status.st_size else "an empty file"
+    return status.st_size, status.st_mtime_ns, reason
 
 
 def announce_files(paths: Sequence[bytes]) -> None:

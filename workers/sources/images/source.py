@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -26,7 +25,7 @@ from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..files.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, Image, ImageDecoder
-from .file import announce_files, under_root
+from .file import announce_files, is_url_path, look_at, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
 
@@ -115,7 +114,7 @@ class ImageListSource(Source):
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
         path = self._image_path(index)
-        if not _is_url(path):
+        if not is_url_path(path):
             return read_whole(path)
         self._objects = self._objects or WholeObjects(self._home)
         return self._objects.take(os.fsdecode(path))
@@ -126,13 +125,13 @@ class ImageListSource(Source):
     def will_need(self, indices: IndexArray) -> None:
         if _DATA in self._specs:
             self._fetch(indices)
-            announce_files([path for path in map(self._image_path, indices.tolist()) if not _is_url(path)])
+            announce_files([path for path in map(self._image_path, indices.tolist()) if not is_url_path(path)])
 
     def fingerprint(self) -> str:
         """Covers each image's size and modification time, except with `check_files: false`; looks at all of them."""
         digest = blake2b(self._memory["text"].data, digest_size=16)
         if self._options.check_files:
-            looks = (_look_at(self._image_path(index))[:2] for index in range(len(self)))
+            looks = (look_at(self._image_path(index))[:2] for index in range(len(self)))
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(self)).tobytes())
         options = msgspec.structs.asdict(self._options) | {"path": str(self._path), "root_folder": str(self._root)}
         return f"{self.kind}:{digest.hexdigest()}:{list(self._specs)}:{REDUCES}:{sorted(options.items(), key=str)}"
@@ -173,7 +172,7 @@ class ImageListSource(Source):
 
     def _check_files(self) -> None:
         """Raises SourceError if one of the first images cannot be one; the others are looked at when they are read."""
-        looks = [_look_at(self._image_path(index)) for index in range(min(_CHECKED_AT_ONCE, len(self)))]
+        looks = [look_at(self._image_path(index)) for index in range(min(_CHECKED_AT_ONCE, len(self)))]
         if wrong := [(index, reason) for index, (_, _, reason) in enumerate(looks) if reason]:
             index, reason = wrong[0]
             self._check_label(index)
@@ -186,7 +185,7 @@ class ImageListSource(Source):
     def _check_label(self, index: int) -> None:
         """Raises SourceError if the line of image `index` is a path and the name of a class, taken for a path."""
         path, *word = self._listed.path(index).rsplit(None, 1)
-        if not self._label_words and word and not _look_at(self._located(path))[2]:
+        if not self._label_words and word and not look_at(self._located(path))[2]:
             given = "none, by labels: 0" if self._options.labels == 0 else "a number; give each class a number, from 0"
             raise SourceError(
                 f"image list {self._listed.line(index)}: the label of {os.fsdecode(path)} is "
@@ -203,13 +202,13 @@ class ImageListSource(Source):
         if self._any_remote:
             self._objects = self._objects or WholeObjects(self._home)
             paths = map(self._image_path, indices.tolist())
-            self._objects.fetch(os.fsdecode(path) for path in paths if _is_url(path))
+            self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
 
     def _image_path(self, index: int) -> bytes:
         return self._located(self._listed.path(index))
 
     def _located(self, path: bytes) -> bytes:
-        if _is_url(path):
+        if is_url_path(path):
             return path
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
@@ -246,24 +245,6 @@ class ImageListSource(Source):
                 index=index,
                 path=os.fsdecode(self._image_path(index)),
             ) from error
-
-
-def _is_url(path: bytes) -> bool:
-    return b"://" in path and is_url(os.fsdecode(path))
-
-
-def _look_at(path: bytes) -> tuple[int, int, str]:
-    """Size, time of the last change in ns, and the reason why this cannot be an image, or nothing."""
-    if _is_url(path):  # to ask for each of them would take as long as reading it
-        return 0, 0, ""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
-    except OSError as error:
-        return 0, 0, (error.strerror or str(error)).lower()
-    except ValueError as error:  # a zero byte in the path
-        return 0, 0, str(error)
-    reason = "not a file" if not stat.S_ISREG(status.st_mode) else "" if status.st_size else "an empty file"
-    return status.st_size, status.st_mtime_ns, reason
 
 
 def _labels(written: Labels, listed: ListedImages, dtype: str) -> AnyArray:

@@ -22,7 +22,7 @@ from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
-from .file import announce_files, under_root
+from .file import announce_files, look_at, under_root
 from .options import PictureOptions
 
 _FULL_SIZE = PictureOptions(dct_scaling=False)
@@ -144,15 +144,20 @@ class WindowSource(Source):
         announce_files(list({self._image_path(index % len(self._labels)) for index in indices.tolist()}))
 
     def fingerprint(self) -> str:
+        """Covers each picture's size and modification time; looks at all of them."""
+        looks = [look_at(self._located(self._paths[number]))[:2] for number in range(len(self._paths))]
+        pictures = blake2b(np.array(looks, np.int64), digest_size=16).hexdigest()
         options = sorted((msgspec.structs.asdict(self._options) | {"root_folder": str(self._root)}).items(), key=str)
-        return f"{self.kind}:{self._path}:{self._digest}:{list(self._specs)}:{options}"
+        return f"{self.kind}:{self._path}:{self._digest}:{pictures}:{list(self._specs)}:{options}"
 
     def close(self) -> None:
         """Give back the buffers."""
         self._decoder = ImageDecoder(_FULL_SIZE)
 
     def _image_path(self, window: int) -> bytes:
-        path = self._paths[int(self._images[window])]
+        return self._located(self._paths[int(self._images[window])])
+
+    def _located(self, path: bytes) -> bytes:
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:

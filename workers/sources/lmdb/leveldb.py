@@ -7,8 +7,10 @@ the trainer's, which goes with the source; what a killed trainer leaves, the nex
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,8 @@ from .source import LmdbSource
 
 _PREFIX = "blobfeed-leveldb-"
 _TABLES = (".ldb", ".sst")
+_LOCK = "in use"
+"""In a trainer's folder. The trainer keeps it locked as long as it lives: its id says nothing in another container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,8 @@ class LevelDbSource(LmdbSource):
         """Have a folder for views, if this is the trainer."""
         if os.getpid() == self._owner and not (self._removes_room and self._removes_room.alive):
             _remove_left_rooms()
-            self._room = tempfile.mkdtemp(prefix=f"{_PREFIX}{self._owner}-")
-            self._removes_room = weakref.finalize(self, _remove_room, self._room, self._owner)
+            self._room, lock = _locked_room(self._owner)
+            self._removes_room = weakref.finalize(self, _remove_room, self._room, lock, self._owner)
 
     def _view(self) -> LevelDb:
         self._make_room()
@@ -140,15 +144,42 @@ def _belongs(file: Path) -> bool:
     return file.suffix in (*_TABLES, ".log") or file.name.startswith(("CURRENT", "MANIFEST-"))
 
 
-def _remove_room(room: str, owner: int) -> None:
+def _locked_room(owner: int) -> tuple[str, int]:
+    """A new folder, and the descriptor of its lock."""
+    while True:
+        room = tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}-")
+        with suppress(FileNotFoundError):  # another trainer took it for one that was left, before it was locked
+            lock = _opened_lock(Path(room))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (Path(room) / _LOCK).exists():
+                return room, lock
+            os.close(lock)
+
+
+def _opened_lock(room: Path) -> int:
+    return os.open(room / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _remove_room(room: str, lock: int, owner: int) -> None:
     if os.getpid() == owner:  # a process forked from the trainer has no part in it
         shutil.rmtree(room, ignore_errors=True)
+        os.close(lock)
 
 
 def _remove_left_rooms() -> None:
     """Remove the folders of our own trainers that are no more."""
     for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = room.name.removeprefix(_PREFIX).partition("-")[0]
         with suppress(FileNotFoundError):  # another rank removes them too
-            if not Path("/proc", owner).exists() and room.lstat().st_uid == os.getuid() and not room.is_symlink():
-                shutil.rmtree(room, ignore_errors=True)
+            status = room.lstat()
+            if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+                _remove_if_left(room)
+
+
+def _remove_if_left(room: Path) -> None:
+    lock = _opened_lock(room)
+    try:
+        with suppress(BlockingIOError):  # its trainer lives
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(room, ignore_errors=True)
+    finally:
+        os.close(lock)

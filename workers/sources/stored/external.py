@@ -82,6 +82,8 @@ class ExternalFiles:
                 with open_file(FileStamp.of(path), None) as file:
                     part = find_dataset(file, name)
                     self.require_own(part, where)
+                    if part.file.filename != path:
+                        yield part.file.filename
                     yield from self._storage(part, where)
                     yield from self._virtual(part, where, seen) if part.is_virtual else ()
 

@@ -12,10 +12,10 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, chosen, paths_as_text, shown
+from ...base.checks import check_options, chosen, known_names, meant, paths_as_text, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.files import is_url
-from ...base.parameters import Positive
+from ...base.parameters import Parameters, Positive
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
@@ -60,11 +60,17 @@ class NpySource(StoredSource):
                 "source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}"
             )
         wanted = chosen(named, tops, "source npy")
+        for name in named.keys() - wanted.keys():
+            if not _are_there(named[name], base_dir):
+                raise ParameterError(
+                    f"source npy: unknown parameter {name!r}{_meant(name)}: the tops are {', '.join(wanted)}, and "
+                    f"{shown(named[name])} is no file for another; the other parameters are {', '.join(fields)}"
+                )
         dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
         columns = {}
         for top, paths in wanted.items():
             files = expand_paths(paths, base_dir, "source npy")
-            columns[top] = Column([_examine(path, dims.get(top)) for path in files], "source npy")
+            columns[top] = Column([_examine(path, top, dims.get(top)) for path in files], "source npy")
         super().__init__(columns, OpenFiles(most_files=checked.open_files), limit=checked.limit)
 
 
@@ -79,8 +85,21 @@ def _paths(top: str, value: object) -> list[str]:
     return list(paths)
 
 
-def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
-    """The array in the .npy file at `path`, its dimensions in the order `dims` if that is given."""
+def _meant(name: str) -> str:
+    """What was meant if `name` is no top: the options of a layer stand beside the parameters of the run."""
+    return meant(name, (*NpyOptions.__struct_fields__, *known_names(Parameters)))
+
+
+def _are_there(paths: Sequence[str], base_dir: Path) -> bool:
+    try:
+        files = expand_paths([path for path in paths if not is_url(path)], base_dir, "source npy")
+    except SourceError:
+        return False
+    return all(Path(file).exists() for file in files)
+
+
+def _examine(path: str, top: str, dims: Sequence[str] | None) -> StoredArray:
+    """The array in the .npy file at `path`, of `top`, its dimensions in the order `dims` if that is given."""
     if not is_url(path) and Path(path).exists() and not Path(path).is_file():
         raise SourceError(
             f"source npy: {path!r} is not a regular file; name a .npy file, or use a glob such as '*.npy'"
@@ -93,7 +112,9 @@ def _examine(path: str, dims: Sequence[str] | None) -> StoredArray:
             shape, in_fortran_order, dtype = _read_header(stream)
             offset = stream.tell()
     except OSError as error:
-        raise SourceError(f"source npy: {path!r} cannot be opened: {error.strerror}") from error
+        raise SourceError(
+            f"source npy: {path!r} cannot be opened: {error.strerror}; parameter {top!r} names it{_meant(top)}"
+        ) from error
     except (ValueError, TokenError) as error:  # the header is Python's syntax, which is tokenized
         raise SourceError(f"source npy: {path!r} is not a .npy file that can be read: {error}") from error
     _require_readable(stamp, offset, shape, dtype)

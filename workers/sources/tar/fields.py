@@ -86,4 +86,8 @@ def _value_of(data: bytes, key: str) -> AnyArray:
     if not isinstance(held, dict) or key not in held:
         raise ValueError(f"its JSON has no key {key!r}: {', '.join(held) if isinstance(held, dict) else 'no object'}")
     value = np.asarray(held[key])
+    if value.dtype.kind == "f":  # NumPy makes floats of all if one of them is
+        whole = [number for number in np.asarray(held[key], object).ravel().tolist() if isinstance(number, int)]
+        if rounded := [number for number in whole if float(number) != number]:
+            raise ValueError(f"it holds {rounded[0]} beside floats, which would round it: store it under another key")
     return np.char.encode(value, "utf-8") if value.dtype.kind == "U" else value

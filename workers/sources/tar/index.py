@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ..files.paths import PackedNames
 from ..files.remote import RangeStream, RemoteStamp, Stamp
 
 _READ_AHEAD_BYTES = 8 << 20
+
+_log = logging.getLogger("blobfeed")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +46,16 @@ def make_index(stamp: Stamp) -> TarIndex:
     """Look through the tar file once; raises SourceError."""
     keys: list[bytes] = []
     samples: list[dict[str, tuple[int, int]]] = []
+    hard: list[tuple[dict[str, tuple[int, int]], str, tarfile.TarInfo]] = []
+    symbolic: list[str] = []
     try:
         with _opened(stamp) as tar:
             # tarfile keeps every member it has seen, 1 kB each.
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]
-                if not member.isreg():
+                if member.issym():
+                    symbolic.append(member.name)
+                if not (member.isreg() or member.islnk()):
                     continue
                 key, extension = _split(member.name)
                 if not keys or keys[-1] != key:
@@ -56,18 +63,47 @@ def make_index(stamp: Stamp) -> TarIndex:
                     samples.append({})
                 if extension in samples[-1]:
                     raise SourceError(f"source tar: {stamp.path}: sample {key!r} has two members {extension!r}")
-                if member.issparse() or member.offset_data + member.size > stamp.size:
+                if member.islnk():
+                    hard.append((samples[-1], extension, member))
+                elif member.issparse() or member.offset_data + member.size > stamp.size:
                     raise SourceError(
                         f"source tar: {stamp.path}: {member.name!r} is sparse or cut short; write it again"
                     )
-                samples[-1][extension] = member.offset_data, member.size
+                samples[-1][extension] = (0, 0) if member.islnk() else (member.offset_data, member.size)
             _require_end(tar, stamp)
     except (tarfile.TarError, OSError) as error:
         raise SourceError(
             f"source tar: {stamp.path!r} cannot be read as a tar file: {error}; write an empty, damaged or cut one "
             "again, and unpack a compressed one, since its members cannot be read one by one"
         ) from error
+    if symbolic:
+        _log.warning(
+            "source tar: %s: %d symbolic links, such as %r, are left out: write it with tar --dereference",
+            stamp.path,
+            len(symbolic),
+            symbolic[0],
+        )
+    _follow(hard, keys, samples, stamp)
     return _packed(keys, samples)
+
+
+def _follow(
+    hard: Sequence[tuple[dict[str, tuple[int, int]], str, tarfile.TarInfo]],
+    keys: Sequence[bytes],
+    samples: Sequence[dict[str, tuple[int, int]]],
+    stamp: Stamp,
+) -> None:
+    """Put the places of the members that hard links name into their samples: tar stores one file once."""
+    members = zip(keys, samples, strict=True) if hard else ()
+    places = {(key, extension): place for key, sample in members for extension, place in sample.items()}
+    for sample, extension, member in hard:
+        place = places.get(_split(member.linkname), (0, 0))
+        if not place[0]:
+            raise SourceError(
+                f"source tar: {stamp.path}: {member.name!r} is a hard link to {member.linkname!r}, which is no file in "
+                "it; write it again with tar --hard-dereference"
+            )
+        sample[extension] = place
 
 
 def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:

@@ -223,7 +223,7 @@ class TarSource(Source):
 
 
 def _index_of(stamp: Stamp) -> TarIndex:
-    index = kept(("tar", stamp), TarIndex, lambda: make_index(stamp))
+    index = kept(("tar with hard links", stamp), TarIndex, lambda: make_index(stamp))
     assert index is not None
     return index
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import msgspec
 
 from ...base.checks import check_options
 from ...base.errors import SourceError
+from ...base.files import is_url
+from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
+from ..files.object_stores import locate
 from ..files.paths import expand_paths
-from ..stored.layout import Column, Dims, StoredArray, dims_by_top, from_names
+from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.source import OpenFiles, StoredSource
 from .examine import examine_array
 
@@ -70,6 +74,36 @@ class ZarrSource(StoredSource):
         least = sum(max(array.decoded_bytes for array in column.arrays) for column in columns.values())
         kept = max(checked.chunk_cache_bytes, least) if checked.chunk_cache_bytes else 0
         super().__init__(columns, OpenFiles(chunk_cache_bytes=kept), limit=checked.limit)
+
+    def fingerprint(self) -> str:
+        """Covers the size and the time of each chunk and shard; looks at all of them."""
+        digest = blake2b(digest_size=16)
+        for layout in (array.layout for column in self._columns.values() for array in column.arrays):
+            if isinstance(layout, ChunkObjects):
+                for stored in _objects_in(layout.folder):
+                    digest.update(repr(stored).encode())
+        return f"{super().fingerprint()}:{digest.hexdigest()}"
+
+
+def _objects_in(folder: str) -> Iterable[tuple[str, ...]]:
+    """Each file or object below `folder`: its path, and what changes with its content."""
+    if not is_url(folder):
+        return _files_in(folder)
+    if folder.startswith("http"):
+        raise SourceError(
+            f"{_WHAT}: {folder} cannot be cached: https lists no folder, so nobody would notice a changed chunk; "
+            "leave out 'cache', or read from a store that lists its objects, such as s3://"
+        )
+    store, key = locate(folder)
+    return sorted(store.listed(key).items())
+
+
+def _files_in(folder: str) -> Iterator[tuple[str, ...]]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for path in (os.path.join(place, name) for name in sorted(names)):  # noqa: PTH118 - there may be a million
+            status = os.stat(path)  # noqa: PTH116
+            yield path, str(status.st_size), str(status.st_mtime_ns)
 
 
 def _arrays(path: str, tops: Sequence[str]) -> dict[str, StoredArray]:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
@@ -86,13 +87,47 @@ def test_a_kept_index_is_made_anew_when_a_file_or_what_is_wanted_changes(
     assert len(scans) == 4
 
 
+@pytest.mark.parametrize("changed", [np.arange(3) + 0.75, np.array([9])])
+def test_a_kept_index_is_made_anew_when_a_file_behind_a_link_changes(changed: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["0"] = h5py.ExternalLink("e.h5", "s")
+    for values in (np.arange(3), changed, changed):
+        with h5py.File(tmp_path / "e.h5", "w") as file:
+            file["s"] = values
+        source = opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
+        assert rows_of(source, [0])["data"][0].tolist() == values.tolist()
+        fingerprint = source.fingerprint()
+        source.close()
+        again = opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
+        assert again.fingerprint() == fingerprint
+        (tmp_path / "e.h5").unlink()
+    with pytest.raises(SourceError, match="leads nowhere"):
+        opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
+
+
+@pytest.mark.parametrize("changed", [np.arange(3) + 0.75, np.array([9])])
+def test_a_sample_of_another_shape_or_type_than_was_scanned_is_an_error(changed: Any, tmp_path: Path) -> None:
+    links = {"m.h5": "link.h5", "link.h5": "before.h5"}
+    for name, value in {"before.h5": np.arange(3), "after.h5": changed}.items():
+        with h5py.File(tmp_path / name, "w") as file:
+            file["0"] = value
+    for name, value in links.items():
+        with h5py.File(tmp_path / name, "w") as file:
+            file["0"] = h5py.ExternalLink(value, "0")
+    source = opened(KIND, tmp_path, path="m.h5")
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["0"] = h5py.ExternalLink("after.h5", "0")
+    with pytest.raises(SourceError, match=r"m\.h5:0: .* it has \(\d,\) .*, and had \(3,\) int64 when"):
+        rows_of(source, [0])
+
+
 @pytest.mark.parametrize("before", [b"", b"PK an archive whose first entry says: "])
 def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
     (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 5 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 6 ")
 
 
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])

@@ -175,6 +175,13 @@ def test_a_window_beyond_its_picture_and_a_missing_picture_are_named(folder: Pat
             everything(opened(folder, crop_size=8))
 
 
+def test_a_picture_that_has_changed_is_another_content(folder: Path) -> None:
+    before = opened(folder, crop_size=8).fingerprint()
+    assert opened(folder, crop_size=8).fingerprint() == before
+    (folder / "1.png").write_bytes(encoded(noise(*SIZES[1], 7), ".png"))
+    assert opened(folder, crop_size=8).fingerprint() != before
+
+
 def test_an_unknown_top_is_refused(folder: Path) -> None:
     with pytest.raises(BlobfeedError, match="did you mean 'label'"):
         open_source({"windows": {"path": "windows.txt", "crop_size": 8}}, tops=("lable",), base_dir=folder)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
-import os
 import pickle
 import subprocess
 import sys
@@ -63,13 +63,26 @@ def test_two_loaders_read_it_and_nothing_is_left(database: Path) -> None:
 
 
 def test_what_a_killed_trainer_left_goes_with_the_next_one(database: Path) -> None:
+    before = rooms()
+    script = "import os, sys\nfrom blobfeed.workers.sources import open_source\nfrom pathlib import Path\n"
+    script += "kept = open_source({'leveldb': sys.argv[1]}, tops=None, base_dir=Path())\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", script, str(database)], check=True)
+    assert rooms() - before
+    opened(database)
+    gc.collect()
+    assert not rooms() - before
+
+
+def test_a_trainer_that_lives_in_another_container_keeps_its_folder(database: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = Path(tempfile.mkdtemp(prefix=f"blobfeed-leveldb-{ended.pid}-"))
-    mine = Path(tempfile.mkdtemp(prefix=f"blobfeed-leveldb-{os.getpid()}-"))
+    theirs = Path(tempfile.mkdtemp(prefix=f"blobfeed-leveldb-{ended.pid}-"))
+    with (theirs / "in use").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        opened(database)
+        assert theirs.exists()
     opened(database)
-    assert not left.exists()
-    mine.rmdir()
+    assert not theirs.exists()
     gc.collect()
 
 

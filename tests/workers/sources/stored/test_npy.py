@@ -153,6 +153,7 @@ def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Pat
     save(tmp_path, data=np.zeros((5, 2)), label=np.arange(4), wide=np.zeros((5, 3)), integers=np.zeros((5, 2), "i4"))
     cases: list[tuple[dict[str, Any], str]] = [
         ({"data": "absent.npy"}, r"absent\.npy' cannot be opened: No such file"),
+        ({"dim": "absent.npy"}, r"absent\.npy' .* parameter 'dim' names it \(did you mean 'dims'\?\)"),
         ({"data": "absent*.npy"}, r"no file matches '.*absent\*\.npy'"),
         ({"data": "data.npy", "label": "label.npy"}, "the tops differ in length: data has 5, label has 4"),
         ({"data": ["data.npy", "wide.npy"]}, r"data\.npy has \(2,\) float64, .*wide\.npy has \(3,\) float64"),
@@ -170,6 +171,8 @@ def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Pat
         (None, {"data": 5}, "parameter 'data' is 5: expected a path, a glob or a list of them"),
         (None, {"data": []}, r"parameter 'data' is \[\]"),
         (None, {"data": "data.npy", "limt": 3}, "parameter 'limt' is 3: .* the other parameters are limit, dims"),
+        (["data"], {"data": "data.npy", "dim": ["n", "w"]}, r"unknown parameter 'dim' \(did you mean 'dims'\?\)"),
+        (["data"], {"data": "data.npy", "last_bach": "drop"}, r"'last_bach' \(did you mean 'last_batch'\?\).*'drop'"),
         (["data"], {"data": "data.npy", "memory_map": True}, "parameter 'memory_map' is True: .* the other parameters"),
         (None, {"data": "data.npy", "limit": -1}, "parameter 'limit' is -1"),
         (None, {"data": "data.npy", "dims": ["h", "w", "n"]}, "'dims' names 3 dimensions"),

@@ -187,6 +187,35 @@ def test_a_long_name_and_a_folder_are_what_they_are(tmp_path: Path) -> None:
     assert source.where(1).endswith("ü1")
 
 
+def add_link(tar: tarfile.TarFile, kind: bytes, name: str, target: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    tar.addfile(entry)
+
+
+def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.CLS").write_bytes(b"%d" % number)
+    (tmp_path / "3.CLS").hardlink_to(tmp_path / "1.CLS")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(4):
+            tar.add(tmp_path / f"{number}.CLS", f"./some.dir/{number}.CLS")
+    source = opened("tar", tmp_path, path="a.tar")
+    assert rows_of(source, range(4))["cls"].tolist() == [0, 1, 2, 1]
+    with tarfile.open(tmp_path / "a.tar", "a") as tar:
+        add_link(tar, tarfile.LNKTYPE, "4.cls", "5.cls")
+    with pytest.raises(SourceError, match=r"'4\.cls' is a hard link to '5\.cls', which is no file in it"):
+        opened("tar", tmp_path, path="a.tar")
+
+
+def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_tar(tmp_path / "a.tar", [("0.cls", b"0")])
+    with tarfile.open(tmp_path / "a.tar", "a") as tar:
+        add_link(tar, tarfile.SYMTYPE, "1.cls", "0.cls")
+    assert len(opened("tar", tmp_path, path="a.tar")) == 1
+    assert "1 symbolic links, such as '1.cls', are left out: write it with tar --dereference" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("members", "options", "says"),
     [
@@ -247,6 +276,26 @@ def test_an_integer_that_the_first_samples_float_would_round_is_an_error(tmp_pat
         SampleError, match=rf"a\.tar:2\.x cannot be decoded: it holds {value}, and .* float64, which would"
     ):
         rows_of(source, [2])
+
+
+def test_an_integer_of_an_array_that_the_first_float_would_round_is_an_error(tmp_path: Path) -> None:
+    arrays = [io.BytesIO() for _ in range(2)]
+    for array, value in zip(arrays, (np.zeros(2), np.array([1, 2**53 + 1])), strict=True):
+        np.save(array, value)
+    write_tar(tmp_path / "a.tar", [(f"{number}.npy", array.getvalue()) for number, array in enumerate(arrays)])
+    source = opened("tar", tmp_path, path="a.tar")
+    with pytest.raises(SampleError, match=r"a\.tar:1\.npy cannot be decoded: it holds 9007199254740993, and"):
+        rows_of(source, [1])
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 2**53 + 1], [2**63 + 1, -1]])
+def test_an_integer_that_a_float_beside_it_would_round_is_an_error(tmp_path: Path, numbers: list[Any]) -> None:
+    values = [[0.5, 2**60], numbers]
+    write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"x": given}).encode()) for n, given in enumerate(values)])
+    source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
+    assert rows_of(source, [0])["x"].tolist() == values[:1]
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.x cannot be decoded: it holds {max(numbers)} beside floats"):
+        rows_of(source, [1])
 
 
 def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from blobfeed.workers.sources.files.remote import RemoteStamp
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from blobfeed import BatchReader
-from tests.support.object_servers import RangeServer, range_server
+from tests.support.object_servers import RangeServer, range_server, s3_server
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
 from tests.support.waiting import wait_until
 
@@ -173,6 +173,39 @@ def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
     os.replace(copy, shard)  # noqa: PTH105
     with pytest.raises(SourceError, match="changed since its index was read"):
         rows_of(source, [0])
+
+
+@pytest.mark.parametrize("how", ["v2", "v3", "v3, shards"])
+@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+def test_a_cache_of_chunks_that_have_changed_is_made_anew(how: str, tmp_path: Path) -> None:
+    data = np.ones(SHAPE, "f4")
+    write(tmp_path, "data", data, **WRITTEN[how])
+    given: dict[str, Any] = {
+        "source": {"zarr": {"path": str(tmp_path / "a.zarr")}},
+        "cache": {"path": str(tmp_path / "cache"), "size_limit": 1 << 24},
+    }
+    for value in (1, 2):
+        zarr.open_group(tmp_path / "a.zarr", mode="a")["data"][...] = value
+        for _ in range(2):
+            with BatchReader(**given, tops=("data",), batch_size=SAMPLES, num_loaders=0) as reader:
+                np.testing.assert_array_equal(next(iter(reader))["data"], value * data)
+
+
+def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
+    with range_server() as server, pytest.raises(SourceError, match=r"https lists no folder.*leave out 'cache'"):
+        opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)).fingerprint()
+    chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
+    with s3_server("chunks", monkeypatch) as put:
+        for path in (tmp_path / "a.zarr").rglob("*"):
+            if path.is_file():
+                put(str(path.relative_to(tmp_path)), path.read_bytes())
+        for url in ("s3://chunks/a.zarr", f"local://{tmp_path}/a.zarr"):
+            before = opened("zarr", tmp_path, ["data"], path=url).fingerprint()
+            assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() == before
+            chunk.write_bytes(chunk.read_bytes()[::-1])
+            put("a.zarr/data/c/1/0/0", chunk.read_bytes())
+            assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() != before
 
 
 def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
