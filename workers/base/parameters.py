@@ -118,7 +118,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     epochs: the data end after so many epochs; without it they never end.
     last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
         give a "partial" batch.
-    in_order: false gives batches as they are completed, so the order is no longer reproducible.
+    in_order: false gives the batches of an epoch as they are completed, so their order is no longer reproducible; see
+        order.md.
     rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
     world_size: how many processes share the data; goes with rank.
     transform: scale, mean, crop and mirror, as in Caffe's transform_param; see delivery.md.
