@@ -320,6 +320,12 @@ def test_an_empty_file_is_told_in_setup(tmp_path: Path, what: str) -> None:
         BatchReader(source(), batch_size=4, sampler={what: "empty.npy"}, base_dir=tmp_path)
 
 
+def test_a_mix_has_weights_that_no_sampler_takes() -> None:
+    parts: list[Any] = [{"arrays": {"data": np.zeros((samples, 2))}, "weight": 0.5} for samples in (2, 98)]
+    with pytest.raises(ParameterError, match=r"mix has 2 sources.* weights of mix would not count: use .*concat"):
+        BatchReader(mix=parts, batch_size=4, sampler={"draws": 100})
+
+
 def test_a_stream_has_no_indices() -> None:
     with pytest.raises(ParameterError, match="sampler needs samples that have indices, and a stream's have none"):
         BatchReader(StreamSource(numbers, shards=1), batch_size=4, sampler=varying)
@@ -356,7 +362,7 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "train.h5", "w") as file:
         file["data"], file["label"] = np.arange(SAMPLES), rare
     path = {"hdf5": {"path": str(tmp_path / "train.h5")}}
-    for given in ({"source": path}, {"mix": [{**path, "weight": 0.5}, {**path, "weight": 0.5}]}):
+    for given in ({"source": path}, {"source": {"concat": [path, path]}}):
         settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", **given}
         settings["sampler"] = {"balance": "label", "draws": 40}
         with BatchReader(**settings) as reader:
@@ -368,7 +374,7 @@ def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
     arrays = {"data": np.arange(SAMPLES), "label": np.array([0] * 50 + [1] * 10)}
     np.savez(tmp_path / "train.npz", data=arrays["data"], label=arrays["label"])
     part, file = {"arrays": arrays}, {"npz": {"path": str(tmp_path / "train.npz")}}
-    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}, {"mix": [part, file]}):
+    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}):
         settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", "num_loaders": 1, **given}
         with BatchReader(**settings, sampler={"balance": "label", "draws": 40}) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
