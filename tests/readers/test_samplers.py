@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
@@ -404,6 +404,51 @@ def test_bad_samples_are_replaced_and_told() -> None:
             assert batch["label"].tolist() == batch.indices.tolist()
             assert 7 not in batch.indices
         assert reader.statistics().replaced > 1
+
+
+def left_out_is_bad(sample: Sample, rng: np.random.Generator) -> Any:
+    """One sample that the sampler draws, and all that it leaves out would be seen."""
+    if sample.index == 3:
+        raise ValueError("three")
+    return {"label": sample["label"], "noise": rng.integers(1 << 40)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": {"indices": SUBSET}, "shuffle": True},
+        {"sampler": {"weights": np.isin(np.arange(SAMPLES), SUBSET)}},
+        {"batch_sampler": lambda epoch, samples, rng: np.split(rng.permutation(SUBSET), 5)},
+    ],
+    ids=["indices", "weights", "batches"],
+)
+def test_no_sample_that_the_sampler_leaves_out_takes_the_place_of_a_bad_one(given: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 6, "decode": left_out_is_bad, "on_error": "replace", **given}
+
+    def read(num_loaders: int, resumed_at: int = -1) -> list[tuple[list[int], list[int]]]:
+        with BatchReader(source(), num_loaders=num_loaders, seed=SEED, **settings) as reader:
+            if resumed_at >= 0:
+                reader.load_state_dict(states[resumed_at])
+            found = []
+            for batch in reader:
+                found.append((batch["label"].tolist(), batch["noise"].tolist()))
+                states.append(reader.state_dict())
+        return found
+
+    states: list[Any] = []
+    alone = read(0)
+    assert set(chain(*(labels for labels, _ in alone))) <= set(SUBSET.tolist()) - {3}
+    assert read(2) == alone
+    assert read(1, resumed_at=6) == alone[7:]
+
+
+def test_a_sampler_of_one_sample_has_no_other_to_take_its_place() -> None:
+    settings: dict[str, Any] = {"batch_size": 2, "epochs": 1, "decode": left_out_is_bad, "on_error": "replace"}
+    with (
+        pytest.raises((SampleError, ValueError), match="three"),
+        BatchReader(source(), sampler=[3, 3], num_loaders=0, **settings) as reader,
+    ):
+        list(reader)
 
 
 def tell(batch: HookBatch, rng: np.random.Generator) -> Any:

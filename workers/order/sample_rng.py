@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..base.keys import derive_key
+from ..base.specs import IndexArray
 from .epoch_order import keyed_permutation
 
 _WORD = 2**64 - 1
@@ -122,3 +123,12 @@ def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: 
     permutation = keyed_permutation(others, derive_key(seed, "replacement", epoch, index))
     other = int(permutation(np.array([attempt % others]))[0])
     return other + (other >= index)
+
+
+def replacement_among(samples: IndexArray, seed: int, epoch: int, index: int, attempt: int) -> int:
+    """The same, one of `samples`, shape (count,); `index` itself if there is no other among them."""
+    others = np.unique(samples[samples != index])
+    if not len(others):
+        return index
+    permutation = keyed_permutation(len(others), derive_key(seed, "replacement", epoch, index))
+    return int(others[permutation(np.array([attempt % len(others)]))[0]])
