@@ -451,6 +451,32 @@ def test_a_sampler_of_one_sample_has_no_other_to_take_its_place() -> None:
         list(reader)
 
 
+def bad_at_zero(sample: Sample, rng: np.random.Generator) -> Any:
+    if sample.index == 0:
+        raise ValueError("zero")
+    return {"label": sample["label"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": {"indices": [3, 5, 7, 9]}},
+        {"sampler": {"weights": [0] * 5 + [1] * 55}},
+        {"sampler": lambda epoch, samples, rng: np.arange(1, samples)},
+        {"batch_sampler": [[5, 3], [7]]},
+    ],
+    ids=["indices", "weights", "a function", "batches"],
+)
+def test_a_bad_sample_that_the_sampler_leaves_out_is_nobodys_business(given: dict[str, Any]) -> None:
+    with BatchReader(source(), batch_size=4, epochs=1, decode=bad_at_zero, num_loaders=0, **given) as reader:
+        assert 0 not in chain(*(batch["label"].tolist() for batch in reader))
+
+
+def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
+    with pytest.raises(ValueError, match="zero"):
+        BatchReader(source(), batch_size=4, sampler={"indices": [0, 3]}, decode=bad_at_zero)
+
+
 def tell(batch: HookBatch, rng: np.random.Generator) -> Any:
     """What the hook knows of its batch comes out beside it."""
     noise = rng.integers(1 << 40, size=len(batch.indices))

@@ -48,6 +48,9 @@ class Sampler(ABC):
     descriptors: tuple[int, ...] = ()
     """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
 
+    first: int | None = None
+    """A sample that epochs have, if one is known before any is drawn."""
+
     @abstractmethod
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
         """What epoch `epoch` of a source of `samples` samples has. `weights`: what was set since, if anything."""
@@ -62,6 +65,7 @@ class WeightedSampler(Sampler):
         self.name = "sampler {weights}"
         self.drawn_from = "" if weights is None else _checksum(weights)
         self.length = draws
+        self.first = 0 if weights is None else int(np.flatnonzero(weights)[0])
         self._draws = draws
         self._weights = weights
 
@@ -80,6 +84,7 @@ class SubsetSampler(Sampler):
         self.name = "sampler {indices}"
         self.drawn_from = _checksum(indices)
         self.length = len(indices)
+        self.first = int(indices[0])
         self._indices = indices
         self._shuffle = shuffle
 

@@ -136,7 +136,8 @@ class Plan(ABC):
     `specs`: what the tops' rows are, by name and in order. `slot_specs`: those, and what a slot has beside them.
     `postprocesses`: whether there is such a hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
-    `rows_at_once`: the least rows in a task, since its source fetches them at the same time.
+    `rows_at_once`: the least rows in a task, since its source fetches them at the same time. `tried`: the sample that
+    setup has made.
     """
 
     parameters: Parameters
@@ -148,6 +149,7 @@ class Plan(ABC):
     seconds_per_row: float = 0.0
     first_number: int = 0
     rows_at_once: int = 1
+    tried: int = 0
 
     needs_sampler: ClassVar[bool] = False
     """Whether a process draws the epochs."""
