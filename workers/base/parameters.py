@@ -22,6 +22,9 @@ LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
+_MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
+"""Beyond these the positions of samples would not fit into 64 bits."""
+
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What Caffe's own data layers call transform_param.
@@ -246,6 +249,10 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         )
     _check_tops(parameters, what)
     _check_shard(parameters, what)
+    if parameters.rand_skip > _MOST_SKIPPED:
+        raise ParameterError(
+            f"{what}: parameter 'rand_skip' is {parameters.rand_skip}: expected at most {_MOST_SKIPPED}"
+        )
     _check_transform(parameters.transform, what)
     return parameters
 
@@ -311,6 +318,8 @@ def _check_shard(parameters: Parameters, what: str) -> None:
         raise ParameterError(f"{what}: 'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None and rank >= world_size:
         raise ParameterError(f"{what}: parameter 'rank' is {rank}: expected a number below world_size={world_size}")
+    if world_size is not None and world_size > _MOST_RANKS:
+        raise ParameterError(f"{what}: parameter 'world_size' is {world_size}: expected at most {_MOST_RANKS}")
 
 
 def _check_transform(transform: Transform, what: str) -> None:
