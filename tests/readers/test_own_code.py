@@ -166,6 +166,15 @@ def test_a_generator_may_have_a_default() -> None:
     assert len({*got["new"]}) == len(got["label"])
 
 
+def test_a_generator_may_be_taken_by_name_and_spawn_others() -> None:
+    def postprocess(batch: HookBatch, *, rng: np.random.Generator) -> dict[str, Any]:
+        return {"new": rng.spawn(1)[0].random(len(batch["label"]))}
+
+    one, two = (delivered(number, postprocess=postprocess)["new"] for number in (0, 2))
+    assert len({*one}) == len(one)
+    np.testing.assert_array_equal(one, two)
+
+
 def test_postprocess_may_list_rows_of_a_top_that_it_changes() -> None:
     got = delivered(
         postprocess=lambda batch: {

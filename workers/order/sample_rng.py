@@ -11,13 +11,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
 from .epoch_order import keyed_permutation
+
+if TYPE_CHECKING:
+    from .keyed_seed import KeyedSeed
 
 _WORD = 2**64 - 1
 
@@ -43,18 +46,28 @@ class SampleRng:
             "uinteger": 0,
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_generator", "_seed")}
+
     def generator(self, epoch: int, index: int) -> np.random.Generator:
         """The generator of sample `index` in `epoch`, at its start; valid until the next call, which takes it over."""
         self._counter[2] = index
         self._counter[3] = epoch
         generator = self._generator
         generator.bit_generator.state = self._state
+        self._seed.spawned = 0
         return generator
 
     @cached_property
     def _generator(self) -> np.random.Generator:
         """Made when it is first needed: to import numpy.random takes 3.6 MB, and what only reads does without."""
-        return np.random.Generator(np.random.Philox(key=self._key))
+        return np.random.Generator(np.random.Philox(self._seed))
+
+    @cached_property
+    def _seed(self) -> KeyedSeed:
+        from .keyed_seed import KeyedSeed
+
+        return KeyedSeed(self._key, self._counter)
 
 
 def seed_generators(seed: int, *numbers: int) -> None:

@@ -168,7 +168,9 @@ def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> Index
 
 def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
     """The generator that a sampler gets for an epoch."""
-    return np.random.Generator(np.random.Philox(key=derive_key(seed, "sampler", epoch, bits=128)))
+    from .keyed_seed import keyed_generator  # loads numpy.random
+
+    return keyed_generator(derive_key(seed, "sampler", epoch, bits=128))
 
 
 def draw_epoch(
