@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,12 +26,13 @@ class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> Any:
         return np.array([self._key & _WORD, self._key >> 64], np.uint64)  # all that Philox asks for
 
-    def spawn(self, n_children: int) -> list[np.random.SeedSequence]:
+    def spawn(self, n_children: int) -> list[Self]:
         first, self.spawned = self.spawned, self.spawned + n_children
         children = range(first, self.spawned)
-        return [np.random.SeedSequence(derive_key(self._key, "spawn", *self._numbers, n, bits=128)) for n in children]
+        return [type(self)(derive_key(self._key, "spawn", *self._numbers, n, bits=128)) for n in children]
 
 
 def keyed_generator(key: int) -> np.random.Generator:
     """The generator of the 128-bit `key`, at its start."""
-    return np.random.Generator(np.random.Philox(KeyedSeed(key)))
+    seed: Any = KeyedSeed(key)  # NumPy's stubs allow its own seed sequences alone
+    return np.random.Generator(np.random.Philox(seed))

@@ -11,16 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
 from .epoch_order import keyed_permutation
-
-if TYPE_CHECKING:
-    from .keyed_seed import KeyedSeed
 
 _WORD = 2**64 - 1
 
@@ -64,7 +61,7 @@ class SampleRng:
         return np.random.Generator(np.random.Philox(self._seed))
 
     @cached_property
-    def _seed(self) -> KeyedSeed:
+    def _seed(self) -> Any:  # NumPy's stubs allow its own seed sequences alone
         from .keyed_seed import KeyedSeed
 
         return KeyedSeed(self._key, self._counter)

@@ -292,7 +292,8 @@ class IndexedPlan(Plan, Schedule):
     def _instead(self, overtaken: str, position: int) -> dict[int, int]:
         """What a state says of batches that were overtaken: each comes in place of one that has come before it."""
         try:
-            dealt, pairs = json.loads(overtaken) if overtaken else ((), ())
+            told: Any = json.loads(overtaken) if overtaken else ((), ())
+            dealt, pairs = told
             ahead = [(int(came) - position, int(late)) for came, late in pairs if came >= position and late >= 0]
         except (ValueError, TypeError):
             raise ParameterError(f"the state's overtaken is {overtaken!r}: expected what state_dict gave") from None
@@ -316,7 +317,7 @@ class IndexedPlan(Plan, Schedule):
         """
         batches = self.batches
         late = [batches.round_of(k) for k in range(taken - len(came), taken) if k not in came]
-        left = {k: late for k, late in batches.instead.items() if k >= taken and k not in came}
+        left = {k: start for k, start in batches.instead.items() if k >= taken and k not in came}
         early = [batches.round_start(k) for k in (*(k for k in came if k >= taken), *left)]
         return json.dumps([self._dealt, [*zip(early, [*late, *left.values()], strict=True)]]) if early else ""
 

@@ -59,6 +59,8 @@ def test_a_sample_s_generator_spawns_others_that_depend_on_the_sample_alone() ->
 @pytest.mark.parametrize("key", [0, 5, 2**64, 2**128 - 1])
 def test_a_keyed_generator_is_philox_by_that_key(key: int) -> None:
     assert keyed_generator(key).random() == np.random.Generator(np.random.Philox(key=key)).random()
+    grandchildren = [keyed_generator(key).spawn(1)[0].spawn(1)[0].random() for _ in range(2)]
+    assert grandchildren[0] == grandchildren[1] != keyed_generator(key).spawn(1)[0].random()
     assert keyed_generator(key).spawn(1)[0].random() == keyed_generator(key).spawn(2)[0].random()
 
 
