@@ -610,7 +610,6 @@ class World:
         return (
             tuple(ledger._free),
             ledger._next_group,
-            ledger._next_announced,
             tuple((number, g.slot, g.open_rows, of(g.postprocess)) for number, g in sorted(ledger._working.items())),
             tuple(sorted((number, g.slot) for number, g in ledger._complete)),
             tuple(sorted(ledger._announced.items())),

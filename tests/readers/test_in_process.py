@@ -23,6 +23,7 @@ from blobfeed.workers.base.errors import (
     PipelineStalled,
     RingAllocationError,
     SampleError,
+    SourceError,
     TooManyBadSamples,
 )
 from blobfeed.workers.base.hooks import Hooks, Sample
@@ -294,6 +295,19 @@ def iterate_traceback(error: BaseException) -> Iterator[str]:
     while traceback is not None:
         yield traceback.tb_frame.f_code.co_name
         traceback = traceback.tb_next
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: Path, num_loaders: int) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((SAMPLES, 2), np.float32))
+    settings: dict[str, Any] = {"batch_size": 8, "base_dir": tmp_path, "num_loaders": num_loaders}
+    with BatchReader({"npy": {"data": "a.npy"}}, **settings) as reader:
+        os.utime(tmp_path / "a.npy", ns=(1, 1))
+        with pytest.raises(
+            SampleError, match=r"start the training again, on files that nobody .* or removes$"
+        ) as caught:
+            next(iter(reader))
+    assert isinstance(caught.value.__cause__, SourceError)
 
 
 def test_bad_samples_are_replaced_by_the_same_ones() -> None:

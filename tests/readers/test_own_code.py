@@ -156,6 +156,7 @@ def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatc
 def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     assert list(delivered(fields=["label"])) == ["label"]
     assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
+    given: dict[str, Any]
     for given in ({}, {"decode": lambda sample, _: sample["label"]}):
         with pytest.raises(
             ParameterError, match=r"parameter 'fields': source 'pictures': unknown top 'lable' \(did you"
@@ -202,6 +203,15 @@ def test_what_postprocess_takes_by_name_or_has_a_default_is_no_generator(hook: C
 def test_a_generator_may_have_a_default() -> None:
     got = delivered(postprocess=lambda batch, rng=None: {"new": rng.random(len(batch["label"]))})
     assert len({*got["new"]}) == len(got["label"])
+
+
+def test_a_generator_may_be_taken_by_name_and_spawn_others() -> None:
+    def postprocess(batch: HookBatch, *, rng: np.random.Generator) -> dict[str, Any]:
+        return {"new": rng.spawn(1)[0].random(len(batch["label"]))}
+
+    one, two = (delivered(number, postprocess=postprocess)["new"] for number in (0, 2))
+    assert len({*one}) == len(one)
+    np.testing.assert_array_equal(one, two)
 
 
 def test_postprocess_may_list_rows_of_a_top_that_it_changes() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
@@ -320,6 +320,12 @@ def test_an_empty_file_is_told_in_setup(tmp_path: Path, what: str) -> None:
         BatchReader(source(), batch_size=4, sampler={what: "empty.npy"}, base_dir=tmp_path)
 
 
+def test_a_mix_has_weights_that_no_sampler_takes() -> None:
+    parts: list[Any] = [{"arrays": {"data": np.zeros((samples, 2))}, "weight": 0.5} for samples in (2, 98)]
+    with pytest.raises(ParameterError, match=r"mix has 2 sources.* weights of mix would not count: use .*concat"):
+        BatchReader(mix=parts, batch_size=4, sampler={"draws": 100})
+
+
 def test_a_stream_has_no_indices() -> None:
     with pytest.raises(ParameterError, match="sampler needs samples that have indices, and a stream's have none"):
         BatchReader(StreamSource(numbers, shards=1), batch_size=4, sampler=varying)
@@ -356,7 +362,7 @@ def test_labels_that_are_no_top_can_be_balanced(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "train.h5", "w") as file:
         file["data"], file["label"] = np.arange(SAMPLES), rare
     path = {"hdf5": {"path": str(tmp_path / "train.h5")}}
-    for given in ({"source": path}, {"mix": [{**path, "weight": 0.5}, {**path, "weight": 0.5}]}):
+    for given in ({"source": path}, {"source": {"concat": [path, path]}}):
         settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", **given}
         settings["sampler"] = {"balance": "label", "draws": 40}
         with BatchReader(**settings) as reader:
@@ -368,7 +374,7 @@ def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
     arrays = {"data": np.arange(SAMPLES), "label": np.array([0] * 50 + [1] * 10)}
     np.savez(tmp_path / "train.npz", data=arrays["data"], label=arrays["label"])
     part, file = {"arrays": arrays}, {"npz": {"path": str(tmp_path / "train.npz")}}
-    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}, {"mix": [part, file]}):
+    for given in ({"source": part}, {"source": file}, {"source": {"concat": [part, file]}}):
         settings: dict[str, Any] = {"batch_size": 10, "epochs": 1, "tops": "data", "num_loaders": 1, **given}
         with BatchReader(**settings, sampler={"balance": "label", "draws": 40}) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
@@ -398,6 +404,77 @@ def test_bad_samples_are_replaced_and_told() -> None:
             assert batch["label"].tolist() == batch.indices.tolist()
             assert 7 not in batch.indices
         assert reader.statistics().replaced > 1
+
+
+def left_out_is_bad(sample: Sample, rng: np.random.Generator) -> Any:
+    """One sample that the sampler draws, and all that it leaves out would be seen."""
+    if sample.index == 3:
+        raise ValueError("three")
+    return {"label": sample["label"], "noise": rng.integers(1 << 40)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": {"indices": SUBSET}, "shuffle": True},
+        {"sampler": {"weights": np.isin(np.arange(SAMPLES), SUBSET)}},
+        {"batch_sampler": lambda epoch, samples, rng: np.split(rng.permutation(SUBSET), 5)},
+    ],
+    ids=["indices", "weights", "batches"],
+)
+def test_no_sample_that_the_sampler_leaves_out_takes_the_place_of_a_bad_one(given: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 6, "decode": left_out_is_bad, "on_error": "replace", **given}
+
+    def read(num_loaders: int, resumed_at: int = -1) -> list[tuple[list[int], list[int]]]:
+        with BatchReader(source(), num_loaders=num_loaders, seed=SEED, **settings) as reader:
+            if resumed_at >= 0:
+                reader.load_state_dict(states[resumed_at])
+            found = []
+            for batch in reader:
+                found.append((batch["label"].tolist(), batch["noise"].tolist()))
+                states.append(reader.state_dict())
+        return found
+
+    states: list[Any] = []
+    alone = read(0)
+    assert set(chain(*(labels for labels, _ in alone))) <= set(SUBSET.tolist()) - {3}
+    assert read(2) == alone
+    assert read(1, resumed_at=6) == alone[7:]
+
+
+def test_a_sampler_of_one_sample_has_no_other_to_take_its_place() -> None:
+    settings: dict[str, Any] = {"batch_size": 2, "epochs": 1, "decode": left_out_is_bad, "on_error": "replace"}
+    with (
+        pytest.raises((SampleError, ValueError), match="three"),
+        BatchReader(source(), sampler=[3, 3], num_loaders=0, **settings) as reader,
+    ):
+        list(reader)
+
+
+def bad_at_zero(sample: Sample, rng: np.random.Generator) -> Any:
+    if sample.index == 0:
+        raise ValueError("zero")
+    return {"label": sample["label"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": {"indices": [3, 5, 7, 9]}},
+        {"sampler": {"weights": [0] * 5 + [1] * 55}},
+        {"sampler": lambda epoch, samples, rng: np.arange(1, samples)},
+        {"batch_sampler": [[5, 3], [7]]},
+    ],
+    ids=["indices", "weights", "a function", "batches"],
+)
+def test_a_bad_sample_that_the_sampler_leaves_out_is_nobodys_business(given: dict[str, Any]) -> None:
+    with BatchReader(source(), batch_size=4, epochs=1, decode=bad_at_zero, num_loaders=0, **given) as reader:
+        assert 0 not in chain(*(batch["label"].tolist() for batch in reader))
+
+
+def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
+    with pytest.raises(ValueError, match="zero"):
+        BatchReader(source(), batch_size=4, sampler={"indices": [0, 3]}, decode=bad_at_zero)
 
 
 def tell(batch: HookBatch, rng: np.random.Generator) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,11 +90,16 @@ BY_POSITION = (
 )
 
 
-def takes_rng(postprocess: Callable[..., object]) -> bool:
-    """Whether a postprocess hook takes a generator beside its batch: what has a default is the hook's own, unless it is
-    called rng."""
-    others = list(inspect.signature(postprocess).parameters.values())[1:]
-    return any(each.kind in BY_POSITION and (each.default is each.empty or each.name == "rng") for each in others)
+def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", "by name"]:
+    """Whether and how a postprocess hook takes a generator beside its batch: what has a default is the hook's own,
+    unless it is called rng."""
+    for each in list(inspect.signature(postprocess).parameters.values())[1:]:
+        needed = each.default is each.empty
+        if each.kind in BY_POSITION and (needed or each.name == "rng"):
+            return "by position"
+        if each.kind is each.KEYWORD_ONLY and needed and each.name == "rng":
+            return "by name"
+    return ""
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:

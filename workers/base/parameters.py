@@ -22,6 +22,9 @@ LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
+_MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
+"""Beyond these the positions of samples would not fit into 64 bits."""
+
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What Caffe's own data layers call transform_param.
@@ -118,8 +121,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     epochs: the data end after so many epochs; without it they never end.
     last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
         give a "partial" batch.
-    in_order: false gives batches as they are completed, so the order is no longer reproducible; a state then says how
-        many have come, not which, so that after loading it some come again and others never.
+    in_order: false gives the batches of an epoch as they are completed, so their order is no longer reproducible; see
+        order.md.
     rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
     world_size: how many processes share the data; goes with rank.
     transform: scale, mean, crop and mirror, as in Caffe's transform_param; see delivery.md.
@@ -246,6 +249,10 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         )
     _check_tops(parameters, what)
     _check_shard(parameters, what)
+    if parameters.rand_skip > _MOST_SKIPPED:
+        raise ParameterError(
+            f"{what}: parameter 'rand_skip' is {parameters.rand_skip}: expected at most {_MOST_SKIPPED}"
+        )
     _check_transform(parameters.transform, what)
     return parameters
 
@@ -311,6 +318,8 @@ def _check_shard(parameters: Parameters, what: str) -> None:
         raise ParameterError(f"{what}: 'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None and rank >= world_size:
         raise ParameterError(f"{what}: parameter 'rank' is {rank}: expected a number below world_size={world_size}")
+    if world_size is not None and world_size > _MOST_RANKS:
+        raise ParameterError(f"{what}: parameter 'world_size' is {world_size}: expected at most {_MOST_RANKS}")
 
 
 def _check_transform(transform: Transform, what: str) -> None:

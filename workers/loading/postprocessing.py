@@ -100,7 +100,10 @@ class Postprocessor:
         hook: Any = self._hook
         if self._seed_globals is not None:
             self._seed_globals(*samples.number)
-        result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
+        if self._takes_rng == "by name":
+            result = hook(batch, rng=self._rng(samples.number))
+        else:
+            result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
         if result is not None and not isinstance(result, Mapping):
             raise ValueError(
                 f"postprocess returned a {type(result).__name__}: expected a mapping of top names to arrays, or None "
@@ -109,7 +112,9 @@ class Postprocessor:
         return {**batch, **(result or {})}
 
     def _rng(self, number: tuple[int, ...]) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=self._key(*number)))
+        from ..order.keyed_seed import keyed_generator  # loads numpy.random
+
+        return keyed_generator(self._key(*number))
 
 
 def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:

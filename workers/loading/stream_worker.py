@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,11 @@ from ..transport.status_board import Activity
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, Workplace, location_of
+
+_MOST_LOOKED_AT = 100
+"""Samples before a batch that has no good one."""
+
+_log = logging.getLogger("blobfeed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,36 @@ class StreamWorker(Worker):
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        return WorkDone([self._report(wanted, rows, good, *each) for each in bad], count)
+        replaced = bad and self.parameters.on_error == "replace"
+        earlier = self._last_before(wanted, rows) if replaced and not good else None
+        return WorkDone([self._report(wanted, rows, good, earlier, *each) for each in bad], count)
+
+    def _last_before(self, wanted: StreamBatch, like: NamedRows) -> tuple[int, NamedRows] | None:
+        """The last good sample of the shard before the batch: what its shard had given before that one, and its row.
+
+        The shard is run once more, since an earlier batch may have been made by another loader.
+        """
+        size, found, (made, kept) = self.parameters.batch_size, -1, (_empty_like(like, 1), _empty_like(like, 1))
+        again = ShardReader(self._decoded, wanted.shard, self.parameters)
+        self.status.blame(0)
+        for sequence in range(max(0, wanted.sequence - -(-_MOST_LOOKED_AT // size)), wanted.sequence):
+            try:
+                for number, item in enumerate(again.batch(wanted.epoch, sequence), sequence * size):
+                    if self._is_made(item, made):
+                        _copy_row(made, 0, kept, 0)
+                        found = number
+            except Exception as error:
+                _log.info("shard %d cannot be run again: %s", wanted.shard, summary_of(error))
+                break
+        return None if found < 0 else (found, kept)
+
+    def _is_made(self, item: Item, out: NamedRows) -> bool:
+        self.status.write(Activity.DECODING, item.index)
+        try:
+            self._decoded.rows.put(self._decoded.sample(item), out, 0)
+        except Exception:
+            return False  # it was reported where it stood
+        return True
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
@@ -191,11 +226,25 @@ class StreamWorker(Worker):
         return self._readers[shard]
 
     def _report(
-        self, wanted: StreamBatch, rows: NamedRows, good: list[int], row: int, item: Item, error: Exception
+        self,
+        wanted: StreamBatch,
+        rows: NamedRows,
+        good: list[int],
+        earlier: tuple[int, NamedRows] | None,
+        row: int,
+        item: Item,
+        error: Exception,
     ) -> BadRow:
-        """Replace the bad row by a copy of a good one of its batch: a stream cannot be asked for another sample."""
+        """Replace the bad row by a copy of a good one of its batch, if there is one, else by the one `earlier`.
+
+        A stream cannot be asked for another sample.
+        """
         where = self._where(item.index, wanted.shard)
         report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
+        if earlier is not None:
+            number, kept = earlier
+            _copy_row(kept, 0, rows, row)
+            return msgspec.structs.replace(report, replacement=number)
         if not (self.parameters.on_error == "replace" and good):
             return self.with_cause(report, error)
         chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]

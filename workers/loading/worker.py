@@ -26,10 +26,10 @@ from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..order.batches import Groups
 from ..order.epoch_order import EpochOrder
-from ..order.sample_rng import replacement_index
+from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
-from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
+from ..transport.messages import BadRow, DrawnRows, Fill, Postprocess, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -277,21 +277,21 @@ class IndexedWorker(Worker):
 
     def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
         replaced = self.parameters.on_error == "replace"
-        replacement = self._put_replacement(index, epoch, out, 0) if replaced else -1
+        replacement = self._put_replacement(row, index, epoch, out, 0) if replaced else -1
         bad = BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), summary_of(error))
         return bad if replacement >= 0 else self.with_cause(bad, error)
 
     def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
         """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
         index, epoch = int(indices[0]), int(epochs[0])
-        replacement = self._put_replacement(index, epoch, out, skip - 1)
+        replacement = self._put_replacement(row, index, epoch, out, skip - 1)
         path = location_of(self._decoded.source, index)
         return BadRow(row, epoch, index, replacement, path, _KILLED_ITS_LOADERS)
 
-    def _put_replacement(self, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
+    def _put_replacement(self, row: int, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
         """The first candidate that can be made takes the row; -1 if none of the next hundred can."""
         for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
-            candidate = replacement_index(self.parameters.seed, epoch, index, attempt, len(self._decoded.source))
+            candidate = self._replacement(row, index, epoch, attempt)
             try:
                 self._attempt(np.array([candidate]), np.array([epoch]), out)
             except Exception:
@@ -299,6 +299,10 @@ class IndexedWorker(Worker):
                 continue
             return candidate
         return -1
+
+    def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
+        """What may take the place of the bad sample `index` in `row` of the slot."""
+        return replacement_index(self.parameters.seed, epoch, index, attempt, len(self._decoded.source))
 
 
 class OrderedWorker(IndexedWorker):
@@ -313,9 +317,7 @@ class OrderedWorker(IndexedWorker):
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for segment in self._groups.segments(task.group, task.first_row, task.rows):
-            positions = np.arange(segment.position, segment.position + segment.count, dtype=np.int64)
-            indices = self._order.indices(segment.position, segment.count)
-            yield WantedRows(segment.row, indices, positions // self._order.samples)
+            yield WantedRows(segment.row, *self._order.with_epochs(segment.position, segment.count))
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
@@ -329,6 +331,16 @@ class SampledWorker(IndexedWorker):
     def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
         super().__init__(decoded, parameters, place)
         self._drawn = SharedFile(place.drawn)
+        self._runs: tuple[DrawnRows, ...] = ()
+
+    def fill(self, task: Fill) -> WorkDone:
+        self._runs = task.drawn
+        return super().fill(task)
+
+    def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
+        """One that the sampler has drawn too: what it leaves out may be kept for validation."""
+        others = next(run.others for run in self._runs if run.row <= row < run.row + run.count)
+        return replacement_among(np.frombuffer(others, np.int64), self.parameters.seed, epoch, index, attempt)
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for run in task.drawn:

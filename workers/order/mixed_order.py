@@ -66,15 +66,34 @@ class MixedOrder(EpochOrder):
         self.declared = f"mix {xxh3_64_hexdigest(repr((tuple(sizes), self.draws, parts)).encode())}"
         self._key = derive_key(seed, "mix pattern") if shuffle else None
         self._pattern = even_pattern(self.draws)
+        self._epochs = self._block
+        """Of the samples in the block."""
+
+    def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
+        """The epochs are those of each sample's own source."""
+        indices, epochs = np.empty(count, np.int64), np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            part = self._rest_of_block(start + done)[: count - done]
+            first, end = start + done - self._block_start, done + len(part)
+            indices[done:end] = part
+            epochs[done:end] = self._epochs[first : first + len(part)]
+            done = end
+        return indices, epochs
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_epochs": self._block[:0]}
 
     def _compute_block(self, position: int) -> tuple[int, IndexArray]:
         length = len(self._pattern)
         together = max(1, BLOCK // length)
         first = position // length // together * together
         sources = self._sources(np.arange(first, first + together, dtype=np.int64))
-        samples = np.empty(len(sources), np.int64)
+        samples, self._epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
         for source, (order, offset, draws) in enumerate(zip(self._orders, self.offsets, self.draws, strict=True)):
-            samples[sources == source] = order.indices(first * draws, together * draws) + offset
+            mine = sources == source
+            indices, self._epochs[mine] = order.with_epochs(first * draws, together * draws)
+            samples[mine] = indices + offset
         return first * length, samples
 
     def _sources(self, numbers: IndexArray) -> IndexArray:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..base.keys import derive_key
+from ..base.specs import IndexArray
 from .epoch_order import keyed_permutation
 
 _WORD = 2**64 - 1
@@ -42,18 +43,28 @@ class SampleRng:
             "uinteger": 0,
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_generator", "_seed")}
+
     def generator(self, epoch: int, index: int) -> np.random.Generator:
         """The generator of sample `index` in `epoch`, at its start; valid until the next call, which takes it over."""
         self._counter[2] = index
         self._counter[3] = epoch
         generator = self._generator
         generator.bit_generator.state = self._state
+        self._seed.spawned = 0
         return generator
 
     @cached_property
     def _generator(self) -> np.random.Generator:
         """Made when it is first needed: to import numpy.random takes 3.6 MB, and what only reads does without."""
-        return np.random.Generator(np.random.Philox(key=self._key))
+        return np.random.Generator(np.random.Philox(self._seed))
+
+    @cached_property
+    def _seed(self) -> Any:  # NumPy's stubs allow its own seed sequences alone
+        from .keyed_seed import KeyedSeed
+
+        return KeyedSeed(self._key, self._counter)
 
 
 def seed_generators(seed: int, *numbers: int) -> None:
@@ -122,3 +133,12 @@ def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: 
     permutation = keyed_permutation(others, derive_key(seed, "replacement", epoch, index))
     other = int(permutation(np.array([attempt % others]))[0])
     return other + (other >= index)
+
+
+def replacement_among(samples: IndexArray, seed: int, epoch: int, index: int, attempt: int) -> int:
+    """The same, one of `samples`, shape (count,); `index` itself if there is no other among them."""
+    others = np.unique(samples[samples != index])
+    if not len(others):
+        return index
+    permutation = keyed_permutation(len(others), derive_key(seed, "replacement", epoch, index))
+    return int(others[permutation(np.array([attempt % len(others)]))[0]])

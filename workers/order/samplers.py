@@ -45,6 +45,9 @@ class Sampler(ABC):
     descriptors: tuple[int, ...] = ()
     """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
 
+    first: int | None = None
+    """A sample that epochs have, if one is known before any is drawn."""
+
     @abstractmethod
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
         """What epoch `epoch` of a source of `samples` samples has. `weights`: what was set since, if anything."""
@@ -60,6 +63,7 @@ class WeightedSampler(Sampler):
         by = "equal weights" if weights is None else f"weights {_checksum(weights)}"
         self.declared = f"{draws} draws by {by}"
         self.length = draws
+        self.first = 0 if weights is None else int(np.flatnonzero(weights)[0])
         self._draws = draws
         self._weights = weights
 
@@ -78,6 +82,7 @@ class SubsetSampler(Sampler):
         self.name = "sampler {indices}"
         self.declared = f"{len(indices)} indices {_checksum(indices)}, {'shuffled' if shuffle else 'as listed'}"
         self.length = len(indices)
+        self.first = int(indices[0])
         self._indices = indices
         self._shuffle = shuffle
 
@@ -166,7 +171,9 @@ def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> Index
 
 def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
     """The generator that a sampler gets for an epoch."""
-    return np.random.Generator(np.random.Philox(key=derive_key(seed, "sampler", epoch, bits=128)))
+    from .keyed_seed import keyed_generator  # loads numpy.random
+
+    return keyed_generator(derive_key(seed, "sampler", epoch, bits=128))
 
 
 def draw_epoch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -13,15 +14,18 @@ from ..transport.status_board import Activity, LoaderState
 
 _NAMED = 16
 
+_ADVICE = re.compile(r"\bstart (the training )?again\b")
+"""Of a source that was changed: no repair of one sample, and no other sample, helps the run."""
+
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
 
 
 def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:
     """What the trainer is to be told, with the loader's own exception as its cause."""
-    error = _exception_for(plan, failure)
-    if failure.traceback:
-        error.__cause__ = take(failure.cause, failure.traceback)
+    cause = take(failure.cause, failure.traceback) if failure.traceback else None
+    error = _exception_for(plan, failure, isinstance(cause, SourceError) and bool(_ADVICE.search(str(cause))))
+    error.__cause__ = cause
     return error
 
 
@@ -30,7 +34,7 @@ def end_of_data(plan: Plan) -> EndOfData:
     return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
 
 
-def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:
+def _exception_for(plan: Plan, failure: Failure, is_advised: bool) -> BlobfeedError:
     if failure.error == "TooManyBadSamples":
         return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
     if failure.error == "LoaderDied":
@@ -38,13 +42,15 @@ def _exception_for(plan: Plan, failure: Failure) -> BlobfeedError:
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
-    advice = "repair or leave out the sample"
+    advice = "; repair or leave out the sample"
     if failure.in_postprocess:
-        advice = "mend the hook"  # no other sample takes the place of a whole batch
+        advice = "; mend the hook"  # no other sample takes the place of a whole batch
+    elif is_advised:
+        advice = ""
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"
     return SampleError(
-        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}; {advice}",
+        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}{advice}",
         source=plan.source.kind,
         index=failure.index,
         path=path,

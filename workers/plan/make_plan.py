@@ -31,6 +31,7 @@ from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
 from ..order.sample_rng import globals_kept
+from ..order.samplers import Sampler
 from ..order.shard_turns import StreamPosition
 from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
@@ -89,12 +90,12 @@ def _made_plan(
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
-            return _indexed_plan(parameters, hooks, source, transform, base_dir)
+            return _indexed_plan(parameters, hooks, source, transform, base_dir, None)
         # How the samples would be dealt in the source's own order does not matter.
         plain = msgspec.structs.replace(
             parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None
         )
-        plan = _indexed_plan(plain, hooks, source, transform, base_dir)
+        plan = _indexed_plan(plain, hooks, source, transform, base_dir, sampler)
         return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
 
 
@@ -176,7 +177,12 @@ def _parts(hooks: Hooks, source: Source | StreamSource) -> dict[str, object]:
 
 
 def _indexed_plan(
-    parameters: Parameters, hooks: Hooks, plain: Source, transform: CropMirror | None, base_dir: Path
+    parameters: Parameters,
+    hooks: Hooks,
+    plain: Source,
+    transform: CropMirror | None,
+    base_dir: Path,
+    sampler: Sampler | None,
 ) -> IndexedPlan:
     order = _order(parameters, plain)
     source, cached_samples = plain, 0
@@ -195,8 +201,9 @@ def _indexed_plan(
         return index, timed, _seconds_per_row(timed, index, epoch)
 
     with closing(source):
-        first = int(order.indices(batches.start, 1)[0])
-        index, timed, seconds = on_trial(tried, source, first, parameters.on_error)
+        first = int(order.indices(batches.start, 1)[0]) if sampler is None else sampler.first
+        may_be_bad = first is None or parameters.on_error == "replace"
+        index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
         if hooks.postprocess is not None:
             trial_rows = _made(timed, index, epoch, min(parameters.batch_size, _TRIAL_BATCH))
@@ -214,6 +221,7 @@ def _indexed_plan(
         max_loaders=max_loaders(parameters),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
+        tried=index,
         order=order,
         groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead)),
     )

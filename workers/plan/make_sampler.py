@@ -111,7 +111,7 @@ def _declared(
     draws = options.draws or samples
     if options.balance is not None:
         # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
-        declared = parameters.mix or any((parameters.source or {}).values())
+        declared = any((parameters.source or {}).values())
         labels = _labels(open_field(options.balance) if declared else source, options.balance)
         return BalancedSampler(options.balance, labels, draws, labels.descriptors)
     if options.weights is None:
@@ -206,5 +206,10 @@ def _check_beside(parameters: Parameters, *, may_shuffle: bool) -> None:
         )
     if parameters.rand_skip:
         raise ParameterError(f"rand_skip is {parameters.rand_skip}, and a sampler gives the order: skip in the sampler")
+    if parameters.mix:
+        raise ParameterError(
+            f"mix has {len(parameters.mix)} sources, and a sampler gives the order, so the weights of mix would not "
+            "count: use source: {concat: […]}, and the sampler's own weights"
+        )
     if not parameters.in_order:
         raise ParameterError("in_order is false: the batches of a sampler come in order")

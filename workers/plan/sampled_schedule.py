@@ -13,13 +13,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
+from ..order.epoch_order import keyed_permutation
 from ..order.weights_log import WeightsChange, version_at, without_superseded
 from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced
 from .plan import Schedule
 
 _INDEX_BYTES = 8
+
+_MOST_OTHERS = 100
+"""Told with each task, if bad samples are replaced: a remote loader has no other samples of the epoch."""
 
 _Key = tuple[int, int]
 """An epoch, and the version of the weights that it was drawn with."""
@@ -45,13 +50,17 @@ class AboutSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """A drawn epoch. `starts`: where each of its batches begins, and the end, if the sampler gave batches."""
+    """A drawn epoch. `starts`: where each of its batches begins, and the end, if the sampler gave batches.
+
+    `others`: as for DrawnRows.
+    """
 
     offset: int
     size: int
     items: int
     starts: IndexArray | None = None
     failure: DrawFailed | None = None
+    others: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +150,15 @@ class SampledSchedule(Schedule):
         if answer.batches:
             sizes = self.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches)
             starts = np.concatenate([[0], np.cumsum(sizes)])
-        self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts)
+        others = self._others(draw, answer.indices) if self.parameters.on_error == "replace" else b""
+        self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others=others)
         self._file_end = draw.offset + size
         return True
+
+    def _others(self, draw: Draw, samples: int) -> bytes:
+        permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
+        positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
+        return b"".join(self.read(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
 
     def note_weights(self, change: WeightsChange) -> None:
         self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
@@ -281,8 +296,9 @@ class SampledSchedule(Schedule):
             for run in placed.runs:
                 begin, end = max(first_row, row), min(end_row, row + run.rows)
                 if begin < end:
-                    past = begin - row
-                    yield DrawnRows(begin, end - begin, run.offset + _INDEX_BYTES * past, run.key[0], run.first + past)
+                    offset, first = run.offset + _INDEX_BYTES * (begin - row), run.first + begin - row
+                    others = self._drawn[run.key].others
+                    yield DrawnRows(begin, end - begin, offset, run.key[0], first, others)
                 row += run.rows
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:

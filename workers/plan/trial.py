@@ -87,20 +87,21 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 def make_one_sample(plan: Plan) -> None:
     """Make a sample that the run has, as setup does; raises what reading and decode raise."""
-    first = int(plan.order.indices(plan.batches.start, 1)[0]) if isinstance(plan, IndexedPlan) else 0
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     if isinstance(decoded, DecodedSource):
-        on_trial(lambda index: decoded_sample(plan, index, 0), decoded.source, first, plan.parameters.on_error)
+        may_be_bad = plan.parameters.on_error == "replace"
+        on_trial(lambda index: decoded_sample(plan, index, 0), decoded.source, plan.tried, may_be_bad=may_be_bad)
     else:
-        decoded_sample(plan, first, 0)
+        decoded_sample(plan, 0, 0)
 
 
-def on_trial(make: Callable[[int], _Made], source: Source, first: int, on_error: str) -> _Made:
+def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be_bad: bool) -> _Made:
     """What `make` gives for sample `first`; raises what it raises, with the sample's name.
 
-    With `on_error: replace` one bad sample proves nothing: then one of three has to be good.
+    `may_be_bad`: with `on_error: replace`, or if a sampler may leave it out, one bad sample proves nothing: then one of
+    three has to be good.
     """
-    others = [len(source) // 2, len(source) - 1] if on_error == "replace" else []
+    others = [len(source) // 2, len(source) - 1] if may_be_bad else []
     candidates = list(dict.fromkeys([first, *others]))
     for index in candidates[:-1]:
         try:

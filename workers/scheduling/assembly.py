@@ -96,7 +96,7 @@ class Assembly:
             slots=plan.slots if slots is None else slots,
             rows_of=self._schedule.rows_of,
             has=self._schedule.has,
-            in_order=plan.parameters.in_order,
+            may_overtake=self._schedule.may_overtake,
             postprocess=plan.postprocesses,
             affinity=self._schedule.affinity,
             can_be_cut=self._schedule.can_be_cut,

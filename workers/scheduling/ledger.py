@@ -75,6 +75,11 @@ _Entry = tuple[int, int, int, Task]
 """Group, first row and id, so that a heap has the earliest rows first; and the task."""
 
 
+def _never(_group: int, _earlier: int) -> bool:
+    """All are announced in order."""
+    return False
+
+
 def _no_affinity(_group: int, _row: int) -> None:
     """Any task may go to any loader."""
 
@@ -161,7 +166,8 @@ class Ledger:
     """All groups between the opening of a slot and its release.
 
     `slots`: slots in the ring.  `rows_of`: how many rows a group has (the last one may have fewer).
-    `has`: whether there is a group of that number; asked in rising order.  `affinity`: (group, row) → a number that
+    `has`: whether there is a group of that number; asked in rising order.  `may_overtake`: whether a group may be
+    announced before an earlier one that is not complete.  `affinity`: (group, row) → a number that
     rows have in common which one loader had better make, because they lie in the same storage chunks or the same
     stream; None if it does not matter.  `can_be_cut`: whether rows of one affinity may be made by several loaders.
     `waits`: whether loaders wait for a network more than they compute.
@@ -173,7 +179,7 @@ class Ledger:
         slots: int,
         rows_of: Callable[[int], int],
         has: Callable[[int], bool],
-        in_order: bool = True,
+        may_overtake: Callable[[int, int], bool] = _never,
         postprocess: bool = False,
         affinity: Callable[[int, int], int | None] = _no_affinity,
         can_be_cut: bool = True,
@@ -184,13 +190,12 @@ class Ledger:
         self._has = has
         self._can_be_cut = can_be_cut
         self._waits = waits
-        self._in_order = in_order
+        self._may_overtake = may_overtake
         self._postprocess = postprocess
         self._affinity = affinity
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._free = deque(range(slots))
         self._next_group = 0
-        self._next_announced = 0
         self._next_task = 1
         self._working: dict[int, _Group] = {}
         self._complete: list[tuple[int, _Group]] = []
@@ -248,11 +253,14 @@ class Ledger:
 
     def announcements(self) -> Iterator[tuple[int, int]]:
         """(group, slot) of what the trainer can be told of now, in its order; each is given once."""
-        while self._complete and (not self._in_order or self._complete[0][0] == self._next_announced):
+        while self._complete and self._is_next(self._complete[0][0]):
             number, group = heapq.heappop(self._complete)
-            self._next_announced += 1
             self._announced[number] = group.slot
             yield number, group.slot
+
+    def _is_next(self, group: int) -> bool:
+        earliest = next(iter(self._working), group)  # they are opened in rising order
+        return group <= earliest or self._may_overtake(group, earliest)
 
     def release(self, group: int) -> bool:
         """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""

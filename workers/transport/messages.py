@@ -120,7 +120,8 @@ class Failure(Message, frozen=True, tag="failure"):
 class DrawnRows(Message, frozen=True):
     """`count` rows from `row` of a slot hold the samples of `epoch` from its `position` on.
 
-    `offset`: where the shared file has their indices.
+    `offset`: where the shared file has their indices. `others`: int64, some of the epoch's samples, of which one takes
+    the place of a bad one.
     """
 
     row: int
@@ -128,6 +129,7 @@ class DrawnRows(Message, frozen=True):
     offset: int
     epoch: int
     position: int
+    others: bytes = b""
 
 
 class Fill(Message, frozen=True, tag="fill"):

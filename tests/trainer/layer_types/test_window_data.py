@@ -167,7 +167,7 @@ def test_a_mean_of_one_number_is_for_all_channels(folder: Path) -> None:
     for mean in (50, [50, 50, 50]):
         with LayerHarness(WindowsInputLayer, {**values, "mean_value": mean}, base_dir=folder) as harness:
             found.append(np.array(harness.forward()["data"]))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 MEMORY = """

@@ -138,6 +138,31 @@ def test_sequential_sources_are_interleaved_evenly() -> None:
     assert order.indices(0, 12).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 0, 8, 1, 9]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    shuffle=st.sampled_from([False, True, "chunk"]),
+    cuts=st.lists(st.integers(0, 12_000), min_size=1, max_size=4),
+)
+def test_no_sample_comes_twice_in_an_epoch_of_its_own_source(
+    sizes: list[int], shuffle: Shuffle, cuts: list[int]
+) -> None:
+    order = MixedOrder(sizes, [0.7, 0.2, 0.1][: len(sizes)], shuffle=shuffle, seed=3)
+    indices, epochs = order.with_epochs(0, 12_000)
+    np.testing.assert_array_equal(indices, order.indices(0, 12_000))
+    sources = _sources(order, indices)
+    for source, size in enumerate(sizes):
+        mine = sources == source
+        np.testing.assert_array_equal(epochs[mine], np.arange(mine.sum()) // size)
+        for epoch in range(int(mine.sum()) // size):
+            assert len(np.unique(indices[mine & (epochs == epoch)])) == size
+    for start in cuts:
+        for again, whole in zip(
+            pickle.loads(pickle.dumps(order)).with_epochs(start, 50), (indices, epochs), strict=True
+        ):
+            np.testing.assert_array_equal(again[: 12_000 - start], whole[start : start + 50])
+
+
 def test_two_mixes_of_different_seeds_differ() -> None:
     one, two = (MixedOrder([50, 50], [1, 1], shuffle=True, seed=seed).indices(0, 100) for seed in (1, 2))
     assert not np.array_equal(one, two)

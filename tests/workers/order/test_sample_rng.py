@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import sys
 
 import numpy as np
 import pytest
+from blobfeed.workers.order.keyed_seed import keyed_generator
 from blobfeed.workers.order.sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_index, seed_generators
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +40,28 @@ def test_a_stream_is_philox_at_the_sample_s_own_counter() -> None:
     key = rng.generator(0, 0).bit_generator.state["state"]["key"]
     fresh = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 77, 3]))
     assert np.array_equal(rng.generator(3, 77).integers(0, 2**63, 20), fresh.integers(0, 2**63, 20))
+
+
+def test_a_sample_s_generator_spawns_others_that_depend_on_the_sample_alone() -> None:
+    def spawned(rng: SampleRng, epoch: int, index: int) -> list[float]:
+        generator = rng.generator(epoch, index)
+        return [child.random() for count in (2, 1) for child in generator.spawn(count)]
+
+    rng = SampleRng(12)
+    first = spawned(rng, 3, 77)
+    others = [spawned(rng, epoch, index) for epoch, index in ((3, 78), (4, 77), (77, 3))]
+    assert len({*first, *itertools.chain(*others)}) == 12
+    assert (
+        spawned(rng, 3, 77) == spawned(pickle.loads(pickle.dumps(rng)), 3, 77) == spawned(SampleRng(12), 3, 77) == first
+    )
+
+
+@pytest.mark.parametrize("key", [0, 5, 2**64, 2**128 - 1])
+def test_a_keyed_generator_is_philox_by_that_key(key: int) -> None:
+    assert keyed_generator(key).random() == np.random.Generator(np.random.Philox(key=key)).random()
+    grandchildren = [keyed_generator(key).spawn(1)[0].spawn(1)[0].random() for _ in range(2)]
+    assert grandchildren[0] == grandchildren[1] != keyed_generator(key).spawn(1)[0].random()
+    assert keyed_generator(key).spawn(1)[0].random() == keyed_generator(key).spawn(2)[0].random()
 
 
 def test_seeds_epochs_and_samples_have_streams_of_their_own() -> None:

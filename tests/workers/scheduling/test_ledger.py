@@ -29,7 +29,7 @@ class LedgerMachine(RuleBasedStateMachine):
             slots=slots,
             rows_of=lambda _: rows,
             has=lambda group: group < groups,
-            in_order=in_order,
+            may_overtake=lambda *_: not in_order,
             postprocess=postprocess,
         )
         self.now = 0.0
@@ -179,7 +179,7 @@ TestLedgerMachine = LedgerMachine.TestCase
 
 
 def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
-    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, in_order=in_order)
+    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, may_overtake=lambda *_: not in_order)
 
 
 def test_no_loader_is_given_more_than_two_tasks_and_the_one_with_the_fewest_comes_first() -> None:

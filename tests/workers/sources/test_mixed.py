@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
@@ -173,6 +174,18 @@ def test_a_running_mix_has_exact_shares_and_whole_epochs_of_each_source(
     for source, size in ((samples[samples < 1000], 90), (samples[samples >= 1000] - 1000, 40)):
         epochs = np.sort(source[: len(source) // size * size].reshape(-1, size), axis=1)
         assert np.array_equal(epochs, np.tile(np.arange(size), (len(epochs), 1)))
+
+
+def noise(sample: Sample, rng: np.random.Generator) -> AnyArray:
+    return rng.integers(1 << 60, size=1)
+
+
+def test_a_sample_of_a_large_weight_is_augmented_anew_each_time(tmp_path: Path, declared: dict[str, Any]) -> None:
+    first, second = declared["mix"]
+    uneven = declared | {"mix": [first | {"weight": 0.05}, second | {"weight": 0.95}]}
+    with Pipeline(check_parameters(uneven), Hooks(decode=noise), base_dir=tmp_path) as pipeline:
+        drawn = np.concatenate(list(delivered(pipeline, 39)))
+    assert len(np.unique(drawn)) == len(drawn) == 390
 
 
 def test_a_running_mix_goes_on_from_its_state(tmp_path: Path, declared: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +288,32 @@ def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
     numbers = samples_of(0, read_all(**options))
     assert len(numbers) == SAMPLES
     assert 21 not in numbers
+
+
+@pytest.mark.parametrize(("last_batch", "shards", "bad", "instead"), [("partial", 1, 52, 51), ("wrap", 3, 51, 48)])
+def test_a_bad_sample_alone_at_its_shards_end_is_replaced_by_the_one_before(
+    last_batch: str, shards: int, bad: int, instead: int
+) -> None:
+    """Of 53 samples the last batch of 4 has one; of a shard of 18 and a batch of 17 one is left."""
+    options: dict[str, Any] = {"tops": ["data", "number", "name"], "epochs": 1, "on_error": "replace"}
+    options |= {"last_batch": last_batch, "hooks": raises_at(bad), "batch_size": 4 if shards == 1 else 17}
+    runs = [read_all(source=StreamSource(numbered, shards=shards), num_loaders=number, **options) for number in (0, 2)]
+    assert runs[0] == runs[1]
+    assert sorted(samples_of(0, runs[0])) == sorted([*({*range(SAMPLES)} - {bad}), instead])
+    with make_pipeline(StreamSource(numbered, shards=shards), num_loaders=1, **options) as pipeline:
+        list(batches(pipeline, len(runs[0]) - 1))
+        state = pipeline.state_dict()
+    with make_pipeline(StreamSource(numbered, shards=shards), num_loaders=1, **options) as pipeline:
+        pipeline.load_state_dict(state)
+        assert [seen(batch) for batch in batches(pipeline)] == runs[0][-1:]
+
+
+def test_a_bad_sample_without_any_before_it_in_its_shard_ends_the_run() -> None:
+    options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "batch_size": 1}
+    source = StreamSource(lambda shard, shards: islice(numbered(shard, shards), 1), shards=2)
+    pipeline = make_pipeline(source, raises_at(1), num_loaders=0, **options)
+    with pipeline, pytest.raises(SampleError, match="number 1 is bad"):
+        list(batches(pipeline))
 
 
 @pytest.mark.parametrize("last_batch", ["partial", "wrap"])

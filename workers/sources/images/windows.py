@@ -146,7 +146,7 @@ class WindowSource(Source):
     def fingerprint(self) -> str:
         """Covers each picture's size and modification time; looks at all of them."""
         looks = [look_at(self._located(self._paths[number]))[:2] for number in range(len(self._paths))]
-        pictures = blake2b(np.array(looks, np.int64), digest_size=16).hexdigest()
+        pictures = blake2b(np.array(looks, np.int64).tobytes(), digest_size=16).hexdigest()
         options = sorted((msgspec.structs.asdict(self._options) | {"root_folder": str(self._root)}).items(), key=str)
         return f"{self.kind}:{self._path}:{self._digest}:{pictures}:{list(self._specs)}:{options}"
 

@@ -185,7 +185,8 @@ def test_a_cache_of_chunks_that_have_changed_is_made_anew(how: str, tmp_path: Pa
         "cache": {"path": str(tmp_path / "cache"), "size_limit": 1 << 24},
     }
     for value in (1, 2):
-        zarr.open_group(tmp_path / "a.zarr", mode="a")["data"][...] = value
+        stored: Any = zarr.open_group(tmp_path / "a.zarr", mode="a")["data"]
+        stored[...] = value
         for _ in range(2):
             with BatchReader(**given, tops=("data",), batch_size=SAMPLES, num_loaders=0) as reader:
                 np.testing.assert_array_equal(next(iter(reader))["data"], value * data)

@@ -1,0 +1,38 @@
+"""What a Philox generator by key lacks: the seed sequence that `Generator.spawn` asks for more generators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ..base.keys import derive_key
+
+_WORD = 2**64 - 1
+
+
+class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
+    """Philox(KeyedSeed(key)) gives the numbers of Philox(key=key), 128 bits.
+
+    `numbers`: with the key, what spawned generators depend on; whoever changes them sets `spawned` to 0.
+    """
+
+    def __init__(self, key: int, numbers: Sequence[int] = ()) -> None:
+        self.spawned = 0
+        self._key = key
+        self._numbers = numbers
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> Any:
+        return np.array([self._key & _WORD, self._key >> 64], np.uint64)  # all that Philox asks for
+
+    def spawn(self, n_children: int) -> list[Self]:
+        first, self.spawned = self.spawned, self.spawned + n_children
+        children = range(first, self.spawned)
+        return [type(self)(derive_key(self._key, "spawn", *self._numbers, n, bits=128)) for n in children]
+
+
+def keyed_generator(key: int) -> np.random.Generator:
+    """The generator of the 128-bit `key`, at its start."""
+    seed: Any = KeyedSeed(key)  # NumPy's stubs allow its own seed sequences alone
+    return np.random.Generator(np.random.Philox(seed))
