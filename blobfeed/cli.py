@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import inspect
@@ -339,5 +340,6 @@ def main() -> None:
     try:
         app(prog_name="blobfeed")
     finally:
-        # What is left is Python's end, of which Ctrl-C would make "Exception ignored in atexit callback".
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # First of all at Python's end, of which Ctrl-C would make "Exception ignored in atexit callback". Not now: a
+        # program that calls this function still wants its KeyboardInterrupt.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
