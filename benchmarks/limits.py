@@ -68,33 +68,18 @@ def _copies(work: Work, stored: np.dtype[Any]) -> Iterator[Batch]:
 
 @contextmanager
 def open_gather(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _gathers(work, samples)
+    yield _gathers(work, samples, "uint8", _take_rows)
 
 
-def _gathers(work: Work, samples: int) -> Iterator[Batch]:
-    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
-    blob = np.zeros((work.batch_size, rows.shape[1]), np.uint8)
-    while True:
-        for start in range(0, samples - work.batch_size + 1, work.batch_size):
-            np.take(rows, order[start : start + work.batch_size], axis=0, out=blob, mode="clip")
-            yield blob, range(work.batch_size)
+def _take_rows(rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
+    np.take(rows, indices, axis=0, out=blob, mode="clip")
 
 
 @contextmanager
 def open_gather_and_convert(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _gathers_and_converts(work, samples)
-
-
-def _gathers_and_converts(work: Work, samples: int) -> Iterator[Batch]:
     import numba
 
-    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
-    blob = np.zeros((work.batch_size, rows.shape[1]), work.dtype)
-    convert = numba.njit(_convert_rows)
-    while True:
-        for start in range(0, samples - work.batch_size + 1, work.batch_size):
-            convert(rows, order[start : start + work.batch_size], blob)
-            yield blob, range(work.batch_size)
+    yield _gathers(work, samples, work.dtype, numba.njit(_convert_rows))
 
 
 def _convert_rows(rows: Any, indices: Any, blob: Any) -> None:
@@ -102,6 +87,15 @@ def _convert_rows(rows: Any, indices: Any, blob: Any) -> None:
         source, target = rows[index], blob[to]
         for item in range(len(source)):
             target[item] = source[item]
+
+
+def _gathers(work: Work, samples: int, dtype: str, gather: Callable[..., object]) -> Iterator[Batch]:
+    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
+    blob = np.zeros((work.batch_size, rows.shape[1]), dtype)
+    while True:
+        for start in range(0, samples - work.batch_size + 1, work.batch_size):
+            gather(rows, order[start : start + work.batch_size], blob)
+            yield blob, range(work.batch_size)
 
 
 def _work_on(effort: Effort, work: Work, samples: int, worker: int, done: Array[c_longlong]) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from ...workers.base.errors import InexactValueError, ParameterError
-from ...workers.base.specs import AnyArray, Gather, IndexArray, channels_first_hint
+from ...workers.base.specs import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
 from . import compiled
 from .mean_image import Mean, MeanImage
 
@@ -28,9 +28,6 @@ _BLOCK_ITEMS = 1 << 18
 
 _ROW_ITEMS = 1 << 14
 """Samples of fewer are gathered before they are converted: Python around each takes longer than a pass over them."""
-
-_EXACT_BITS = {2: 11, 4: 24, 8: 53}
-"""Floating-point types by their bytes: whole numbers are exact up to 2 to this power (IEEE 754)."""
 
 _NO_MEAN: Mean = np.zeros((), np.float32)
 
@@ -213,7 +210,7 @@ def _bounds(stored: np.dtype[np.generic], into: np.dtype[np.generic]) -> tuple[i
 def _whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
     """The lowest and the highest of the whole numbers that a type holds without a gap."""
     if dtype.kind == "f":
-        limit: int = 2 ** _EXACT_BITS.get(dtype.itemsize, 64)
+        limit = exact_up_to(dtype)
         return -limit, limit
     return int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
 

@@ -229,7 +229,7 @@ class HostDelivery(Delivery):
         self._if_shown_copied = [(i, top) for i, top in every if not (shows and shows[i])]
         self._if_copied = every
         self._show(shows=loans > 0)
-        self._most_given = pipeline.plan.slots - _SLOTS_LEFT if gives and self._is_worth_giving() else 0
+        self._most_given = max(0, pipeline.plan.slots - _SLOTS_LEFT) if gives and self._is_worth_giving() else 0
         self._forks = _forks
         self._shown_as = shown_as
         self._gathered = pipeline.gathered
@@ -260,10 +260,14 @@ class HostDelivery(Delivery):
     def _end_old_loans(self) -> None:
         if self._loans:
             self._release_all_but(self._loans - 1)
-            return
+        elif self._most_given:
+            self._end_given()
+
+    def _end_given(self) -> None:
         if self._forks != _forks:
             # A child of the user's sees the same memory, and nobody knows for how long: what it may see stays lent.
             self._most_given = 0
+            self._show(shows=False)
             self._lent.clear()
         for loan in [loan for loan in self._lent if loan.is_over]:
             if self.pipeline.holds(loan.batch):
@@ -275,7 +279,7 @@ class HostDelivery(Delivery):
         self._copied = self._if_shown_copied if shows else self._if_copied
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        if not self._loans:
+        if self._most_given:
             self._show(shows=len(self._lent) < self._most_given and self.pipeline.may_give_slots)
         copies: list[Any] = [None] * len(blobs)
         for i, top in self._copied:

@@ -62,12 +62,17 @@ def channels_first_hint(shape: Sequence[int]) -> str:
     )
 
 
+def exact_up_to(dtype: np.dtype[np.generic]) -> int:
+    """Up to which number a floating-point type holds all whole numbers: 2 to the power of its digits (IEEE 754)."""
+    return 1 << (int(np.finfo(dtype.name).nmant) + 1)
+
+
 def rounded_integer(values: AnyArray, into: np.dtype[np.generic]) -> int | None:
     """The integer of `values` farthest from 0, if the floating-point type `into` has no room for all its digits."""
     if values.dtype.kind not in "iu" or into.kind not in "fc" or not values.size:
         return None
     farthest = max(int(values.max()), int(values.min()), key=abs)
-    return farthest if abs(farthest) > 2 ** (np.finfo(into.name).nmant + 1) else None
+    return farthest if abs(farthest) > exact_up_to(into) else None
 
 
 class RaggedRows:

@@ -48,7 +48,6 @@ class AutoFeed:
         self._batches = 0
         """Accepted so far."""
         self._held: set[int] = set()
-        self._waits_for_releases = False
 
     def _use(self, feed: LocalFeed | Feed) -> None:
         """What needs no word of ours goes straight to the feed: calls in between are 1 % of a small batch."""
@@ -87,7 +86,7 @@ class AutoFeed:
     @property
     def may_give_slots(self) -> bool:
         """Not if it may be changed over soon: that has to wait until nothing is held."""
-        return isinstance(self._now, Feed) and not self._waits_for_releases
+        return isinstance(self._now, Feed) and (self._choice is None or self._choice.change_at is None)
 
     @property
     def has_failed(self) -> bool:
@@ -107,7 +106,6 @@ class AutoFeed:
                 case Choice.START:
                     self._start_loaders(self._choice)
                 case Choice.CHANGE if self._held:
-                    self._waits_for_releases = True
                     return False
                 case Choice.CHANGE:
                     with interrupts_deferred():
@@ -129,7 +127,7 @@ class AutoFeed:
             self._next = Feed(self._plan.from_batch(first))
 
     def _change(self) -> None:
-        old, self._waits_for_releases = self._now, False
+        old = self._now
         new = self._next or LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
         self._past, self._next = self._counted(old, 0), None
         self._use(new)

@@ -74,7 +74,7 @@ class HeadStart:
         return Choice.CHANGE if batches >= self.change_at else Choice.STAY
 
     def changed(self, _batches: int, _waited_s: float, _now: float) -> None:
-        self.next_look = math.inf
+        self.change_at, self.next_look = None, math.inf
 
 
 class LocalOrLoaders:
