@@ -43,6 +43,9 @@ _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
 _GZIP_LEVEL = 4
 _RECORDS_AT_ONCE = 256
+_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "last_batch": "partial", "copy": False, "rank": 0, "world_size": 1}
+"""For a reader, also in a job whose processes have RANK and WORLD_SIZE."""
+
 _LARGEST_LMDB = 1 << 42
 """Bytes that the database may grow to: LMDB reserves addresses for them, and no room on the disk."""
 
@@ -86,8 +89,8 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         if layout.compression != "none" and not layout.chunk:
             layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
         rows = _batch_rows(sample_bytes, layout.chunk)
-        numbers = {"epochs": 1, "last_batch": "partial", "batch_size": rows, "num_loaders": loaders or usable_cores()}
-        with BatchReader(source, decode=decode if decode.changes else None, copy=False, **numbers) as reader:  # type: ignore[arg-type]
+        hook, loaders = decode if decode.changes else None, loaders or usable_cores()
+        with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
@@ -205,9 +208,8 @@ class _Packing:
         return len(self._sums)
 
     def _reader_of_part(self) -> BatchReader:
-        given = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, "last_batch": "partial"}
-        source = {"hdf5": {"path": str(self._part)}}
-        return BatchReader(source, batch_size=self._rows, epochs=1, copy=False, **given)  # type: ignore[arg-type]
+        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
+        return BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given)
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:

@@ -82,6 +82,17 @@ def test_each_layout_is_read_back_equal(found: Found, tmp_path: Path, layout: La
         assert file.attrs["packed_from"].startswith("{npy: {data: ")
 
 
+def test_a_job_of_several_ranks_packs_and_times_all_samples(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    packed(found, tmp_path / "a.h5")
+    is_equal(tmp_path / "a.h5", DATA, LABEL)
+    monkeypatch.delenv("RANK")  # half of a shard is refused if it is looked at
+    assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+
+
 def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> None:
     values = DATA[:20].astype(np.float32)
     np.save(tmp_path / "x.npy", values)
