@@ -165,9 +165,16 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
         return {"data": str(paths[0])}
     tops: dict[str, str] = {}
     for path in paths:
+        words = re.sub(r"[-.]", "_", path.name).lower()
         name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
-        top = next((top for top, words in _WORDS_FOR.items() if re.search(words, name.lower())), name)
-        tops[top if top not in tops else path.stem] = str(path)
+        top = next((top for top, pattern in _WORDS_FOR.items() if re.search(pattern, words)), name)
+        named = top if top not in tops else path.stem
+        if named in tops:
+            raise SourceError(
+                f"{tops[named]} and {path} would both be the top {named!r}: rename one, or declare the tops, such as "
+                f"'{{npy: {{{named}: [FILE, FILE]}}}}' for .npy files to be put end to end"
+            )
+        tops[named] = str(path)
     return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
 
 

@@ -95,6 +95,21 @@ def test_npy_files_are_data_and_label_by_their_names() -> None:
     assert (first_batch(found)["label"] == LABEL).all()
 
 
+def test_the_words_may_stand_behind_a_dash() -> None:
+    np.save("train-images.npy", DATA)
+    np.save("train-labels.npy", LABEL)
+    found = source_of(["train-images.npy", "train-labels.npy"])
+    assert found.declared == {"npy": {"data": "train-images.npy", "label": "train-labels.npy"}}
+
+
+def test_no_file_takes_the_top_of_another() -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        np.save(f"{folder}/train.npy", DATA)
+    with pytest.raises(SourceError, match=r"a/train\.npy and b/train\.npy would both be the top 'train': rename one"):
+        source_of(["a/train.npy", "b/train.npy"])
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_idx_files_are_what_mnist_comes_in(suffix: str) -> None:
     write_idx(Path(f"train-images-idx3-ubyte{suffix}"), DATA[:, 0])
