@@ -124,6 +124,13 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     assert source_of([str(tmp_path / "b.h5")]).is_bgr
 
 
+def test_pictures_whose_channels_come_last_are_not_resized(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 20, 30, 3), np.uint8))
+    said = refused(tmp_path / "x.npy", tmp_path / "a.h5", "--resize", 8)
+    assert "data has (20, 30, 3); the channels seem to come last" in said
+    assert not list(tmp_path.glob("a.*"))
+
+
 def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
     files = {f"{n}.png": encoded(picture(20 + n, 30), ".png") for n in range(5)}
     declared = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "shorter_side": 9}
