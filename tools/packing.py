@@ -65,12 +65,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took."""
+    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took; `tops`: of a .h5."""
 
     samples: int
     resumed: int
     seconds: float
     bytes: int
+    tops: tuple[str, ...] = ()
 
 
 def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, told: Told) -> Packed:
@@ -175,7 +176,7 @@ class _Packing:
             )
         self._part.rename(target)
         self._log.unlink()
-        return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size)
+        return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size, self._tops)
 
     def _append(self, log: TextIO, resumed: int, told: Told) -> None:
         from ..workers.sources.stored.hdf5_library import h5py

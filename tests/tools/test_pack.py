@@ -375,3 +375,11 @@ def test_the_tops_to_paste_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", data=DATA[:9], name=LABEL[:9], age=LABEL[:9])
     printed = command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "name,data,age")
     assert "tops: [name, data, age]" in printed
+
+
+def test_many_arrays_of_like_names_stay_tops(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", *[LABEL[:9]] * 8)
+    source, tops = map(yaml.safe_load, command("pack", tmp_path / "x.npz", tmp_path / "a.h5").splitlines()[-2:])
+    assert {top: values.tolist() for top, values in everything(source["source"], tops["tops"]).items()} == {
+        f"arr_{number}": LABEL[:9].tolist() for number in range(8)
+    }
