@@ -278,7 +278,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
     with writing(image_list):
-        image_list.write_text("\n".join(lines) + "\n")
+        image_list.write_bytes(os.fsencode("\n".join(lines) + "\n"))
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})
@@ -313,8 +313,8 @@ def _numbered(classes: list[str], file: Path) -> list[str]:
     if not classes:
         return classes
     if not file.exists():
-        file.write_text("\n".join(classes) + "\n")
-    known = file.read_text().splitlines()
+        file.write_bytes(os.fsencode("\n".join(classes) + "\n"))
+    known = os.fsdecode(file.read_bytes()).splitlines()
     if unknown := [name for name in classes if name not in known]:
         raise SourceError(
             f"{file}, which an earlier list has written, has no class {unknown[0]!r}: write this list into another "

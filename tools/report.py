@@ -59,7 +59,7 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
     if losses:
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
     with writing(target):
-        target.write_text(_page(parts), encoding="utf-8")
+        target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 
 
 def _is_trace(path: Path) -> bool:

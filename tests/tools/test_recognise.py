@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import itertools
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
@@ -168,6 +169,17 @@ def test_lists_in_one_folder_number_the_classes_alike() -> None:
     Path("photos/dogs").rename("photos/birds")
     with pytest.raises(SourceError, match=r"classes\.txt, which an earlier list has written, has no class 'birds'"):
         source_of(["photos"], image_list=Path("other.txt"))
+
+
+def test_names_that_are_no_utf_8_are_listed() -> None:
+    write_images((20, 30), (20, 30))
+    cats = Path("photos/cats").rename(os.fsdecode(b"photos/caf\xe9"))
+    (cats / "0.png").rename(cats / os.fsdecode(b"\xe9.png"))
+    for name in ("train.txt", "valid.txt"):
+        with closing(source_of(["photos"], image_list=Path(name)).open()) as source:
+            assert [sample_of(source, index)["label"].item() for index in range(2)] == [0, 1]
+    assert Path("train.txt").read_bytes() == b"photos/caf\xe9/\xe9.png 0\nphotos/dogs/1.png 1\n"
+    assert Path("classes.txt").read_bytes() == b"caf\xe9\ndogs\n"
 
 
 def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> None:

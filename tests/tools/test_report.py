@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from itertools import pairwise
@@ -22,6 +23,7 @@ from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
 from tests.support.browser import WIDTHS, console_of
+from tests.support.pictures import encoded, picture
 
 MS = 1000
 """Times in a trace are in microseconds."""
@@ -234,6 +236,20 @@ def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
     assert 'alt="sample 4711" src="data:image/png;base64,' in text
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert re.findall(r"""(?:src|href)=["'](?!data:)""", markup) == []
+
+
+def test_names_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    name = os.fsdecode(b"caf\xe9")
+    for suffix, content in {"json": json.dumps(trace()), "log": "iteration 1/3: loss 0.5\n"}.items():
+        (tmp_path / f"{name}.{suffix}").write_text(content)
+    (tmp_path / f"{name}.png").write_bytes(encoded(picture(8, 8), ".png"))
+    (tmp_path / "list.txt").write_bytes(b"caf\xe9.png 0\n" * 9)
+    files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "log")]
+    result = run(*files, "--out", tmp_path / "report.html", "--source", tmp_path / "list.txt")
+    assert result.exit_code == 0, result.output
+    assert "list.txt line 5: " in (page := (tmp_path / "report.html").read_text())
+    assert r"caf\udce9.png" in page
 
 
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:
