@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -68,7 +69,10 @@ class Monitor:
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:
-    """Show what runs, until Ctrl-C or, with `once`, after `seconds`. Raises BlobfeedError if there is nothing."""
+    """Show what runs, until Ctrl-C or, with `once` or without a terminal to draw in, after `seconds`.
+
+    Raises BlobfeedError if there is nothing.
+    """
     monitor = Monitor(pid)
     monitor.look()
     if not monitor.shown:
@@ -77,7 +81,7 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
             f"no pipeline{whose} runs here that this user may look at: it begins with the first batch, and ends with "
             "close()"
         )
-    if not (once or as_json or svg):
+    if not (once or as_json or svg) and sys.stdout.isatty() and not Console().is_dumb_terminal:
         _show(monitor)
         return
     end = time.monotonic() + seconds

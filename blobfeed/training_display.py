@@ -191,8 +191,9 @@ class LoggingReporter(LineReporter):
 
 
 def make_reporter(solver: Solver, logs: ScalarLogs | None = None) -> LineReporter:
-    """A bar if stderr is a terminal, else lines on stdout; `logs` are closed with it."""
-    shown = BarReporter(solver) if sys.stderr.isatty() else LineReporter()
+    """A bar if stderr is a terminal that can draw one, else lines on stdout; `logs` are closed with it."""
+    can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+    shown = BarReporter(solver) if can_draw else LineReporter()
     return LoggingReporter(shown, logs) if logs else shown
 
 

@@ -150,6 +150,12 @@ def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Pa
     assert "url(" not in picture.read_text().replace("url(#", "")
 
 
+def test_without_a_terminal_it_is_printed_once(tmp_path: Path) -> None:
+    with trainer("starving", tmp_path) as process:
+        printed = CliRunner().invoke(app, ["monitor", str(process.pid), "--seconds", "0.5"])
+    assert f"trainer {process.pid}" in printed.stdout
+
+
 def test_without_a_pipeline_there_is_a_message() -> None:
     result = CliRunner().invoke(app, ["monitor", "1", "--once"])
     assert result.exit_code == 1
