@@ -91,6 +91,8 @@ class ScalarLogs:
                 stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
                 file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
                 self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
+                if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                    file.write("\n")  # behind a part of a row, as a full disk leaves it
             if tensorboard is not None:
                 stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
                 self._writers[what] = _tensorboard(tensorboard, stack)

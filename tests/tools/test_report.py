@@ -178,6 +178,12 @@ def test_losses_that_are_no_numbers_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(losses, [0.5, np.nan, -np.inf, np.nan])
 
 
+def test_a_row_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("iteration,net,total loss,rate\n10,train,0.5,1\n20,train,0.\n20,train,0.25,1\n")
+    iterations, losses = read_losses(tmp_path / "log.csv")["train"]
+    assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
+
+
 def test_the_objective_is_read_and_not_an_output_called_loss(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("iteration,net,loss,total loss\n10,train,0.5,0.75\n10,test 0,0.25,\n")
     curves = read_losses(tmp_path / "log.csv")
