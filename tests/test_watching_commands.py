@@ -182,6 +182,13 @@ def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytes
     assert run("doctor").exit_code == 0
 
 
+def test_the_doctor_tells_the_rest_if_a_fact_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_PYTHON", "/bin/false")
+    told = run("doctor").stdout
+    for part in ("unknown: InterpreterError: ", "/bin/false", f"numpy {np.__version__}", "limits:", "locked memory"):
+        assert part in told
+
+
 def test_progress_bars_know_how_long_a_loop_is() -> None:
     source = {"arrays": {"x": np.arange(40, dtype=np.float32)}}
     with BatchReader(source, batch_size=4, epochs=1, num_loaders=1) as reader:
