@@ -90,7 +90,7 @@ def pack(
         found = source_of(source, _names(tops), image_list)
         with _progress() as told:
             if target.name.lower().endswith("lmdb"):  # mnist_train_lmdb is how Caffe names them
-                if chunk or compression != "none" or uint8 or resize:
+                if chunk or compression != "none" or uint8 or resize or tops or loaders:
                     raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
                 packed = pack_encoded(found, target, told)
                 listed = found.declared["image_list"]

@@ -327,10 +327,13 @@ def _whole_labels(source: Source) -> list[int | None]:
     rows = allocate_rows({"label": source.specs["label"]}, len(source))
     source.read(np.arange(len(source)), rows)
     labels = np.asarray(rows["label"])
-    if labels.ndim != 1 or (labels != np.floor(labels)).any():
-        raise ParameterError("a Datum record has one label, a whole number: pack the pictures into a .h5 file instead")
-    whole: list[int | None] = labels.astype(np.int64).tolist()
-    return whole
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.int32)
+    if labels.ndim != 1 or (labels != whole).any():
+        raise ParameterError(
+            "a Datum record has one label, a whole number of 32 bits: pack the pictures into a .h5 file instead"
+        )
+    return list(whole.tolist())
 
 
 def _key(index: int) -> bytes:

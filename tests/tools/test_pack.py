@@ -277,6 +277,20 @@ def test_a_database_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
+def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
+    for label in ("3000000000", "0.5"):
+        listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")}, labels=label)
+        found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+        with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures into a .h5"):
+            pack_encoded(found, tmp_path / "a.lmdb", told)
+
+
+@pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])
+def test_an_option_for_arrays_is_not_ignored(tmp_path: Path, option: tuple[object, ...]) -> None:
+    listed = write_list(tmp_path, {f"{tmp_path}/0.png": encoded(picture(8, 8), ".png")})
+    assert "an LMDB keeps files as they are" in refused(listed, tmp_path / "a.lmdb", *option)
+
+
 def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="only listed image files are kept as they are encoded, and this is npy"):
         pack_encoded(found, tmp_path / "a.lmdb", told)

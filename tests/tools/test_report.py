@@ -258,6 +258,14 @@ def test_names_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
     assert r"caf\udce9.png" in page
 
 
+def test_the_page_does_not_take_the_place_of_a_trace(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    (tmp_path / "run.json").write_text(json.dumps(trace()))
+    said = run(tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
+    assert "run.json is one of the files that the page is made of: name another file" in said
+    assert json.loads((tmp_path / "run.json").read_text()) == trace()
+
+
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:
     assert "there is no file 'none'; name a trace" in run("none").stderr
     (tmp_path / "cut.json").write_text('{"traceEvents": [')
