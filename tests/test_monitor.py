@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ Trainer = subprocess.Popen[str]
 
 
 @contextmanager
-def trainer(how: str, folder: Path, *more: str) -> Iterator[Trainer]:
-    """It has got some batches."""
+def trainer(how: str, folder: Path, *more: str, within: Sequence[str] = ()) -> Iterator[Trainer]:
+    """It has got some batches. `within`: the command that starts it."""
     program = f"import sys; sys.path.append({ROOT!r}); from tests.support.watched_trainer import main; main()"
-    command = [sys.executable, "-P", "-c", program, how, str(folder), *more]
+    command = [*within, sys.executable, "-P", "-c", program, how, str(folder), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -134,6 +135,17 @@ def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died
             return len(numbers) == 2 and loader["loader"] not in numbers
 
         wait_until(is_replaced, "another loader has taken its place")
+
+
+def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path) -> None:
+    container = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if not shutil.which("unshare") or subprocess.run([*container, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets its users make no PID namespace")
+    with trainer("starving", tmp_path, within=container) as process:
+        (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (monitor := Monitor(int(pid))).look()
+        (readings,) = monitor.shown
+        assert readings[-1].about.trainer == 1
 
 
 def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Path) -> None:
