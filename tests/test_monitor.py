@@ -137,7 +137,8 @@ def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died
         wait_until(is_replaced, "another loader has taken its place")
 
 
-def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path) -> None:
+def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what nobody removes if all processes are killed at once
     container = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
     if not shutil.which("unshare") or subprocess.run([*container, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine lets its users make no PID namespace")

@@ -281,7 +281,7 @@ def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
     for label in ("3000000000", "0.5"):
         listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")}, labels=label)
         found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
-        with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures into a .h5"):
+        with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures"):
             pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
