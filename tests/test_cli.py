@@ -290,6 +290,15 @@ def test_a_net_is_drawn(tmp_path: Path) -> None:
         )
 
 
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    net = tmp_path / "net.prototxt"
+    (link := tmp_path / "link.svg").symlink_to(net)
+    for target in (net, link):
+        assert f"{target} is the net itself: name another file" in message_of(run("draw", net, target))
+    assert "InnerProduct" in net.read_text()
+
+
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     for name in ("a.svg", "a.jsonl"):

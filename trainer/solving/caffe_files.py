@@ -5,6 +5,7 @@ The first bytes of a file tell its format; the name of a file to write does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def read_state(path: Path) -> CaffeState:
             with h5py.File(path) as file:
                 return CaffeState(
                     int(file["iter"][0]),
-                    file["learned_net"].asstr()[()],
+                    os.fsdecode(file["learned_net"][()]),
                     _tensors(file["history"]),
                     int(file["current_step"][0]),
                 )
@@ -150,7 +151,7 @@ def _write_hdf5_state(path: Path, state: CaffeState) -> None:
     with h5py.File(path, "w") as file:
         file["iter"] = np.array([state.iteration], np.int32)
         file["current_step"] = np.array([state.current_step], np.int32)
-        file["learned_net"] = np.bytes_(state.learned_net)
+        file["learned_net"] = np.bytes_(os.fsencode(state.learned_net))
         _write_blobs(file.create_group("history"), state.history)
 
 

@@ -13,7 +13,14 @@ from blobfeed.tools.convert import convert
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter
-from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, read_weights, write_caffemodel
+from blobfeed.trainer.solving.caffe_files import (
+    CaffeState,
+    read_caffemodel,
+    read_state,
+    read_weights,
+    write_caffemodel,
+    write_state,
+)
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
@@ -199,6 +206,11 @@ def test_states_become_each_other(tmp_path: Path) -> None:
         convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.solverstate")
     with pytest.raises(SnapshotError, match="expected a name that ends in"):
         convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.onnx")
+
+
+def test_a_state_names_its_weights_in_any_letters(tmp_path: Path) -> None:
+    write_state(tmp_path / "s.solverstate.h5", CaffeState(1, "josé/w.caffemodel.h5", [], 0))
+    assert read_state(tmp_path / "s.solverstate.h5").learned_net == "josé/w.caffemodel.h5"
 
 
 def hdf5(**data_sets: object) -> bytes:
