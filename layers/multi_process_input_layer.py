@@ -209,11 +209,7 @@ class MultiProcessInputLayer(CaffeLayer):
         self._opened().restore(Path(snapshot))
 
     def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
-        """Draw by other weights, one for each sample of the source: those of `sampler: {weights: …}` count no more.
-
-        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
-        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
-        """
+        """Draw by other weights from the next epoch on; as `BatchReader.set_weights`. Raises ParameterError."""
         self._opened().set_weights(weights, at_once=at_once)
 
     def close(self) -> None:

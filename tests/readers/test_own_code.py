@@ -200,8 +200,17 @@ def test_what_postprocess_takes_by_name_or_has_a_default_is_no_generator(hook: C
     np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 0.5)
 
 
-def test_a_generator_may_have_a_default() -> None:
-    got = delivered(postprocess=lambda batch, rng=None: {"new": rng.random(len(batch["label"]))})
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda batch, rng=None: {"new": rng.random(len(batch["label"]))},
+        lambda batch, rng=None, /: {"new": rng.random(len(batch["label"]))},
+        lambda batch, *, rng=None: {"new": rng.random(len(batch["label"]))},
+        lambda batch, strength=0.5, rng=None: {"new": rng.random(len(batch["label"])) * strength},
+    ],
+)
+def test_a_generator_may_have_a_default(hook: Callable[..., Any]) -> None:
+    got = delivered(postprocess=hook)
     assert len({*got["new"]}) == len(got["label"])
 
 

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...layers.torch_blob import Blob
 from ...workers.base.checks import nearest
 from ..prototxt.descriptors import message_class, own_fields
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase
-from .blobs import Blob, Shape
+from .blobs import Shape
 from .fillers import FILLERS, filled
 
 ANY = range(1, 1_000_000)

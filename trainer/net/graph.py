@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...layers.torch_blob import Blob
 from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
-from ..layer_types.blobs import Blob, Shape
+from ..layer_types.blobs import Shape
 from ..layer_types.layer import (
     LAYER_TYPES,
     DataParameters,

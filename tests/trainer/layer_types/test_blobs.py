@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.blobs import ArrayBlob, Blob
-from blobfeed.trainer.prototxt.errors import BlobError
+from blobfeed.layers.torch_blob import Blob, BlobError
+from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from numpy.typing import NDArray
 
 CPU = torch.device("cpu")

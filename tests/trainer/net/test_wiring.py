@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blobfeed.layers.torch_blob import BlobError
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.descriptors import message_classes
-from blobfeed.trainer.prototxt.errors import BlobError, NetError, PrototxtError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.schema import Phase
 
