@@ -494,6 +494,53 @@ def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Pat
         np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_a_state_that_is_not_exposed_is_carried_from_batch_to_batch(tmp_path: Path, kind: str) -> None:
+    x, cont = numbers(6, 2, 3), np.ones((6, 2), np.float32)
+    options = 'recurrent_param { num_output: 4 weight_filler { type: "uniform" min: -0.5 max: 0.5 } }'
+
+    def fresh(phase: Phase = Phase.TRAIN) -> Net:
+        return layer_net(tmp_path, f'bottom: "cont" type: "{kind}" {options}', phase, x=x, cont=cont)
+
+    net = fresh()
+    whole = run(fresh(), x=x, cont=cont)
+    np.testing.assert_allclose(run(net, x=x[:4], cont=cont[:4]), whole[:4], atol=1e-6)
+    torch.autograd.backward(net.values["y"].sum())
+    tested = fresh(Phase.TEST)  # the weights are shared, the state is not
+    tested.share_weights(net)
+    np.testing.assert_allclose(run(tested, x=x, cont=cont), whole, atol=1e-6)
+    np.testing.assert_allclose(run(net, x=x[4:], cont=cont[4:]), whole[4:], atol=1e-6)
+    torch.autograd.backward(net.values["y"].sum())  # reaches no further than this batch
+
+    begins = np.concatenate([np.zeros((1, 2), np.float32), cont[1:]])
+    np.testing.assert_allclose(run(net, x=x, cont=begins), whole, atol=1e-6)
+    one = run(net, x=x[:, :1], cont=cont[:, :1])  # of another number of streams no state is known
+    np.testing.assert_allclose(one, whole[:, :1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "what"),
+    [
+        ("", {"s": (1, 6)}, r"for all steps of shape \(2, ...\), got \(1, 6\)"),
+        ("", {"s": (3, 6)}, r"got \(3, 6\)"),
+        (
+            'top: "h1" top: "c1"',
+            {"h": (2, 5), "c": (1, 2, 5)},
+            r"a state of shape \(1, 2, 5\), got \(2, 5\), \(1, 2, 5\)",
+        ),
+    ],
+)
+def test_what_an_lstm_would_broadcast_is_refused(
+    tmp_path: Path, options: str, shapes: dict[str, tuple[int, ...]], what: str
+) -> None:
+    bottoms = " ".join(f'bottom: "{name}"' for name in ("cont", *shapes))
+    inputs = {name: np.zeros(shape, np.float32) for name, shape in {"x": (4, 2, 3), "cont": (4, 2), **shapes}.items()}
+    exposed = str("top" in options).lower()
+    text = f'{bottoms} {options} type: "LSTM" recurrent_param {{ num_output: 5 expose_hidden: {exposed} }}'
+    with pytest.raises(NetError, match=rf"net.prototxt:\d+.*layer 'y'.*{what}"):
+        layer_net(tmp_path, text, Phase.TRAIN, **inputs)
+
+
 @pytest.mark.parametrize(
     ("filler", "holds"),
     [
