@@ -148,7 +148,7 @@ def test_what_makes_no_net_is_refused_with_its_line(tmp_path: Path, text: str, w
         ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "takes no kernel"),
         ('type: "InnerProduct" inner_product_param { }', "num_output must be at least 1"),
         ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "has no axis 4"),
-        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "between 0 and 1"),
+        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "at least 0 and below 1"),
         ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
         ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
         ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
