@@ -47,7 +47,7 @@ class Solver(Closing):
         device: str | None = None,
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
-        self.param = document.message
+        self.document, self.param = document, document.message
         self.prefix = str(snapshot_prefix(self.param.snapshot_prefix, document.path))
         self.device = choose_device(device, self.param)
         self.iteration = 0

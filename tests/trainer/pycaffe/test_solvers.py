@@ -98,6 +98,17 @@ def test_a_script_trains_tests_and_resumes(tmp_path: Path, capsys: pytest.Captur
         each.close()
 
 
+def test_a_script_that_counts_its_steps_needs_no_max_iter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER.replace("max_iter: 30", "display: 2")))
+    solver.step(2)
+    assert capsys.readouterr().out.startswith("iteration 2: loss")
+    with pytest.raises(PrototxtError, match=r"solver\.prototxt.*max_iter is needed"):
+        solver.solve()
+    with pytest.raises(PrototxtError, match="'poly' needs max_iter"):
+        get_solver(write_project(tmp_path, solver='net: "net.prototxt" base_lr: 1 lr_policy: "poly" power: 1'))
+    solver.close()
+
+
 def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
 
