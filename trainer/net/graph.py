@@ -193,16 +193,19 @@ class Net:
             raise SnapshotError(
                 f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
             )
-        filled: set[int] = set()
+        filled, missing = set[int](), torch.empty(0)
         for name in names:
             layer = self.layers[name]
             memory = {own.data_ptr() for own in layer.blobs}
+            # Caffe's HDF5 files have shared weights once, in their first layer.
             if name in weights:
-                check_shapes(layer, weights[name], source, leading_ones=True)
-                for own, loaded in zip(layer.blobs, weights[name], strict=True):
+                pairs = itertools.zip_longest(layer.blobs, weights[name], fillvalue=missing)
+                given = [each if each.numel() or own.data_ptr() not in filled else own for own, each in pairs]
+                check_shapes(layer, given, source, leading_ones=True)
+                for own, loaded in zip(layer.blobs, given, strict=True):
                     own.copy_(loaded.view(own.shape))
                 filled |= memory
-            elif not some and not memory <= filled:  # Caffe's HDF5 files have shared weights once, in their first layer
+            elif not some and not memory <= filled:
                 raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
