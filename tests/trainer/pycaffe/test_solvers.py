@@ -123,7 +123,7 @@ def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
 
 
 def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None:
-    solver = get_solver(write_project(tmp_path))
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 1"))
     other = Net("net.prototxt", 0)
     solver.net.share_with(other)
     drawn = other.params["ip1"][0].data.copy()
@@ -131,6 +131,8 @@ def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None
     trained = other.params["ip1"][0].data
     np.testing.assert_array_equal(solver.net.params["ip1"][0].data, trained)
     assert not np.array_equal(trained, drawn)
+    solver.step(1)  # tests before the second step
+    np.testing.assert_array_equal(solver.test_nets[0].params["ip1"][0].data, other.params["ip1"][0].data)
 
 
 def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:
