@@ -267,13 +267,12 @@ def _significant(shape: Shape) -> Shape:
 
 
 def _outputs(layers: Sequence[Layer]) -> list[str]:
-    """Names of the blobs that no layer takes, in the order in which they are made."""
-    open_tops: dict[str, None] = {}
+    """Names of the blobs that no layer takes, in the order of the alphabet, as in Caffe: scripts take the first."""
+    open_tops: set[str] = set()
     for layer in layers:
-        for name in layer.param.bottom:
-            open_tops.pop(name, None)
-        open_tops.update(dict.fromkeys(layer.param.top))
-    return list(open_tops)
+        open_tops.difference_update(layer.param.bottom)
+        open_tops.update(layer.param.top)
+    return sorted(open_tops)
 
 
 def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:

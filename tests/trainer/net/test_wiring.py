@@ -81,6 +81,7 @@ def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
             'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n dropout_param { } }',
             "ReLU does not read 'dropout_param'",
         ),
+        ('layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n blobs { num: 1 } }', "ReLU does not read 'blobs'"),
         (
             'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }',
             "has 0 weight blobs, but `param` is given 1 times",
@@ -199,7 +200,7 @@ def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
         x=(1,),
     )
     net = make_net(tmp_path, text)
-    assert net.output_names == ["c", "a"]
+    assert net.output_names == ["a", "c"]
     with pytest.raises(BlobError):
         net.blobs["a"].reshape(-1)
 

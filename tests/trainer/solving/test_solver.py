@@ -245,7 +245,7 @@ def test_each_number_of_an_output_is_scored_if_their_count_stays_and_is_modest(t
     path = write_project(tmp_path, net=net, solver=TESTED)
     with Solver.from_file(path) as solver:
         (scores,) = solver.test()
-        assert list(scores) == ["loss", "accuracy", "per_class[0]", "per_class[1]", "per_class[2]"]
+        assert list(scores) == ["accuracy", "loss", "per_class[0]", "per_class[1]", "per_class[2]"]
         assert 0 < sum(scores[f"per_class[{nth}]"] for nth in range(3)) < 3
     (tmp_path / "net.prototxt").write_text(net.replace("tiles: 126", "tiles: 2"))
     (tmp_path / "batches.py").write_text(
