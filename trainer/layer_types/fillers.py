@@ -45,7 +45,7 @@ def _bilinear(filler: FillerParameter, weights: Tensor, generator: torch.Generat
         raise ValueError("bilinear is for weights of four axes with a square kernel")
     edge = weights.shape[-1]
     factor = math.ceil(edge / 2)
-    center = (2 * factor - 1 - factor % 2) / (2.0 * factor)
+    center = (edge - 1) / (2.0 * factor)
     row = 1 - (torch.arange(edge) / factor - center).abs()
     weights.copy_(torch.outer(row, row))
 

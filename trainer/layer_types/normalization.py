@@ -187,7 +187,8 @@ class MVN(Elementwise):
         rows = bottom.reshape(*bottom.shape[: 1 if options.across_channels else 2], -1)
         rows = rows - rows.mean(-1, keepdim=True)
         if options.normalize_variance:
-            rows = rows / (rows.square().mean(-1, keepdim=True).sqrt() + options.eps)
+            # 1e-30: the root of 0 has no gradient, and a constant channel has the variance 0.
+            rows = rows / ((rows.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)
         return (rows.view(bottom.shape),)
 
 

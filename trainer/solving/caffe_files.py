@@ -173,8 +173,10 @@ def _layers(group: Any) -> dict[str, list[Tensor]]:
 
 
 def _tensors(group: Any) -> list[Tensor]:
-    names = [name for name, item in group.items() if isinstance(item, h5py.Dataset)]
-    return [torch.from_numpy(group[name][()]) for name in sorted(names, key=int)]
+    """By number; an empty one for a number that is not there: Caffe leaves out what another layer shares with this."""
+    found = {int(name): torch.from_numpy(item[()]) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    missing = torch.empty(0)
+    return [found.get(nth, missing) for nth in range(max(found, default=-1) + 1)]
 
 
 def _tensor(blob: BlobProto) -> Tensor:
