@@ -517,6 +517,19 @@ def test_samplers_of_torch_are_taken_as_they_are() -> None:
     assert [sorted(epoch) for epoch in batches] == [list(range(SAMPLES))] * 2
 
 
+def test_a_sampler_that_takes_its_ranks_part_is_refused_if_the_reader_takes_it_too() -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import BatchSampler, DistributedSampler
+
+    samples: Any = range(SAMPLES)
+    half: Any = DistributedSampler(samples, num_replicas=2, rank=0)
+    givens: list[dict[str, Any]] = [{"sampler": half}, {"batch_sampler": BatchSampler(half, 5, drop_last=False)}]
+    for given in givens:
+        with pytest.raises(ParameterError, match=r"draws its rank's part \(2 ranks\).*give rank=0, world_size=1"):
+            _epochs_of(**given, rank=0, world_size=2)
+        assert [len(epoch) for epoch in _epochs_of(**given, rank=0, world_size=1)] == [SAMPLES // 2] * 2
+
+
 def _epochs_of(**values: Any) -> list[list[int]]:
     settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": "partial", "seed": SEED}
     with BatchReader(source(), **(settings | values)) as reader:
