@@ -335,6 +335,19 @@ def numbers(shard: int, num_shards: int) -> Iterator[Any]:
     yield from ({"data": np.zeros(2), "label": n} for n in range(10))
 
 
+@pytest.mark.parametrize("given", [{"sampler": list(range(10))}, {"batch_sampler": [[0, 1], [2, 3]]}])
+def test_what_is_left_for_no_round_of_another_size_is_dropped(given: dict[str, Any]) -> None:
+    values: dict[str, Any] = {**given, "epochs": 1, "last_batch": "drop", "num_loaders": 0}
+    with BatchReader(source(), batch_size=4, **values) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+    ranks = 2 if "batch_sampler" in given else 1
+    with BatchReader(source(), batch_size=8, rank=0, world_size=ranks, **values) as reader:
+        whole = labels(reader)
+        reader.load_state_dict(state)
+        assert [labels(reader) for _ in range(3)] == [whole] * 3
+
+
 def test_another_sampler_cannot_go_on() -> None:
     with reader_of("weighted") as reader:
         state = reader.state_dict()

@@ -123,7 +123,12 @@ class SampledPlan(Plan):
         if log.changes and not self.about.takes_weights:
             raise ParameterError(f"the state has weights, and {self.about.name} takes none")
         epoch, position, number = (int(checked[name]) for name in ("epoch", "position", "batches"))
-        return replace(self, epoch=epoch, position=position, first_number=number, log=log)
+        made = replace(self, epoch=epoch, position=position, first_number=number, log=log)
+        if made.batches is None:
+            return made
+        # With `drop` the rest of the epoch may be no round: of another batch size, or for more ranks.
+        epoch, position = divmod(made.batches.round_start(0), made.batches.samples)
+        return replace(made, epoch=epoch, position=position)
 
     def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
         if not self.about.takes_weights or not isinstance(progress, SampledProgress):
