@@ -530,6 +530,19 @@ def test_samplers_of_torch_are_taken_as_they_are() -> None:
     assert [sorted(epoch) for epoch in batches] == [list(range(SAMPLES))] * 2
 
 
+def test_a_sampler_that_imports_torch_itself_is_seeded_in_its_first_epoch_too() -> None:
+    pytest.importorskip("torch")
+
+    def permuted(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        import torch
+
+        return torch.randperm(samples)
+
+    first, second = (_epochs_of(sampler=permuted, num_loaders=1) for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]
+
+
 def test_a_sampler_that_takes_its_ranks_part_is_refused_if_the_reader_takes_it_too() -> None:
     pytest.importorskip("torch")
     from torch.utils.data import BatchSampler, DistributedSampler

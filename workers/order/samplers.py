@@ -7,6 +7,7 @@ after a restart, and every rank draws the same. What it drew is checked here, be
 from __future__ import annotations
 
 import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ def draw_epoch(
 
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
+    had_torch = "torch" in sys.modules
     seed_generators(seed, epoch)
     what = f"{sampler.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
@@ -196,6 +198,8 @@ def draw_epoch(
     items = len(made.indices if made.sizes is None else made.sizes)
     if sampler.length is not None and items != sampler.length:
         raise SourceError(f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as long")
+    if "torch" in sys.modules and not had_torch:  # the sampler has loaded it: its generator began by chance
+        return draw_epoch(sampler, epoch, seed=seed, samples=samples, batch_size=batch_size, weights=weights)
     return made
 
 
