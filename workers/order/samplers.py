@@ -7,6 +7,7 @@ after a restart, and every rank draws the same. What it drew is checked here, be
 from __future__ import annotations
 
 import copy
+import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
@@ -135,8 +136,8 @@ class HookSampler(Sampler):
 class IterableSampler(Sampler):
     """What can be iterated over again and again: a list, an array, torch's own samplers.
 
-    Each epoch iterates over a fresh copy, seeded by the epoch: torch's samplers keep a state in their `generator`, or
-    in torch's global one, and an epoch must not depend on those before it.
+    Each epoch iterates over a fresh copy, whose generators are seeded by the epoch: torch's samplers keep a state in
+    their `generator`, or in torch's global one, and an epoch must not depend on those before it.
     """
 
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
@@ -155,9 +156,19 @@ class IterableSampler(Sampler):
         for part in (fresh, inner):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-            if getattr(part, "generator", None) is not None:
-                part.generator.manual_seed(int(rng.integers(1 << 62)))
+            for held in getattr(part, "__dict__", {}).values():
+                _seed(held, rng)
         return fresh
+
+
+def _seed(held: Any, rng: np.random.Generator) -> None:
+    """Seed `held` if it is a generator: torch's, NumPy's or Python's."""
+    if hasattr(held, "manual_seed"):
+        held.manual_seed(int(rng.integers(1 << 62)))
+    elif isinstance(held, np.random.Generator):
+        held.bit_generator.state = type(held.bit_generator)(int(rng.integers(1 << 62))).state
+    elif isinstance(held, random.Random | np.random.RandomState):
+        held.seed(int(rng.integers(1 << 32)))
 
 
 def _checksum(values: NDArray[Any]) -> str:

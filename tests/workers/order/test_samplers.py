@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,26 @@ def test_an_iterable_begins_anew_in_each_epoch() -> None:
     sampler = IterableSampler("sampler Counting", Counting(), gives_batches=False)
     assert sampler.length == 3
     assert [drawn(sampler, epoch).indices.tolist() for epoch in (0, 1)] == [[1, 1, 2]] * 2
+
+
+class _Own:
+    """A class of the user's, as a DataLoader takes it: its generator goes on from epoch to epoch."""
+
+    def __init__(self, generator: Any) -> None:
+        self._own = generator
+
+    def __iter__(self) -> Iterator[int]:
+        indices = list(range(SAMPLES))
+        self._own.shuffle(indices)
+        return iter(indices)
+
+
+@pytest.mark.parametrize("kind", [np.random.default_rng, np.random.RandomState, random.Random])
+def test_the_generator_of_an_iterable_is_seeded_anew_in_each_epoch(kind: Any) -> None:
+    first, other = (IterableSampler("sampler _Own", _Own(kind(seed)), gives_batches=False) for seed in (0, 1))
+    epochs = [drawn(first, epoch).indices.tolist() for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert [drawn(other, epoch).indices.tolist() for epoch in (0, 1)] == epochs
 
 
 def test_batches_may_have_any_size_up_to_batch_size() -> None:
