@@ -637,9 +637,11 @@ def test_weights_count_from_the_next_epoch_on() -> None:
     assert {int(label) for batch in rest if batch.epoch == 1 for label in batch["label"]} == {3}
 
 
-def test_weights_set_after_an_epoch_reach_the_next_one_however_small_its_batches_are() -> None:
+@pytest.mark.parametrize("size", [50, 64])
+def test_weights_set_after_an_epoch_reach_the_next_one_however_its_batches_are_cut(size: int) -> None:
+    """A last batch that takes the first samples of the next epoch does not begin it."""
     numbers = {"arrays": {"label": np.arange(SAMPLES)}}
-    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=50, epochs=1, num_loaders=1) as reader:
+    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=size, epochs=1, num_loaders=1) as reader:
         for _ in reader:
             pass
         reader.set_weights(only(3))

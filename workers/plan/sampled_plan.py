@@ -142,7 +142,8 @@ class SampledPlan(Plan):
             # Planned are at most as many groups as there are slots, beyond those that the trainer has released.
             ahead = (progress.taken + self.parameters.device_prefetch) // self.batches_in_slot + self.slots
             from_batch = self.first_number + ahead * self.batches_in_slot
-        begun = progress.position > 0 and not at_once
+        # What a wrapped batch has taken of an epoch does not begin it: the loop before ended with that batch.
+        begun = progress.position >= self.parameters.batch_size * (self.parameters.world_size or 1) and not at_once
         change = self.log.add(from_batch, progress.epoch + begun, checked)
         return NewWeights(change, checked, self.log.forget(progress.number, progress.epoch))
 
