@@ -12,6 +12,8 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
+from itertools import islice
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,10 @@ from ..base.specs import IndexArray
 from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]
+
+_MOST_INDICES = 1 << 26
+"""One by one, of what does not say how many it has: they take 2.4 GB, and a sampler without an end all the memory."""
+_MOST_BATCHES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,8 @@ def draw_epoch(
 def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
     batches = []
     for number, batch in enumerate(drawn):
+        if number == _MOST_BATCHES:
+            raise SourceError(f"{what}: it gave {number:,} batches and goes on: an epoch must end")
         indices = _integers(batch, f"{what}, batch {number}")
         if not 0 < len(indices) <= batch_size:
             raise SourceError(
@@ -231,7 +239,12 @@ def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
 def _integers(drawn: Any, what: str) -> IndexArray:
     """As int64, not a copy of what is such an array already; shape (count,)."""
     try:
-        array = drawn if isinstance(drawn, np.ndarray) else np.asarray(list(drawn))
+        if not isinstance(drawn, np.ndarray):
+            most = max(_MOST_INDICES, length_hint(drawn))
+            drawn = list(islice(drawn, most + 1))
+            if len(drawn) > most:
+                raise SourceError(f"{what}: it gave {most:,} indices and goes on: an epoch must end")
+        array = np.asarray(drawn)
     except TypeError:
         raise SourceError(f"{what}: it gave {drawn!r}: expected sample indices, an array or any iterable") from None
     if array.ndim != 1:

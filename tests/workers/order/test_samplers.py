@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.order import samplers
 from blobfeed.workers.order.samplers import (
     BalancedSampler,
     HookSampler,
@@ -141,6 +143,16 @@ def test_what_is_no_epoch_is_told(result: Any, text: str) -> None:
 def test_what_are_no_batches_is_told(result: Any, text: str) -> None:
     with pytest.raises(SourceError, match=text):
         drawn(hook(result, gives_batches=True))
+
+
+@pytest.mark.parametrize("gives_batches", [False, True])
+def test_a_sampler_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch, gives_batches: bool) -> None:
+    monkeypatch.setattr(samplers, "_MOST_INDICES", 50)
+    monkeypatch.setattr(samplers, "_MOST_BATCHES", 50)
+    endless = itertools.repeat([1] if gives_batches else 1)
+    with pytest.raises(SourceError, match=r"sampler\(\), epoch 0: it gave 50 (indices|batches) and goes on"):
+        drawn(hook(endless, gives_batches=gives_batches))
+    assert len(drawn(hook(range(SAMPLES))).indices) == SAMPLES
 
 
 def test_an_iterable_that_breaks_its_word_is_told() -> None:
