@@ -35,8 +35,9 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
     and the third the sample weight, and the lengths that `pad` makes are none of them.
 
     Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
-    Keras draws only to look at it, when it builds a model, is delivered again. Without an end (`epochs=None`, or a
-    stream) `fit` needs `steps_per_epoch`.
+    Keras draws only to look at it, when it builds a model, is delivered again. If a pass has no length (`epochs=None`,
+    a stream, a sampler that says it epoch by epoch), `fit` needs `steps_per_epoch`, and `evaluate` and `predict` need
+    `steps`: else they never end.
     """
 
     @names_parameters
