@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import EndOfData, ParameterError
 from blobfeed.workers.pipeline.variants import make_pipeline
+from blobfeed.workers.sources.stream import StreamSource
 
 from blobfeed import BatchReader
 from tests.support.pipelines import Delivered, Numbered, deliver, parameters
@@ -34,6 +36,17 @@ def test_the_first_batches_come_again_and_again(tmp_path: Path, values: dict[str
 def test_what_comes_again_is_not_traced() -> None:
     with pytest.raises(ParameterError, match=r"'trace' is 'run.json' and 'replay' is 3: .* give one of the two"):
         make_pipeline(parameters(replay=3, trace="run.json"), source=Numbered())
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [(StreamSource(lambda epoch: iter([1, 2])), {}), (Numbered(), {"sampler": lambda epoch, samples, rng: [1, 2]})],
+)
+def test_epochs_that_nobody_knows_the_length_of_are_refused(source: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"'replay' is 2 and 'epochs' is 1, .*: give epochs=None"):
+        BatchReader(source, batch_size=2, epochs=1, replay=2, **given)
+    with BatchReader(source, batch_size=2, replay=2, num_loaders=0, **given) as reader:
+        assert len(list(islice(reader, 6))) == 6
 
 
 def test_a_batch_is_released_once(tmp_path: Path) -> None:
