@@ -191,7 +191,6 @@ def _read_row_by_row(work: Work, samples: int, worker: int) -> Iterator[int]:
 
 def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
     import simplejpeg  # type: ignore[import-untyped]
-    from blobfeed.workers.sources.images.jpeg_header import frame_of
 
     folder = JPEG.path(samples)
     rng = np.random.default_rng(worker)
@@ -200,12 +199,8 @@ def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
     size = work.shape[-1]
     while True:
         for turn, index in enumerate(rng.permutation(samples)):
-            jpeg = (folder / f"{index}.jpg").read_bytes()
-            y, x = int(rng.integers(375 - size)), int(rng.integers(500 - size))
-            frame = frame_of(jpeg)
-            assert frame is not None
-            ended, rows = frame.ended_below(jpeg, y + size)
-            simplejpeg.decode_jpeg(ended, "BGR", buffer=picture[:rows], strict=False)
+            simplejpeg.decode_jpeg((folder / f"{index}.jpg").read_bytes(), "BGR", buffer=picture)
+            y, x = rng.integers(375 - size), rng.integers(500 - size)
             slots[turn % len(slots)] = picture[y : y + size, x : x + size].transpose(2, 0, 1)
             yield 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -34,10 +33,9 @@ def noise(height: int, width: int, seed: int = 0) -> Picture:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def encoded(image: Picture, suffix: str = ".jpg", options: Mapping[int, int] | None = None) -> bytes:
-    """`image` in the format that the file name's `suffix` says, by OpenCV; `options`: its flags, and what they are."""
-    flags = [number for option in (options or {}).items() for number in option]
-    done, content = cv2.imencode(suffix, image, flags)
+def encoded(image: Picture, suffix: str = ".jpg") -> bytes:
+    """`image` in the format that the file name's `suffix` says, by OpenCV."""
+    done, content = cv2.imencode(suffix, image)
     assert done, suffix
     return bytes(content)
 

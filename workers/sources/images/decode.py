@@ -6,15 +6,13 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from .exif import orientation, turned, upright
-from .jpeg_header import Frame, frame_of
 from .options import PictureOptions
 
 try:
@@ -39,9 +37,6 @@ REDUCES = simplejpeg is not None
 _JPEG = b"\xff\xd8\xff"
 _END_OF_IMAGE = b"\xff\xd9"
 _START_OF_SCAN = b"\xff\xda"
-_BEHIND_THE_ROWS = "extraneous bytes before marker"
-"""What libjpeg-turbo says of the rest of a picture, when all of its rows are decoded."""
-
 _REDUCTIONS = (8, 4, 2)
 _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 GB
 _LARGEST_KEPT_BYTES = 64 << 20
@@ -71,30 +66,6 @@ class _Scratch:
         if size > self.memory.size:
             self.memory = np.empty(size, np.uint8)
         return self.memory[:size].reshape(shape)
-
-
-class Undecoded:
-    """A picture of which only the rows that are asked for are decoded, from the top to the lowest of them.
-
-    It can be cut like an array of shape (channels, height, width), as a crop does, and NumPy takes it for one. `decode`
-    gives the picture in that shape, of which only so many rows count.
-    """
-
-    ndim = 3
-    dtype = np.dtype(np.uint8)
-
-    def __init__(self, shape: tuple[int, int, int], decode: Callable[[int], NDArray[np.uint8]]) -> None:
-        self.shape = shape
-        self._decode = decode
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, part: tuple[slice, slice, slice]) -> NDArray[np.uint8]:
-        return self._decode(part[1].stop)[part]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self._decode(self.shape[1]), dtype, copy=copy)
 
 
 class ImageDecoder:
@@ -130,32 +101,6 @@ class ImageDecoder:
             if self._strict and self._is_only_damaged(data):
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
             return self._decode_by_opencv(data)
-
-    def frame(self, data: bytes) -> Frame | None:
-        """That of a picture whose rows `rows` can decode one after the other; None for what `decode` has to take.
-
-        None, too, if the picture is to be resized or turned.
-        """
-        frame = frame_of(data) if simplejpeg is not None else None
-        if frame is None or frame.height * frame.width > _LARGEST_PIXELS:
-            return None
-        size = (frame.height, frame.width)
-        return frame if self._size_of(*size) == size and not (self._exif and orientation(data) > 1) else None
-
-    def rows(self, data: bytes, frame: Frame, rows: int) -> NDArray[np.uint8]:
-        """`planes` of the JPEG `data`, of which only the first `rows` rows count; what lies below is not decoded.
-
-        Raises ValueError as `decode` does, but for damage below these rows.
-        """
-        ended, height = frame.ended_below(data, rows)
-        kept = self._decoded.take((frame.height, frame.width, 3 if self._is_color else 1))
-        try:
-            self._into(kept[:height], ended, strict=self._strict)
-        except ValueError as error:
-            if height == frame.height or _BEHIND_THE_ROWS not in str(error):
-                image, size = self.decode(data)  # it knows more ways, and says what is wrong
-                return self.planes(image, size)
-        return self.planes(kept if self._is_color else kept[:, :, 0], (frame.height, frame.width))
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
         """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
@@ -193,20 +138,15 @@ class ImageDecoder:
         target = self._size_of(*turned((height, width), turn))
         by = reduction((height, width), turned(target, turn)) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
-        # 0 is full size: 7/8 of a tiny image rounds up to its own size, too.
-        smallest = least if by > 1 else (0, 0)
-        kept = self._decoded.take((*least, 3 if self._is_color else 1))
-        image = self._into(kept, data, smallest, strict=strict)
-        return upright(image if self._is_color else image[:, :, 0], turn), target
-
-    def _into(
-        self, kept: Image, data: bytes | bytearray, least: tuple[int, int] = (0, 0), *, strict: bool
-    ) -> NDArray[np.uint8]:
-        color, (height, width) = "BGR" if self._is_color else "GRAY", least
-        decoded: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-            data, color, min_height=height, min_width=width, buffer=kept, strict=strict
+        image = simplejpeg.decode_jpeg(
+            data,
+            "BGR" if self._is_color else "GRAY",
+            min_height=least[0] if by > 1 else 0,  # 0 is full size: 7/8 of a tiny image rounds up to its own size, too
+            min_width=least[1] if by > 1 else 0,
+            buffer=self._decoded.take((*least, 3 if self._is_color else 1)),
+            strict=strict,
         )
-        return decoded
+        return upright(image if self._is_color else image[:, :, 0], turn), target
 
     def _decode_by_opencv(self, data: bytes) -> tuple[Image, tuple[int, int]]:
         try:

@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .jpeg_header import segments
-
+_START_OF_SCAN = 0xDA
 _APP1 = 0xE1
 _EXIF = b"Exif\0\0"
 _ORIENTATION_AS_ONE_SHORT = (0x0112, 3, 1)
@@ -23,11 +22,14 @@ _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 def orientation(jpeg: bytes) -> int:
     """The EXIF orientation of a JPEG, 1 to 8; 1 (upright) if it has none, or one that makes no sense.
 
-    The block in APP1 and the tag: EXIF 2.3, 4.5.4 and 4.6.4.
+    Markers and segments: ITU-T T.81 annex B; the block in APP1 and the tag: EXIF 2.3, 4.5.4 and 4.6.4.
     """
-    for marker, start, end in segments(jpeg):
-        if marker == _APP1 and jpeg.startswith(_EXIF, start):
+    position = 2
+    while position + 4 <= len(jpeg) and jpeg[position] == 0xFF and jpeg[position + 1] != _START_OF_SCAN:
+        start, end = position + 4, position + 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
+        if jpeg[position + 1] == _APP1 and jpeg.startswith(_EXIF, start):
             return _orientation_in_tiff(jpeg[start + len(_EXIF) : end])
+        position = end
     return 1
 
 

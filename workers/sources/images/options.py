@@ -27,8 +27,7 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     exif: whether images are turned upright by the orientation that the camera noted.
     interpolation: how images are resized.
     dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size.
-    strict: whether a damaged JPEG is an error, instead of what can be decoded of it; below a crop only
-        a file that ends early is one.
+    strict: whether a damaged JPEG is an error, instead of what can be decoded of it.
     """
 
     new_height: NotNegative = 0

@@ -24,7 +24,7 @@ from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
 from ..files.remote import CONNECTIONS, WholeObjects
-from .decode import REDUCES, Image, ImageDecoder, Undecoded
+from .decode import REDUCES, Image, ImageDecoder
 from .file import announce_files, is_url_path, look_at, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
@@ -108,21 +108,8 @@ class ImageListSource(Source):
         labels = self._memory["labels"][indices].astype(self._label_spec.dtype)
         for row, index in enumerate(indices.tolist()):
             with self._naming(index):
-                sample = {_DATA: self._lent_image(index)}
+                sample = {_DATA: self._decoder.planes(*self._decoded(index))}
             yield {**sample, _LABEL: labels[row]} if _LABEL in self._specs else sample
-
-    def _lent_image(self, index: int) -> AnyArray:
-        data = self.content(index)
-        frame = self._decoder.frame(data)
-        if frame is None:
-            return self._decoder.planes(*self._decoded(data))
-        self._require_fits((frame.height, frame.width))
-
-        def decode(rows: int) -> NDArray[np.uint8]:
-            with self._naming(index):
-                return self._decoder.rows(data, frame, rows)
-
-        return cast("AnyArray", Undecoded((self._channels, frame.height, frame.width), decode))
 
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
@@ -227,17 +214,13 @@ class ImageListSource(Source):
 
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
         with self._naming(index):
-            image, size = self._decoded(self.content(index))
+            image, size = self._decoded(index)
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
             self._decoder.put(image, cast("NDArray[np.uint8]", target))
 
-    def _decoded(self, data: bytes) -> tuple[Image, tuple[int, int]]:
+    def _decoded(self, index: int) -> tuple[Image, tuple[int, int]]:
         """The image as its file has it, and its height and width as a sample."""
-        image, size = self._decoder.decode(data)
-        self._require_fits(size)
-        return image, size
-
-    def _require_fits(self, size: tuple[int, int]) -> None:
+        image, size = self._decoder.decode(self.content(index))
         spec = self._specs[_DATA]
         if spec.varies:
             spec.require_fits((self._channels, *size))
@@ -246,6 +229,7 @@ class ImageListSource(Source):
                 f"it is {size[0]}×{size[1]} and the first image {spec.shape[1]}×{spec.shape[2]}: "
                 "equal_sizes says that all are equal"
             )
+        return image, size
 
     @contextlib.contextmanager
     def _naming(self, index: int) -> Iterator[None]:
