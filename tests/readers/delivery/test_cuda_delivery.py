@@ -425,6 +425,15 @@ def test_cuda_is_the_device_that_is_current_when_the_delivery_is_made(runtime: S
     assert str(CudaDevice("cuda:3").device) == "cuda:3"
 
 
+def test_staging_memory_is_the_hosts_though_torch_has_another_default(
+    runtime: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda nbytes, pin_memory, **given: empty(nbytes, **given))
+    with torch.device("meta"):
+        assert CudaDevice("cuda").host_memory(8).nbytes == 8
+
+
 def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:
     runtime.cudaHostRegister = lambda *_: 2
     runtime.cudaGetErrorString = {2: "out of memory"}.__getitem__
