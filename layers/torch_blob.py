@@ -30,6 +30,9 @@ class BlobTensor(Tensor):
     __array_priority__ = -1  # NumPy computes `array - blob.data`
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    def __getitem__(self, key: Any) -> BlobTensor:
+        return super().__getitem__(key).as_subclass(BlobTensor)
+
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, (Tensor, float, int)):
             super().__setitem__(key, value)
@@ -37,6 +40,9 @@ class BlobTensor(Tensor):
             self.numpy()[key] = value
         else:
             super().__setitem__(key, torch.as_tensor(np.array(value), device=self.device))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.as_subclass(Tensor), spec)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.detach().cpu().numpy()

@@ -228,7 +228,7 @@ class HostCopy:
         self._values = values
         self._event: torch.cuda.Event | None = None
         if values.device.type == "cuda":
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(values.device))

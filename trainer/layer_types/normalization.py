@@ -150,7 +150,7 @@ class LRN(Elementwise):
             return functional.avg_pool2d(numbers, size, 1, size // 2)
         if numbers.device.type == "cpu":
             # A product with a band matrix over the channels: twice as fast as the pooling below.
-            channel = torch.arange(numbers.shape[1])
+            channel = torch.arange(numbers.shape[1], device="cpu")
             band = (channel[:, None] - channel).abs() <= size // 2
             return functional.conv2d(numbers, (band / size)[:, :, None, None])
         window, pad = (size, 1, 1), (size // 2, 0, 0)

@@ -134,6 +134,9 @@ class ReplayedPipeline(Pipeline):
         """Batches that come again must lie in slots."""
         super().deliver_into_host(promises=False)
 
+    def is_ready(self) -> bool:
+        return len(self._kept) == self.parameters.replay or super().is_ready()
+
     def look_ahead(self) -> None:
         if len(self._kept) < self.parameters.replay:
             super().look_ahead()

@@ -135,6 +135,15 @@ def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None
     np.testing.assert_array_equal(solver.test_nets[0].params["ip1"][0].data, other.params["ip1"][0].data)
 
 
+def test_a_test_net_sees_what_was_written_to_the_solvers_net(tmp_path: Path) -> None:
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 2 test_interval: 10"))
+    shown, (test_net,) = solver.net.params["ip1"][0], solver.test_nets
+    written, before = np.ones(shown.shape, np.float32), np.zeros(shown.shape, np.float32)
+    shown._copies["data"] = shown._tensor("data"), written, before  # as on CUDA, where the array is a copy
+    test_net.forward()
+    np.testing.assert_array_equal(test_net.params["ip1"][0].data, written)
+
+
 def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:
     solver = solvers.SGDSolver(write_project(tmp_path))
     seen: list[tuple[str, int]] = []

@@ -66,6 +66,20 @@ def test_training_again_gives_the_same_losses_to_the_bit(tmp_path: Path) -> None
     assert curves[0] == curves[1]
 
 
+def test_a_net_keeps_its_device_though_torch_has_another_default(tmp_path: Path) -> None:
+    normalized = """
+    layer { name: "shaped" type: "Reshape" bottom: "data" top: "shaped" reshape_param { shape { dim: [0, 2, 2, 1] } } }
+    layer { name: "norm" type: "LRN" bottom: "shaped" top: "norm" lrn_param { local_size: 3 } }
+    """
+    net = SMALL_NET.replace('bottom: "data" top: "ip1"', 'bottom: "norm" top: "ip1"')
+    path = write_project(tmp_path, net=net.replace(DATA_LAYER, DATA_LAYER + normalized))
+    found = []
+    for default in ("cpu", "meta"):
+        with torch.device(default), Solver.from_file(path, device="cpu") as solver:
+            found.append(float(solver.step()))
+    assert found[0] == found[1]
+
+
 def test_another_seed_gives_other_losses_and_no_seed_a_new_one_each_time(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
     firsts = set()
