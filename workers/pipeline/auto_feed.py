@@ -47,6 +47,9 @@ class AutoFeed:
         self._batches_announced = 0
         self._batches = 0
         """Accepted so far."""
+        self._accepted_at = time.monotonic()
+        """When the last of them was. It is what rates are measured by: a time before or within the reading of the next
+        batch would make the same pace seem higher in one window and lower in another."""
         self._held: set[int] = set()
 
     def _use(self, feed: LocalFeed | Feed) -> None:
@@ -78,6 +81,7 @@ class AutoFeed:
         if self._announced is not None and self._announced.group == group:
             self._held.add(group)
             self._batches, self._announced = self._batches + self._batches_announced, None
+            self._accepted_at = time.monotonic()
 
     def release(self, group: int) -> None:
         self._now.release(group)
@@ -98,11 +102,11 @@ class AutoFeed:
         """Between two groups, so that nothing that was announced is lost; False if a change waits for a release."""
         if self._choice is None or self._announced is not None or self._now.has_failed:
             return True
-        if (now := time.monotonic()) < self._choice.next_look:
+        if self._accepted_at < self._choice.next_look:
             return True
         waited_s = self._past.stall_s + self._now.waited_ns / 1e9
         try:
-            match self._choice.observe(self._batches, waited_s, now):
+            match self._choice.observe(self._batches, waited_s, self._accepted_at):
                 case Choice.START:
                     self._start_loaders(self._choice)
                 case Choice.CHANGE if self._held:
