@@ -156,6 +156,9 @@ def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatc
 def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     assert list(delivered(fields=["label"])) == ["label"]
     assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
+    for fields in (["label"], ["label", "data"]):
+        assert list(delivered(fields=fields, decode=lambda sample, _: dict(sample))) == fields
+    assert list(delivered(fields=["label"], decode=lambda sample, _: sample["label"])) == ["label"]
     hooks: list[dict[str, Any]] = [{}, {"decode": lambda sample, _: sample["label"]}]
     for given in hooks:
         with pytest.raises(

@@ -164,7 +164,7 @@ class LocalFeed:
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
-        if self.is_promised(group) and self._made_in is None:
+        if self.is_promised(group) and self.ready_group() is None:
             self.make(group, {})
         if (announce := self.ready_group()) is not None and announce.group == group:
             with interrupts_deferred():

@@ -118,7 +118,7 @@ class ReplayedPipeline(Pipeline):
             raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
         batch = copy.copy(self._kept[taken % len(self._kept)])
         batch.number = self._plan.first_number + taken
-        self._open[batch.group].add(batch)
+        self._open.setdefault(batch.group, set()).add(batch)
         self._at = At(self._at.progress, (batch,))
         return batch
 

@@ -69,3 +69,14 @@ def test_a_readers_arrays_are_its_own_also_when_batches_are_replayed() -> None:
     assert labels == [[0, 1, 2, 3], [4, 5, 6, 7]] * 5
     with BatchReader(Numbered(), batch_size=4, epochs=1, replay=2, num_loaders=1, copy=False) as reader:
         assert [int(np.sum(batch["label"])) for batch in reader] == [6, 22] * 5
+
+
+def test_batches_come_again_though_loaders_take_over_among_them() -> None:
+    source, changed = {"arrays": {"data": np.arange(240.0).reshape(20, 3, 2, 2)}}, {"scale": 2.0, "crop_size": 2}
+    settings: dict[str, Any] = {"batch_size": 2, "epochs": 3, "transform": changed, "prefetch_batches": 2}
+    with BatchReader(source, **settings, replay=6) as reader:
+        replayed = [batch["data"].tolist() for batch in reader]
+        assert reader.statistics().loaders
+    with BatchReader(source, **settings) as reader:
+        plain = [batch["data"].tolist() for batch in reader]
+    assert replayed == [plain[number % 6] for number in range(30)]
