@@ -195,7 +195,8 @@ def test_auto_may_change_over_though_batches_are_held(monkeypatch: pytest.Monkey
     monkeypatch.setattr(choice, "_WINDOW_S", 0.0)
     with _reader(num_loaders=0) as reader:
         expected = [batch.indices.tolist() for batch in islice(reader, 80)]
-    data, ways, indices, held = _data(), [], [], []
+    data, ways, indices = _data(), [], []
+    held: list[NamedBatch] = []
     with _reader(num_loaders="auto") as reader:
         for number, batch in enumerate(islice(reader, 80)):
             _require_right(batch, data)
