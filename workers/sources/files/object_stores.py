@@ -79,9 +79,12 @@ class ObjectStore(ABC):
         return None
 
     def matching(self, pattern: str) -> list[str]:
-        """Keys that match the glob `pattern`; raises SourceError."""
-        prefix = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
-        return fnmatch.filter(self.listed(prefix), pattern)
+        """Keys that match the glob `pattern`, in which only ** stands for folders, as on disk; raises SourceError."""
+        listed = self.listed(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0])
+        if "**" in pattern:
+            return [*{*fnmatch.filter(listed, pattern), *fnmatch.filter(listed, pattern.replace("**/", ""))}]
+        # To fnmatch a slash is like any other character: if the key has as many as the pattern, no * stands for one.
+        return [key for key in fnmatch.filter(listed, pattern) if key.count("/") == pattern.count("/")]
 
     def listed(self, prefix: str) -> dict[str, str]:
         """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""

@@ -50,9 +50,11 @@ def epoch(source: dict[str, Any], **further: Any) -> list[int]:
 def check_store(put: Callable[[str, bytes], None], bucket: str, tmp_path: Path) -> None:
     """Every vendor's store must pass this: globs, an epoch, a cache, a replaced object and a missing one."""
     put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
+    put("some dir/part_2/old.h5", write_h5(tmp_path / "a.h5", stop=9))
     put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
     source = {"hdf5": {"path": f"{bucket}/some dir/part_*.h5"}}
     assert_delivers(opened("hdf5", tmp_path, ["data", "label"], **source["hdf5"]), STORED, patterns(SAMPLES))
+    assert len(opened("hdf5", tmp_path, ["label"], path=f"{bucket}/some dir/**/*.h5")) == SAMPLES + 9
     cache = {"path": str(tmp_path / "samples.cache"), "size_limit": 1 << 24}
     first = epoch(source, cache=cache, seed=3)
     assert sorted(first) == list(range(SAMPLES))
