@@ -95,6 +95,19 @@ def test_what_failed_beside_another_is_asked_for_again(server: RangeServer, tmp_
     assert [source.content(number) for number in range(4)] == [b"0", b"1", b"2", b"3"]
 
 
+def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server: RangeServer, tmp_path: Path) -> None:
+    server.objects.update({f"{number}.png": b"%d" % number for number in range(200)})
+    (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(200)))
+    source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
+    source._home = -1
+    for first in range(0, 200, 20):
+        source.will_need(np.arange(first, first + 20))
+    wait_until(lambda: len(server.requests) == 200, "each is asked for")
+    assert len(source._objects._under_way) < 100
+    assert source.content(199) == b"199"
+    assert len(server.requests) == 200
+
+
 @pytest.mark.parametrize("knows_if_match", [True, False])
 def test_an_object_that_is_replaced_ends_the_run(served: RangeServer, knows_if_match: bool) -> None:
     served.knows_if_match = knows_if_match

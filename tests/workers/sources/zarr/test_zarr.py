@@ -144,6 +144,23 @@ def test_chunks_that_failed_beside_another_are_asked_for_again(tmp_path: Path, m
         np.testing.assert_array_equal(rows_of(source, [2])["data"], values[[2]])
 
 
+def test_chunks_that_were_announced_and_never_read_give_way_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = some_array((700, 5), "f4")
+    write(tmp_path, "data", values, chunks=(1, 5))
+    stamp_of = RemoteStamp.of
+    monkeypatch.setattr(
+        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
+    )
+    with range_server() as server:
+        source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
+        server.requests.clear()
+        for first in range(0, 700, 100):
+            source.will_need(np.arange(first, first + 100))
+        wait_until(lambda: len(server.requests) == 700, "each is asked for")
+
+
 def test_groups_and_arrays_are_not_put_end_to_end(tmp_path: Path) -> None:
     for name in ("data", "label"):
         write(tmp_path, name, np.arange(6).reshape(6, 1), chunks=(6, 1))
