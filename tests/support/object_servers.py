@@ -22,9 +22,9 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     import pytest
 
-Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain"]
+Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
-S3's words; or the whole object, as from a server that knows no ranges."""
+S3's words; the whole object, as from a server that knows no ranges; or status 301, as from a bucket's other region."""
 
 _SLOW_S = 30.0
 SECRET = "AKIA-VERY-SECRET"
@@ -95,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "error":
             self._send(503, b"", {})
+        elif fault == "moved":
+            self._send(301, b"", {})
         elif fault == "expired":
             text = f"<Error><Code>ExpiredToken</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId></Error>"
             self._send(400, text.encode(), {})
@@ -114,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, data, headers, with_body=with_body)
             return
         first = int(found[1]) if found[1] else max(0, len(data) - int(found[2]))
+        if first >= len(data):
+            self._send(416, b"", {})
+            return
         last = min(int(found[2]) if found[2] and found[1] else len(data) - 1, len(data) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
         part = data[first : last + 1]

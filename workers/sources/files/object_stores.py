@@ -222,7 +222,10 @@ class _Obstore(ObjectStore):
     def _named(self, error: Exception) -> Exception:
         from obstore import exceptions
 
-        text = str(error)
+        if isinstance(error, ValueError):
+            return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
+        # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
+        text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
         status = re.search(r"status code: (\d{3})", text)
         code = re.search(r"<Code>(\w+)</Code>", text)
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
@@ -234,8 +237,14 @@ class _Obstore(ObjectStore):
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if refused or (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
             return _Refused(f"access was refused: {said if status else 'no credentials were found'}")
-        if isinstance(error, exceptions.NotSupportedError) or "Range" in text:
+        if isinstance(error, exceptions.NotSupportedError) or re.search(
+            "non-partial|Content.Range", text, re.IGNORECASE
+        ):
             return _Final("the server does not answer requests for a range of bytes")
+        if "redirect without LOCATION" in text:
+            return _Final("the bucket is in another region; set AWS_REGION to it")
+        if status and status[1] == "416":
+            return _Final("it is empty, or cut short")
         if status and status[1].startswith("4") and status[1] not in ("408", "429"):
             return _Final(said)
         # An OSError or ConnectionError of our own says nothing secret; a library's text may.

@@ -53,6 +53,15 @@ def test_loaders_recover_from_all_that_passes(served: RangeServer) -> None:
         assert sorted(labels(batches)) == list(range(SAMPLES))
 
 
+@pytest.mark.parametrize("name", ["Range.npy", "credentials.npy"])
+def test_a_word_in_an_object_s_name_is_no_reason(served: RangeServer, name: str, tmp_path: Path) -> None:
+    served.objects[name] = served.objects["a.npy"]
+    loader = in_loader(opened("npy", tmp_path, data=served.url(name)))
+    served.fault = lambda _path, number: "error" if number % 3 else None
+    for number in range(3):
+        np.testing.assert_array_equal(rows_of(loader, [number])["data"], DATA[[number]])
+
+
 @pytest.mark.usefixtures("_one_second")
 @pytest.mark.parametrize("fault", [*FAULTS, "plain"])
 def test_what_does_not_pass_is_named_before_the_deadline(served: RangeServer, fault: Fault, tmp_path: Path) -> None:
@@ -138,6 +147,21 @@ def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:
     server.objects["no.h5"] = b"text"
     with pytest.raises(SourceError, match="is not an HDF5 file"):
         opened("hdf5", tmp_path, path=server.url("no.h5"))
+
+
+def test_what_can_never_be_read_is_not_tried_again(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.objects["empty.npy"] = b""
+    with pytest.raises(SourceError, match=r"empty\.npy: it is empty"):
+        opened("npy", tmp_path, data=server.url("empty.npy"))
+    with pytest.raises(SourceError, match=r"a//b\.npy: no object can have this name"):
+        opened("npy", tmp_path, data=server.url("a//b.npy"))
+    for name, value in {"ENDPOINT_URL": server.url(""), "REGION": "us-east-1", "SKIP_SIGNATURE": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    server.fault = lambda _path, _number: "moved"
+    with pytest.raises(SourceError, match=r"a\.npy: the bucket is in another region; set AWS_REGION"):
+        opened("npy", tmp_path, data="s3://abroad/a.npy")
 
 
 def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,11 +150,11 @@ def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: 
     pictures = [noise(8, 9, seed) for seed in range(20)]
     for number, image in enumerate(pictures):
         server.objects[f"folder/{number}.png"] = encoded(image, ".png")
-    server.objects["list.txt"] = b"".join(b"%d.png %d\n" % (number, number) for number in range(20))
+    server.objects["list.txt"] = b"".join(b"%s%d.png %d\n" % ([b"", b"./", b"/"][n % 3], n, n) for n in range(20))
     (tmp_path / "list.txt").write_text(
         "".join(f"{server.url(f'folder/{number}.png')} {number}\n" for number in range(20))
     )
-    for path, root in ((server.url("list.txt"), server.url("folder")), (str(tmp_path / "list.txt"), "")):
+    for path, root in ((server.url("list.txt"), server.url("folder/")), (str(tmp_path / "list.txt"), "")):
         source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True}}
         with BatchReader(source=source, batch_size=5, shuffle=True, epochs=1, num_loaders=2) as reader:
             batches = [(batch["data"], batch["label"]) for batch in reader]
