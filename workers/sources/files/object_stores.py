@@ -340,6 +340,22 @@ def locate(url: str) -> tuple[ObjectStore, str]:
     return _store(_Obstore, f"{parts.scheme}://{parts.netloc}", os.getpid()), key.lstrip("/")
 
 
+def objects_below(url: str, what: str, or_else: str = "") -> list[tuple[str, str]]:
+    """URL and version of each object below the folder `url`, for a cache to go by; raises SourceError.
+
+    `what` begins its message, `or_else` ends it.
+    """
+    if url.startswith("http") or "::" in url.partition("://")[2]:
+        raise SourceError(
+            f"{what}: {url} cannot be cached: https lists no folder, nor does a chain of URLs, so nobody would "
+            "notice what has changed in it; leave out 'cache', or read from a store that lists its objects, such as "
+            f"s3://{or_else}"
+        )
+    store, key = locate(url)
+    root = url.removesuffix(key).rstrip("/")
+    return sorted((f"{root}/{name}", version) for name, version in store.listed(key).items())
+
+
 @functools.cache
 def _store(kind: type[ObjectStore], root: str, _process: int) -> ObjectStore:
     """One for each process: a forked copy would wait for threads that only its parent has."""

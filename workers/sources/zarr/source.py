@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ..files.object_stores import locate
+from ..files.object_stores import objects_below
 from ..files.paths import expand_paths
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.source import OpenFiles, StoredSource
@@ -80,25 +80,14 @@ class ZarrSource(StoredSource):
         digest = blake2b(digest_size=16)
         for layout in (array.layout for column in self._columns.values() for array in column.arrays):
             if isinstance(layout, ChunkObjects):
-                for stored in _objects_in(layout.folder):
+                folder = layout.folder
+                for stored in objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder):
                     digest.update(repr(stored).encode())
         return f"{super().fingerprint()}:{digest.hexdigest()}"
 
 
-def _objects_in(folder: str) -> Iterable[tuple[str, ...]]:
-    """Each file or object below `folder`: its path, and what changes with its content."""
-    if not is_url(folder):
-        return _files_in(folder)
-    if folder.startswith("http"):
-        raise SourceError(
-            f"{_WHAT}: {folder} cannot be cached: https lists no folder, so nobody would notice a changed chunk; "
-            "leave out 'cache', or read from a store that lists its objects, such as s3://"
-        )
-    store, key = locate(folder)
-    return sorted(store.listed(key).items())
-
-
 def _files_in(folder: str) -> Iterator[tuple[str, ...]]:
+    """Each file below `folder`: its path, and what changes with its content."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         for path in (os.path.join(place, name) for name in sorted(names)):  # noqa: PTH118 - there may be a million

@@ -166,3 +166,26 @@ def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: 
     source_without = in_loader(opened("image_list", tmp_path, path="list.txt", equal_sizes=True))
     with pytest.raises(SampleError, match=r"7\.png cannot be read: there is no such object"):
         rows_of(source_without, [3, 7])
+
+
+def test_a_cache_of_pictures_goes_by_what_the_store_lists(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fingerprint(root: str, **options: Any) -> str:
+        return opened(
+            "image_list", tmp_path, path="list.txt", root_folder=root, equal_sizes=True, **options
+        ).fingerprint()
+
+    (tmp_path / "list.txt").write_text("cats/0.png 0\n1.png 1\n")
+    with s3_server("pictures", monkeypatch) as put:
+        for number, key in enumerate(("cats/0.png", "1.png")):
+            put(f"train/{key}", encoded(noise(8, 9, number), ".png"))
+        before = fingerprint("s3://pictures/train")
+        put("train/cats/2.png", b"none of ours")
+        assert fingerprint("s3://pictures/train") == before
+        put("train/cats/0.png", encoded(noise(8, 9, 2), ".png"))
+        assert fingerprint("s3://pictures/train") != before
+    server.objects["cats/0.png"] = encoded(noise(8, 9, 0), ".png")
+    with pytest.raises(SourceError, match=r"https lists no folder.*leave out 'cache'.*check_files: false"):
+        fingerprint(server.url(""))
+    assert fingerprint(server.url(""), check_files=False)
