@@ -47,6 +47,7 @@ class RangeServer(ThreadingHTTPServer):
         self.fault: Callable[[str, int], Fault | None] = lambda _path, _number: None
         self.requests: list[tuple[str, str]] = []
         self.knows_if_match = True
+        self.has_weak_etags = False
         self.stopped = threading.Event()
         self._connections: set[socket.socket] = set()
 
@@ -107,8 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_range(self, data: bytes, *, with_body: bool, fault: Fault | None) -> None:
         etag = f'"{md5(data, usedforsecurity=False).hexdigest()}"'
+        if self.server.has_weak_etags:
+            etag = f"W/{etag}"
         headers = {"ETag": etag, "Last-Modified": "Sat, 21 Nov 2026 17:25:05 GMT", "Accept-Ranges": "bytes"}
-        if self.server.knows_if_match and self.headers.get("If-Match", etag) != etag:
+        wanted = self.headers.get("If-Match")
+        if self.server.knows_if_match and wanted and (wanted != etag or wanted.startswith("W/")):  # RFC 9110, 13.1.1
             self._send(412, b"", {})
             return
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))

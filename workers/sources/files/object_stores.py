@@ -154,6 +154,15 @@ class _Obstore(ObjectStore):
         self._renew()
 
     def _renew(self) -> None:
+        try:
+            self._store = self._made()
+        except Exception as error:
+            raise SourceError(
+                f"{self._root}: it cannot be opened ({type(error).__name__}): check the variables for account and "
+                "credentials, such as AZURE_STORAGE_ACCOUNT_NAME, AWS_PROFILE and GOOGLE_APPLICATION_CREDENTIALS"
+            ) from None
+
+    def _made(self) -> Any:
         # obstore finds another server in the environment by itself, and then refuses http:// in there.
         servers = (self._root, *(os.environ.get(name, "") for name in _SERVER_VARIABLES))
         plain = any(server.startswith("http:") for server in servers)
@@ -164,8 +173,9 @@ class _Obstore(ObjectStore):
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
-        from_url: Any = store.from_url  # its types tell the vendors apart
-        self._store: Any = from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
+        # Of the hosts of S3 and Azure, store.from_url would want a bucket and credentials.
+        from_url: Any = store.HTTPStore.from_url if self._root.startswith("http") else store.from_url
+        return from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
 
     def _aws_profile(self) -> object | None:
         """The credentials of ~/.aws by way of boto3, if they are not in the environment: obstore does not read them."""
@@ -191,7 +201,7 @@ class _Obstore(ObjectStore):
         import obstore
 
         options: Any = {"range": (start, stop)}
-        if version.startswith(('"', "W/")):
+        if version.startswith('"'):  # a weak tag, W/"…", never matches
             options["if_match"] = version
         result = obstore.get(self._store, key, options=options)
         found = _version(result.meta)
@@ -209,8 +219,13 @@ class _Obstore(ObjectStore):
 
     def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
         import obstore
+        from obstore.exceptions import NotSupportedError
 
-        result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        try:
+            result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        except NotSupportedError:  # Azure counts no bytes from the end
+            total, version = self._look(key)
+            return self._get(key, max(0, total - size), total, version), version
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
@@ -312,7 +327,8 @@ def _version(meta: Any) -> str:
 def _version_of(info: Mapping[str, Any]) -> str:
     """As `_version`, of what fsspec says of an object."""
     named = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
-    return repr([(name, info[name]) for name in named if name in info])
+    named += ("blob_id", "sha", "modify", "modificationTime")
+    return repr([(name, info[name]) for name in named if name in info] or sorted(info.items(), key=str))
 
 
 def _changed(url: str, version: str, found: str) -> SourceError:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ExtraMissing, SourceError
+from blobfeed.workers.sources.files.object_stores import locate
 
 from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, Fault, RangeServer
@@ -118,9 +119,14 @@ def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server
 
 
 @pytest.mark.parametrize("knows_if_match", [True, False])
-def test_an_object_that_is_replaced_ends_the_run(served: RangeServer, knows_if_match: bool) -> None:
-    served.knows_if_match = knows_if_match
+@pytest.mark.parametrize("has_weak_etags", [True, False])
+def test_an_object_that_is_replaced_ends_the_run(
+    served: RangeServer, knows_if_match: bool, has_weak_etags: bool
+) -> None:
+    served.knows_if_match, served.has_weak_etags = knows_if_match, has_weak_etags
     whole = served.objects["a.npy"]
+    with reader(served) as batches:
+        assert sorted(labels(batches)) == list(range(SAMPLES))
     with reader(served) as batches:
         served.objects["a.npy"] = whole[:-1] + b"?"
         with pytest.raises(SampleError, match=r"a\.npy.*changed since it was examined"):
@@ -139,6 +145,32 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_secrets(url: str, says
     with pytest.raises(SourceError, match=says) as caught:
         opened("npy", tmp_path, data=url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "value"),
+    [
+        ("az://container", "AZURE_STORAGE_ACCOUNT_NAME", None),
+        ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS", f"/none/{SECRET}.json"),
+        ("s3://bucket", "AWS_PROFILE", "nobody"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_named(
+    url: str, name: str, value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SourceError, match=f"{url}-x: it cannot be opened.*such as .*{name}") as caught:
+        opened("npy", tmp_path, data=f"{url}-x/a.npy")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("host", ["s3.amazonaws.com", "account.blob.core.windows.net", "b.s3.us-west-2.amazonaws.com"])
+def test_https_is_read_without_a_vendor_s_protocol(host: str) -> None:
+    store, key = locate(f"https://{host}/a/b.h5")
+    assert (type(store._store).__name__, key) == ("HTTPStore", "a/b.h5")
 
 
 def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
@@ -144,6 +145,21 @@ def test_other_schemes_go_through_fsspec(tmp_path: Path, monkeypatch: pytest.Mon
     write_h5(tmp_path / "a.h5", 1)
     with pytest.raises(SourceError, match="it was changed"):
         rows_of(loader, [3])
+
+
+def test_a_file_system_that_names_its_versions_in_another_way_is_watched_too(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    np.save(tmp_path / "a.npy", STORED["label"])
+    memory.put(str(tmp_path / "a.npy"), "/a.npy")
+    try:
+        loader = in_loader(opened("npy", tmp_path, data="memory://a.npy"))
+        np.save(tmp_path / "a.npy", STORED["label"][::-1])
+        memory.put(str(tmp_path / "a.npy"), "/a.npy")
+        with pytest.raises(SourceError, match="it was changed"):
+            rows_of(loader, [7])
+        assert rows_of(opened("npy", tmp_path, data="memory://a.npy"), [7])["data"].tolist() == [SAMPLES - 8]
+    finally:
+        memory.rm("/a.npy")
 
 
 def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:

@@ -106,6 +106,22 @@ def test_chunks_and_shards_that_were_never_written_have_the_fill_value(place: An
     assert rows["label"].tolist() == [9, 9, 9]
 
 
+def test_shards_at_azure_which_counts_no_bytes_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = some_array(SHAPE, "f4")
+    write(tmp_path, "data", data, **WRITTEN["v3, shards"])
+    with range_server() as server:
+        publish(server, tmp_path)
+        server.objects = {f"container/{key}": content for key, content in server.objects.items()}
+        for name, value in {
+            "STORAGE_ACCOUNT_NAME": "x",
+            "STORAGE_ENDPOINT": server.url(""),
+            "SKIP_SIGNATURE": "true",
+        }.items():
+            monkeypatch.setenv(f"AZURE_{name}", value)
+        source = opened("zarr", tmp_path, ["data"], path="az://container/a.zarr")
+        assert_delivers(source, {"data": data}, patterns(SAMPLES))
+
+
 def test_an_epoch_shuffled_by_chunks_has_each_sample_once(place: Any, tmp_path: Path) -> None:
     write(tmp_path, "data", np.arange(SAMPLES * 2000, dtype="i4").reshape(SAMPLES, 2000), chunks=(4, 2000))
     source = {"zarr": {"path": place()}}
