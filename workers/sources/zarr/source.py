@@ -15,7 +15,7 @@ from ...base.files import is_url
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ..files.object_stores import objects_below
-from ..files.paths import expand_paths
+from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.source import OpenFiles, StoredSource
 from .examine import examine_array
@@ -55,7 +55,8 @@ class ZarrSource(StoredSource):
     ) -> None:
         """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
         checked = check_options(options, ZarrOptions, _WHAT)
-        paths = [path.rstrip("/") for path in expand_paths(checked.path, base_dir, _WHAT)]
+        given = [checked.path] if isinstance(checked.path, str) else checked.path
+        paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
         if not paths:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
         wanted = tuple(tops or _DEFAULT_TOPS)
@@ -84,6 +85,15 @@ class ZarrSource(StoredSource):
                 for stored in objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder):
                     digest.update(repr(stored).encode())
         return f"{super().fingerprint()}:{digest.hexdigest()}"
+
+
+def _expanded(path: str, base_dir: Path) -> list[str]:
+    """The groups or arrays that `path` means, as `expand_paths`."""
+    if not (is_url(path) and "*" in path):
+        return [found.rstrip("/") for found in expand_paths(path, base_dir, _WHAT)]
+    # A store lists objects, and a group is none: it is what has an object zarr.json, .zgroup or .zarray.
+    found = expand_paths(f"{path}/[z.]*", base_dir, _WHAT)
+    return sorted({document.rpartition("/")[0] for document in found}, key=natural_key)
 
 
 def _files_in(folder: str) -> Iterator[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,24 @@ def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, mon
             chunk.write_bytes(chunk.read_bytes()[::-1])
             put("a.zarr/data/c/1/0/0", chunk.read_bytes())
             assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() != before
+
+
+@pytest.mark.parametrize("how", ["v2", "v3"])
+@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+def test_a_glob_in_object_storage_means_groups_in_natural_order(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server(f"globbed-{how}", monkeypatch) as put:
+        for number in (10, 9):
+            write(tmp_path, "data", np.full((2, 3), number, "i4"), **{**WRITTEN[how], "chunks": (1, 3)})
+            for path in (tmp_path / "a.zarr").rglob("*"):
+                if path.is_file():
+                    put(f"train_{number}.zarr/{path.relative_to(tmp_path / 'a.zarr')}", path.read_bytes())
+            shutil.rmtree(tmp_path / "a.zarr")
+        source = opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/train_*.zarr/")
+        assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
+        with pytest.raises(SourceError, match="no object matches"):
+            opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/test_*.zarr")
 
 
 def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
