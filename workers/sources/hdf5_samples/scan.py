@@ -56,7 +56,7 @@ class Scan:
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
             file.id.set_mdc_config(config)
-            self._external = ExternalFiles(stamp, allowed=allow_external)
+            self._external = ExternalFiles(stamp, locking, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             with nullcontext() if isinstance(stamp, RemoteStamp) else Path(stamp.path).open("rb") as raw:
                 self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
