@@ -291,6 +291,13 @@ def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Ite
         yield from _walk(group, name.strip("/"), wanted, headers, seen)
 
 
+def first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | None:
+    """The first data set, or group with `datasets`, at or below `group` by whatever links; raises SourceError."""
+    wanted = Wanted({path: path for path in datasets} or {"": ""}, {}, ())
+    found = next(_walk(group, group.name.strip("/"), wanted, None, set()), None)
+    return found.entry if isinstance(found, _Sample) else None
+
+
 def _walk(
     group: h5py.Group, name: str, wanted: Wanted, headers: HeaderReader | None, seen: set[tuple[int, int]]
 ) -> Iterator[_Sample | _Samples]:
