@@ -231,19 +231,23 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 
 
 def announce(
-    under_way: dict[_Key, Future[_Found]], keys: Iterable[_Key], most: int, ask: Callable[[_Key], Future[_Found]]
+    under_way: dict[_Key, Future[_Found]],
+    keys: Iterable[_Key],
+    most: int,
+    pool: ThreadPoolExecutor,
+    ask: Callable[[_Key], _Found],
 ) -> None:
-    """Ask for what is not under way. Of what was announced before and not taken yet, the newest `most` stay.
+    """Ask for what is not under way; forget what was announced before and not taken, all but the newest `most`.
 
-    Some is never taken: a sample that another process puts into a cache meanwhile comes from there. But never fewer
-    than two tasks stay, which may be read soon.
+    Some is never taken: a sample that another process puts into a cache meanwhile comes from there. At least two
+    tasks stay, which may be read soon.
     """
     wanted = dict.fromkeys(keys)
     for key in [key for key in under_way if key not in wanted][: -max(most, 2 * len(wanted))]:
         del under_way[key]
     for key in wanted:
         if key not in under_way:
-            under_way[key] = ask(key)
+            under_way[key] = pool.submit(ask, key)
 
 
 def take_announced(under_way: dict[_Key, Future[_Found]], key: _Key, ask: Callable[[_Key], _Found]) -> _Found:
@@ -269,7 +273,7 @@ class WholeObjects:
     def fetch(self, urls: Iterable[str]) -> None:
         """Start fetching."""
         if self._threads is not None:
-            announce(self._under_way, urls, 2 * CONNECTIONS, functools.partial(self._threads.submit, _whole))
+            announce(self._under_way, urls, 2 * CONNECTIONS, self._threads, _whole)
 
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""

@@ -6,7 +6,6 @@ import math
 import os
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -54,7 +53,7 @@ class ObjectRows(ChunkedRows):
     def fetch(self, indices: IndexArray) -> None:
         if self._threads is not None:
             wanted = self._not_kept(self._numbers(indices)).tolist()
-            announce(self._under_way, wanted, _MOST_ANNOUNCED, partial(self._threads.submit, self._stored))
+            announce(self._under_way, wanted, _MOST_ANNOUNCED, self._threads, self._stored)
 
     def _values(self, number: int) -> AnyArray:
         return self._cache.get_or_make(self._key(number), self._decoded, number)

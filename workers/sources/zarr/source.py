@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,7 +82,9 @@ class ZarrSource(StoredSource):
         for layout in (array.layout for column in self._columns.values() for array in column.arrays):
             if isinstance(layout, ChunkObjects):
                 folder = layout.folder
-                for stored in objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder):
+                found: Iterable[tuple[str, ...]]
+                found = objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder)
+                for stored in found:
                     digest.update(repr(stored).encode())
         return f"{super().fingerprint()}:{digest.hexdigest()}"
 

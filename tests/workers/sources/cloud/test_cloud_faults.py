@@ -169,6 +169,7 @@ def test_a_store_that_cannot_be_opened_is_named(
 
 @pytest.mark.parametrize("host", ["s3.amazonaws.com", "account.blob.core.windows.net", "b.s3.us-west-2.amazonaws.com"])
 def test_https_is_read_without_a_vendor_s_protocol(host: str) -> None:
+    store: Any
     store, key = locate(f"https://{host}/a/b.h5")
     assert (type(store._store).__name__, key) == ("HTTPStore", "a/b.h5")
 
