@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.layers.torch_blob import TorchBlob
+from blobfeed.layers.torch_blob import Blob as TorchBlob
 from blobfeed.readers.delivery.delivery import as_numpy
 from blobfeed.workers.base.specs import AnyArray
 
@@ -115,7 +115,7 @@ def main(given: Sequence[str] | None = None) -> None:
     blobs: dict[str, Callable[[], Any]] = {"NumPy": NumpyBlob}
     torch = _torch()
     if torch is not None:
-        blobs["torch CPU"] = lambda: TorchBlob("cpu")
+        blobs["torch CPU"] = lambda: TorchBlob(torch.device("cpu"))
     compiled = "with Numba" if importlib.util.find_spec("numba") else "without Numba"
     print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
     head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]

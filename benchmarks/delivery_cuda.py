@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from blobfeed.layers.torch_blob import TorchBlob
+from blobfeed.layers.torch_blob import Blob
 from blobfeed.readers.delivery.delivery import Delivery
 
 from .report import table
@@ -78,11 +78,9 @@ def _delivered_bandwidth(shape: Shape, device: str, dtype: str, values: dict[str
     return _STEPS * shape.items * np.dtype(dtype).itemsize / statistics.median(times[1:]) / 1e9
 
 
-def _feeding(
-    shape: Shape, device: str, dtype: str, values: dict[str, object]
-) -> tuple[StillPipeline, TorchBlob, Delivery]:
+def _feeding(shape: Shape, device: str, dtype: str, values: dict[str, object]) -> tuple[StillPipeline, Blob, Delivery]:
     pipeline = StillPipeline(shape, dtype, **values)
-    blob = TorchBlob(device)
+    blob = Blob(torch.device(device))
     delivery = ready(pipeline, blob)
     delivery.deliver([blob])
     return pipeline, blob, delivery

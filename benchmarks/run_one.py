@@ -123,6 +123,7 @@ def measure(job: Job, mark: str) -> Figures:
         first_batch_s = time.perf_counter() - begin
         if entrant.checked:
             check(work, job.samples, first)
+        del first  # a reader whose user keeps a batch has less memory to give
         if not job.cold:
             _warm_up(batches, entrant, work, job)
         return _measured(batches, work, job, mark, first_batch_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +33,8 @@ class Shape:
 class StillPipeline:
     """As much of a Pipeline as a delivery asks for: the slots of a real ring, in turn, and always ready."""
 
+    gathered: Collection[str] = ()
+
     def __init__(self, shape: Shape, dtype: str, **values: object) -> None:
         self.parameters = check_parameters(
             {"source": {"hdf5": {"path": "none"}}, "batch_size": shape.rows, "tops": ["data"], **values}
@@ -58,6 +61,13 @@ class StillPipeline:
         batch = self.peek()
         self.progress, self._batch = _Count(self.progress.taken + 1), None
         return batch
+
+    def check_usable(self) -> None: ...
+
+    def deliver_into_host(self, *, promises: bool) -> None: ...
+
+    def is_promised(self, batch: Batch) -> bool:
+        return False
 
     def is_next(self, batch: Batch) -> bool:
         return batch is self._batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,9 +90,6 @@ _NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "t
 
 __all__ = list(_HOME_OF)
 
-_OLD_NAMES = {"KerasFeed": "KerasDataset", "TorchFeed": "TorchDataset", "tf_dataset": "TensorFlowDataset"}
-"""They go with the release after this one."""
-
 # The folders of the subpackages stand beside this one in a checkout, and inside it once installed (setup.py maps
 # them). Without this line `import blobfeed`, typed at the top of a checkout, would find a package with no insides.
 if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").exists():
@@ -102,9 +98,6 @@ if (_checkout := Path(__file__).resolve().parent.parent).joinpath("setup.py").ex
 if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a public one
 
     def __getattr__(name: str) -> object:
-        if name in _OLD_NAMES:
-            warnings.warn(f"blobfeed.{name} is now blobfeed.{_OLD_NAMES[name]}", DeprecationWarning, stacklevel=2)
-            return getattr(import_module(__name__), _OLD_NAMES[name])
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

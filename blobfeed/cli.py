@@ -244,6 +244,8 @@ def draw_net(
         document = read_prototxt(model, schema.NetParameter)
         state = State(schema.Phase[phase]).merged(document.message.state)
         picture = draw(document, state)
+        if target.exists() and target.samefile(model):
+            raise ParameterError(f"{target} is the net itself: name another file for the drawing")
         with writing(target):
             target.write_text(picture, encoding="utf-8")
         typer.echo(f"{target}: {len(included_layers(document, state))} layers")

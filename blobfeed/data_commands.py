@@ -85,12 +85,12 @@ def pack(
         from .tools.inspecting import in_bytes, print_lines
         from .tools.packing import Layout, pack_encoded
         from .tools.packing import pack as pack_arrays
-        from .tools.recognise import sized, source_of
+        from .tools.recognise import Found, sized, source_of
 
         found = source_of(source, _names(tops), image_list)
         with _progress() as told:
             if target.name.lower().endswith("lmdb"):  # mnist_train_lmdb is how Caffe names them
-                if chunk or compression != "none" or uint8 or resize:
+                if chunk or compression != "none" or uint8 or resize or tops or loaders:
                     raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
                 packed = pack_encoded(found, target, told)
                 listed = found.declared["image_list"]
@@ -99,7 +99,8 @@ def pack(
             else:
                 layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
                 packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
-                made = source_of([str(target)], found.tops)
+                named = None if packed.tops == ("data", "label") else packed.tops
+                made = Found({"hdf5": {"path": str(target)}}, named)
         again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
         typer.echo(
             f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "

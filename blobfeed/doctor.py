@@ -7,7 +7,7 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -29,19 +29,27 @@ _LIMITS = {
 def report() -> str:
     """All of it, a fact on each line."""
     parts = {"blobfeed": _versions, "system": _system, "limits": _limits, "GPU": _gpu, "what is missing": _missing}
-    return "\n".join(line for title, part in parts.items() for line in (f"{title}:", *(f"  {fact}" for fact in part())))
+    lines = (line for title, part in parts.items() for line in (f"{title}:", *(f"  {fact}" for fact in _known(part))))
+    return "\n".join(lines)
+
+
+def _known(part: Callable[[], Iterator[str]]) -> Iterator[str]:
+    try:
+        yield from part()
+    except Exception as error:  # what is broken is what the report is for
+        yield f"unknown: {type(error).__name__}: {error}"
 
 
 def _versions() -> Iterator[str]:
     yield f"blobfeed {__version__}, in {Path(__file__).parent}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
-    yield f"children run in {find_interpreter()}"
     ours: list[str] = []
     with suppress(PackageNotFoundError):  # a checkout works without being installed
         ours = [each for each in requires("blobfeed") or () if not re.search(r"extra == .(test|docs)", each)]
     for name in sorted({re.split(r"[^\w-]", each)[0] for each in ours}):
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"
+    yield f"children run in {find_interpreter()}"
 
 
 def _system() -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -53,14 +54,14 @@ class Monitor:
         self._watched: dict[Key, Readings] = {}
 
     def look(self) -> None:
-        now = dict(read_pipelines())
+        now = {key: (reading, pids) for key, reading, pids in read_pipelines()}
         self._watched = {
             key: self._watched.get(key, deque(maxlen=_HISTORY))
-            for key, reading in now.items()
-            if key in self._watched or self._pid in (None, *_pids(reading))  # a loader may die before its pipeline ends
+            for key, (_, pids) in now.items()
+            if key in self._watched or self._pid in (None, *pids)  # a loader may die before its pipeline ends
         }
         for key, readings in self._watched.items():
-            readings.append(now[key])
+            readings.append(now[key][0])
 
     @property
     def shown(self) -> list[Readings]:
@@ -68,7 +69,10 @@ class Monitor:
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:
-    """Show what runs, until Ctrl-C or, with `once`, after `seconds`. Raises BlobfeedError if there is nothing."""
+    """Show what runs, until Ctrl-C or, with `once` or without a terminal to draw in, after `seconds`.
+
+    Raises BlobfeedError if there is nothing.
+    """
     monitor = Monitor(pid)
     monitor.look()
     if not monitor.shown:
@@ -77,7 +81,7 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
             f"no pipeline{whose} runs here that this user may look at: it begins with the first batch, and ends with "
             "close()"
         )
-    if not (once or as_json or svg):
+    if not (once or as_json or svg) and sys.stdout.isatty() and not Console().is_dumb_terminal:
         _show(monitor)
         return
     end = time.monotonic() + seconds
@@ -108,32 +112,25 @@ def _show(monitor: Monitor) -> None:
 # ---- under /proc: without a port, and without the pipelines' help
 
 
-def read_pipelines() -> Iterator[tuple[Key, Reading]]:
-    """The status boards that this user may read, each once, with a key that it keeps; not those of another version."""
-    seen: set[Key] = set()
+def read_pipelines() -> Iterator[tuple[Key, Reading, list[int]]]:
+    """The status boards that this user may read, each once, with a key that it keeps and the processes that have it.
+
+    Not those of another version, nor of a pipeline whose trainer or assembler has ended.
+    """
+    holders: defaultdict[Key, dict[int, Path]] = defaultdict(dict)
     for descriptor in map(Path, iglob("/proc/[0-9]*/fd/*")):
         with suppress(OSError):  # its process may end meanwhile, or be somebody else's
-            if str(descriptor.readlink()) != _LINK:
-                continue
-            about = descriptor.stat()
-            if (key := (about.st_dev, about.st_ino)) in seen:
-                continue
-            seen.add(key)
-            reading = Reading.of(descriptor.read_bytes(), time.monotonic_ns())
-            if reading is not None and _is_running(reading):
-                yield key, reading
-
-
-def _is_running(reading: Reading) -> bool:
-    """Whether its trainer and its assembler live; one without loaders has none."""
-    return _lives(reading.about.trainer) and (reading.in_process or _lives(reading.assembler))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+            if str(descriptor.readlink()) == _LINK:
+                about, pid = descriptor.stat(), descriptor.parts[2]
+                # A board has the numbers that processes have in their own PID namespace, such as a container's.
+                within = re.findall(r"^NSpid:.*\s(\d+)$", Path("/proc", pid, "status").read_text(), re.MULTILINE)
+                holders[about.st_dev, about.st_ino][int([pid, *within][-1])] = descriptor
+    for key, held in holders.items():
+        with suppress(OSError):
+            reading = Reading.of(next(iter(held.values())).read_bytes(), time.monotonic_ns())
+            # Without loaders there is no assembler.
+            if reading and reading.about.trainer in held and (reading.in_process or reading.assembler in held):
+                yield key, reading, [int(each.parts[2]) for each in held.values()]
 
 
 # ---- for programs
@@ -242,7 +239,3 @@ def _loaders(loaders: list[dict[str, Any]]) -> Table:
 def sparkline(shares: list[float]) -> str:
     """One character for each share, 0 to 1."""
     return "".join(_BARS[round(min(1.0, max(0.0, share)) * (len(_BARS) - 1))] for share in shares)
-
-
-def _pids(reading: Reading) -> tuple[int, ...]:
-    return reading.about.trainer, reading.assembler, *(line.state.pid for line in reading.running if not line.node)

@@ -91,6 +91,8 @@ class ScalarLogs:
                 stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
                 file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
                 self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
+                if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                    file.write("\n")  # behind a part of a row, as a full disk leaves it
             if tensorboard is not None:
                 stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
                 self._writers[what] = _tensorboard(tensorboard, stack)
@@ -191,8 +193,9 @@ class LoggingReporter(LineReporter):
 
 
 def make_reporter(solver: Solver, logs: ScalarLogs | None = None) -> LineReporter:
-    """A bar if stderr is a terminal, else lines on stdout; `logs` are closed with it."""
-    shown = BarReporter(solver) if sys.stderr.isatty() else LineReporter()
+    """A bar if stderr is a terminal that can draw one, else lines on stdout; `logs` are closed with it."""
+    can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+    shown = BarReporter(solver) if can_draw else LineReporter()
     return LoggingReporter(shown, logs) if logs else shown
 
 

@@ -44,7 +44,8 @@ class DetachedLayer:
         return changed
 
     def postprocess_with_rng(self, batch: HookBatch, rng: np.random.Generator) -> Mapping[str, AnyArray] | None:
-        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
+        own = self._made().postprocess
+        changed: Mapping[str, AnyArray] | None = own(batch, rng=rng) if takes_rng(own) == "by name" else own(batch, rng)
         return changed
 
     def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:

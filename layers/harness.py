@@ -33,9 +33,9 @@ class LayerHarness(Closing, Generic[_LayerT]):
 
     `param_str`: text, or a mapping that is written as YAML, unless it holds arrays or Source objects. `tops`: the names
     of the tops in the net definition, one needs no list; by default those in param_str, else data and label. `phase`:
-    "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for blobs
-    over torch tensors. `base_dir`: what relative paths are taken from; None: the working directory. The tops' data is
-    valid until the next forward.
+    "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for those
+    of the embedded trainer, over torch tensors. `base_dir`: what relative paths are taken from; None: the working
+    directory. The tops' data is valid until the next forward.
     """
 
     def __init__(
@@ -130,9 +130,11 @@ def _blob(device: str) -> Any:
     if not device:
         return Blob()
     need("torch", f"a harness with device {device!r}")
-    from .torch_blob import TorchBlob
+    import torch
 
-    return TorchBlob(device)
+    from . import torch_blob
+
+    return torch_blob.Blob(torch.device(device))
 
 
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:

@@ -209,11 +209,7 @@ class MultiProcessInputLayer(CaffeLayer):
         self._opened().restore(Path(snapshot))
 
     def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
-        """Draw by other weights, one for each sample of the source: those of `sampler: {weights: …}` count no more.
-
-        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
-        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
-        """
+        """Draw by other weights from the next epoch on; as `BatchReader.set_weights`. Raises ParameterError."""
         self._opened().set_weights(weights, at_once=at_once)
 
     def close(self) -> None:
@@ -251,10 +247,16 @@ class _Input:
 
     def keep_state(self, state_file: StateFile) -> None:
         """Have the position noted beside the snapshots, and go on from the one that the command names."""
+        parameters = self.pipeline.parameters
+        if not parameters.in_order and (parameters.world_size or 1) > 1:
+            raise ParameterError(
+                f"parameter 'state_file' is {parameters.state_file!r}: it holds the state of rank 0, and with "
+                f"in_order=False and world_size={parameters.world_size} each rank has its own: leave out in_order"
+            )
         self.state_file = state_file
         if (snapshot := snapshot_of_command()) is not None:
             self.restore(snapshot)
-        if self.pipeline.parameters.rank:
+        if parameters.rank:
             self.state_file = None  # of all ranks the position is the same
 
     def restore(self, snapshot: Path) -> None:

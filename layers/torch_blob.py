@@ -1,35 +1,138 @@
-"""A blob over a torch tensor, for the harness: on any device, with the few things that a layer asks of a blob."""
+"""Blobs over torch tensors on one device, as a Python layer meets them in Caffe: the trainer's, and the harness's."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..workers.base.errors import BlobfeedError
+
+Shape = tuple[int, ...]
+_EXTENTS = ("num", "channels", "height", "width")
 
 
-class TorchBlob:
-    """Float32 on `device`. The memory is kept when the blob shrinks; growing takes new memory."""
+class BlobError(BlobfeedError, ValueError):
+    """A blob was used in a way that makes real Caffe end the process."""
 
-    def __init__(self, device: str) -> None:
-        self._memory = torch.zeros(0, device=device)
-        self._data = self._memory
+
+class BlobTensor(Tensor):
+    """A tensor that works with NumPy, since layers written for Caffe compute with NumPy.
+
+    Arrays (and lists) can be assigned to it (`top[0].data[...] = array`), it can be read as one, on CUDA as well, and
+    NumPy's element-wise operations take it and give arrays. Operations of torch give plain tensors.
+    """
+
+    __array_priority__ = -1  # NumPy computes `array - blob.data`
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __getitem__(self, key: Any) -> BlobTensor:
+        return super().__getitem__(key).as_subclass(BlobTensor)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, (Tensor, float, int)):
+            super().__setitem__(key, value)
+        elif self.device.type == "cpu":
+            self.numpy()[key] = value
+        else:
+            super().__setitem__(key, torch.as_tensor(np.array(value), device=self.device))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.as_subclass(Tensor), spec)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.detach().cpu().numpy()
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        return array.copy() if copy else array
+
+    def __array_wrap__(self, array: NDArray[Any], context: object = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else array
+
+
+class BlobShape:
+    """What Caffe asks of a blob beside its numbers."""
 
     @property
-    def data(self) -> torch.Tensor:
-        return self._data
+    def shape(self) -> Shape:
+        raise NotImplementedError
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self._data.shape)
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def __getattr__(self, name: str) -> int:
+        """`num`, `channels`, `height` and `width`: the extents of a blob of up to four axes."""
+        if name not in _EXTENTS:
+            raise AttributeError(f"a blob has no {name!r}")
+        if len(self.shape) > len(_EXTENTS):
+            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
+        axis = _EXTENTS.index(name)
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+
+class Blob(BlobShape):
+    """The numbers that one layer gives to the next, and their gradient.
+
+    A blob that shrinks keeps its memory; one that grows gets new memory. Layers of torch do not write here: the net
+    `adopt`s the tensor that such a layer returns, so nothing is copied.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._shape: Shape | None = None
+        self._data: Tensor | None = None
+        self._diff: Tensor | None = None
+        self._adopted: Tensor | None = None
+
+    @property
+    def shape(self) -> Shape:
+        if self._shape is None:
+            raise BlobError(
+                "a blob was read before it had a shape: call its reshape(...) first, in the layer's reshape"
+            )
+        return self._shape
+
+    @property
+    def data(self) -> BlobTensor:
+        return self.tensor.as_subclass(BlobTensor)
+
+    @property
+    def diff(self) -> BlobTensor:
+        self._diff = self._memory(self._diff)
+        return self._diff[: self.count].view(self.shape).as_subclass(BlobTensor)
 
     def reshape(self, *shape: int) -> None:
+        """Set the shape; takes only plain Python integers, as Caffe does. `reshape()` gives a blob without axes."""
         if not all(isinstance(extent, int) for extent in shape):
-            raise TypeError(f"reshape takes plain Python integers, got {shape!r}")
-        count = math.prod(shape)
-        if count > self._memory.numel():
-            self._memory = torch.zeros(count, device=self._memory.device)
-        self._data = self._memory[:count].view(shape)
+            raise TypeError(f"reshape takes plain Python integers, one per axis, got {shape!r}")
+        if any(extent < 0 for extent in shape):
+            raise BlobError(f"reshape{shape!r}: an axis is negative")
+        self._shape = shape
+        self._adopted = None
 
-    def adopt(self, tensor: torch.Tensor) -> None:
-        """Show `tensor` as this blob's data, until the next reshape."""
-        self._data = tensor
+    @property
+    def tensor(self) -> Tensor:
+        """`data` as a plain tensor, contiguous."""
+        if self._adopted is not None:
+            self._adopted = self._adopted.detach().contiguous()
+            return self._adopted
+        self._data = self._memory(self._data)
+        return self._data[: self.count].view(self.shape)
+
+    def adopt(self, tensor: Tensor) -> None:
+        """Show `tensor` as this blob's data, in its own shape, without its graph."""
+        self._shape = tuple(tensor.shape)
+        self._adopted = tensor
+
+    def own(self) -> None:
+        """Show the blob's own memory again: a layer is about to write there."""
+        self._adopted = None
+
+    def _memory(self, memory: Tensor | None) -> Tensor:
+        if memory is not None and memory.numel() >= self.count:
+            return memory
+        return torch.zeros(self.count, device=self._device)

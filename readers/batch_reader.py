@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
 from ..workers.base.closing import Closing
-from ..workers.base.errors import EndOfData, PipelineClosed
+from ..workers.base.errors import EndOfData, PipelineClosed, SourceError
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
@@ -85,12 +86,14 @@ class BatchReader(Closing):
     def __repr__(self) -> str:
         tops = ", ".join(f"{name}: {spec}" for name, spec in self.specs.items())
         source = self._feed.pipeline.plan.source
-        samples = f"{self.samples:,} samples, " if self.is_indexed else ""
+        samples = ""
+        with suppress(SourceError):  # of a stream, or a sampler that says it epoch by epoch
+            samples = f"{self.samples:,} samples, "
         return f"{type(self).__name__}({source.kind}, {samples}batch_size={self.parameters.batch_size}, {{{tops}}})"
 
     @property
     def samples(self) -> int:
-        """Samples in an epoch, over all ranks; raises SourceError for a stream, which does not know."""
+        """Samples in an epoch, over all ranks; raises SourceError for a stream, or a sampler, that does not know."""
         return self._feed.pipeline.samples
 
     @property

@@ -16,6 +16,7 @@ from ..workers.base.parameters import ReaderParameters
 from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
+from .delivery.tops import describes_another
 from .keywords import check_no_copy, names_parameters
 from .looped import SourceLike
 from .passes import Passes
@@ -31,11 +32,12 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
     The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 and `last_batch` is
     "partial" unless given. `inputs`, `targets` and `weights` name the tops that the model gets as such, one or a list
     of them, for models with several inputs or outputs; without them the first top is the input, the second the target
-    and the third the sample weight.
+    and the third the sample weight, and the lengths that `pad` makes are none of them.
 
     Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
-    Keras draws only to look at it, when it builds a model, is delivered again. Without an end (`epochs=None`, or a
-    stream) `fit` needs `steps_per_epoch`.
+    Keras draws only to look at it, when it builds a model, is delivered again. If a pass has no length (`epochs=None`,
+    a stream, a sampler that says it epoch by epoch), `fit` needs `steps_per_epoch`, and `evaluate` and `predict` need
+    `steps`: else they never end.
     """
 
     @names_parameters
@@ -58,7 +60,8 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         self.reader = BatchReader(
             source, decode=decode, postprocess=postprocess, copy=True, base_dir=base_dir, train=train, **settings
         )
-        self._roles = _roles(list(self.reader.specs), inputs, targets, weights)
+        own = [top.name for top in self.reader._feed.tops if not describes_another(top)]
+        self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
         self._passes = Passes(self.reader)
         self._begins = True
 
@@ -106,16 +109,23 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
 
 
 def _roles(
-    tops: Sequence[str], inputs: str | Sequence[str] | None, targets: str | Sequence[str] | None, weights: str | None
+    tops: Sequence[str],
+    own: Sequence[str],
+    inputs: str | Sequence[str] | None,
+    targets: str | Sequence[str] | None,
+    weights: str | None,
 ) -> list[str | tuple[str, ...]]:
-    """Which tops are inputs, targets and sample weights, as far as there are such; raises ParameterError."""
+    """Which tops are inputs, targets and sample weights, as far as there are such; raises ParameterError.
+
+    `own`: those that describe no other one. Lengths get a role only by name: as third top they would be weights.
+    """
     if inputs is None and targets is None and weights is None:
-        if len(tops) > 3:
+        if len(own) > 3:
             raise ParameterError(
-                f"KerasDataset: there are {len(tops)} tops, {', '.join(tops)}: say which are 'inputs', 'targets' and "
+                f"KerasDataset: there are {len(own)} tops, {', '.join(own)}: say which are 'inputs', 'targets' and "
                 "'weights', or choose three of them with 'tops'"
             )
-        return list(tops)
+        return list(own)
     given = {"inputs": inputs, "targets": targets, "weights": weights}
     roles = {role: names if isinstance(names, str) else tuple(names) for role, names in given.items() if names}
     for role, needed in (("targets", "inputs"), ("weights", "targets")):

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
 from .loops import LOOP_START, IndexedLoops, Loops, SampledLoops, StreamLoops
 from .sharding import with_shard
+
+if TYPE_CHECKING:
+    from .delivery.cuda_device import CudaDevice
 
 _RESTART_S = 0.2
 """What it takes to end the processes and to start others, until they give the first batch."""
@@ -84,6 +87,12 @@ class LoopedPipeline:
         else:
             self.loops = StreamLoops(self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
+        given = self.parameters
+        if given.replay and given.epochs is not None and self.loops.batches is None:
+            raise ParameterError(
+                f"{what}: parameter 'replay' is {given.replay} and 'epochs' is {given.epochs}, but how many batches an "
+                "epoch has is known when all are read: give epochs=None, and end the loop yourself"
+            )
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
         self.batches = self._batches_of(self.pipeline)
         self._loop_start: State = {}
@@ -134,7 +143,8 @@ class LoopedPipeline:
             raise ParameterError(f"the state's {LOOP_START} is {start!r}: expected a position, at least 0")
         pipeline = self._pipeline(self.loops.pipeline_epochs(told))
         pipeline.load_state_dict(told or state)
-        batches = self._batches_of(pipeline)
+        # The same device, whichever is the current one now, and its stream: torch gives freed memory to no other.
+        batches = self._batches_of(pipeline, self.batches.on)
         with interrupts_deferred():
             self.close()
             self.pipeline, self.batches = pipeline, batches
@@ -144,8 +154,8 @@ class LoopedPipeline:
         if self.pipeline.is_ours:
             close_all(self.batches.delivery.close, self.pipeline.close)
 
-    def _batches_of(self, pipeline: Pipeline) -> NamedBatches:
-        return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans)
+    def _batches_of(self, pipeline: Pipeline, on: CudaDevice | None = None) -> NamedBatches:
+        return NamedBatches(pipeline, self.tops, copy=self.copies, loans=self._loans, on=on)
 
     def _pipeline(self, epochs: int | None) -> Pipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)

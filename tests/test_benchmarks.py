@@ -12,6 +12,8 @@ from xml.etree import ElementTree as ET
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.layers import standin
+from blobfeed.readers.delivery.tops import make_tops
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +26,7 @@ from benchmarks.job import Figures, Outcome, Result
 from benchmarks.page_cache import drop, files
 from benchmarks.photographs import crops, stamp, stamped
 from benchmarks.run_one import check
+from benchmarks.still_pipeline import SLOTS, Shape, StillPipeline
 from benchmarks.works import Target, find_work
 
 FIGURES = Figures(
@@ -341,3 +344,40 @@ def test_a_cold_read_is_measured_with_what_it_took_from_the_disk(tmp_path: Path)
     assert found["wanted_bytes"] == 64 * 784
     assert 0 <= found["disk_bytes"] < 5000 * 784  # nothing, where files live in memory
     assert found["seconds"] > 0
+
+
+# ---- the delivery from a ring that stands still
+
+
+def test_each_way_of_delivery_is_measured() -> None:
+    torch = pytest.importorskip("torch")
+    from blobfeed.layers.torch_blob import Blob
+
+    from benchmarks import delivery
+
+    rows = delivery.host_rows(
+        Shape(2, (3, 4, 4)), 0.0, {"NumPy": standin.Blob, "torch CPU": lambda: Blob(torch.device("cpu"))}
+    )
+    assert len({row[0] for row in rows}) == 13
+
+
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+def test_a_ring_that_stands_still_is_delivered_to_a_device(page_lock: str) -> None:
+    torch = pytest.importorskip("torch")
+    from blobfeed.layers.torch_blob import Blob
+    from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
+
+    from tests.support.played_device import PlayedDevice
+
+    pipeline: Any = StillPipeline(Shape(2, (3, 4, 4)), "uint8", page_lock=page_lock)
+    tops = make_tops(pipeline.specs, pipeline.parameters, Path())
+    device: Any = PlayedDevice(patience=10**9)
+    delivery, blob = CudaDelivery(pipeline, tops, device), Blob(torch.device("cpu"))
+    blob.reshape(2, 3, 4, 4)
+    for _ in range(SLOTS + 1):
+        wanted = pipeline.ring.views[delivery.progress.taken % SLOTS]["data"]
+        delivery.deliver([blob])
+        np.testing.assert_array_equal(np.asarray(blob.data), wanted)
+    delivery.close()
+    pipeline.ring.close()
+    assert device.wrong == []

@@ -67,7 +67,7 @@ def test_training_prints_lines_leaves_a_snapshot_and_goes_on_from_it(tmp_path: P
         ["iteration", f"{iteration}/30:"] for iteration in (10, 20, 30)
     ]
     assert f"snapshot: {tmp_path / 'solver_iter_30.pt'}" in lines
-    assert lines[-1].startswith("iteration 30: test net 0: loss = 0.")
+    assert lines[-1].startswith("iteration 30: test net 0: accuracy = 0.")
     halfway = tmp_path / "solver_iter_20.pt"
     again = run("train", "--solver", path, "--snapshot", halfway, "--device", "cpu", "--threads", 1)
     loss = next(line for line in lines if line.startswith("iteration 30/30")).split(",")[0]
@@ -81,7 +81,7 @@ def test_testing_prints_the_means_of_the_outputs(tmp_path: Path) -> None:
     arguments = ("test", "--model", tmp_path / "net.prototxt", "--weights", tmp_path / "solver_iter_30.pt")
     result = run(*arguments, "--iterations", 6)
     assert result.exit_code == 0
-    loss, accuracy = (float(part.split(" = ")[1]) for part in result.stdout.split(", "))
+    accuracy, loss = (float(part.split(" = ")[1]) for part in result.stdout.split(", "))
     assert 0 < loss < 0.5
     assert accuracy > 0.8
     assert run(*arguments, "--iterations", 0).exit_code == 2
@@ -288,6 +288,15 @@ def test_a_net_is_drawn(tmp_path: Path) -> None:
         assert f"{file} cannot be written: {reason}: name another" in message_of(
             run("draw", tmp_path / "net.prototxt", file)
         )
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    net = tmp_path / "net.prototxt"
+    (link := tmp_path / "link.svg").symlink_to(net)
+    for target in (net, link):
+        assert f"{target} is the net itself: name another file" in message_of(run("draw", net, target))
+    assert "InnerProduct" in net.read_text()
 
 
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ Trainer = subprocess.Popen[str]
 
 
 @contextmanager
-def trainer(how: str, folder: Path, *more: str) -> Iterator[Trainer]:
-    """It has got some batches."""
+def trainer(how: str, folder: Path, *more: str, within: Sequence[str] = ()) -> Iterator[Trainer]:
+    """It has got some batches. `within`: the command that starts it."""
     program = f"import sys; sys.path.append({ROOT!r}); from tests.support.watched_trainer import main; main()"
-    command = [sys.executable, "-P", "-c", program, how, str(folder), *more]
+    command = [*within, sys.executable, "-P", "-c", program, how, str(folder), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -136,6 +137,18 @@ def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died
         wait_until(is_replaced, "another loader has taken its place")
 
 
+def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what nobody removes if all processes are killed at once
+    container = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if not shutil.which("unshare") or subprocess.run([*container, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets its users make no PID namespace")
+    with trainer("starving", tmp_path, within=container) as process:
+        (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (monitor := Monitor(int(pid))).look()
+        (readings,) = monitor.shown
+        assert readings[-1].about.trainer == 1
+
+
 def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "monitor.svg"
     with trainer("starving", tmp_path) as process:
@@ -148,6 +161,12 @@ def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Pa
     assert drawn.exit_code == 0
     assert picture.read_text().startswith("<svg")
     assert "url(" not in picture.read_text().replace("url(#", "")
+
+
+def test_without_a_terminal_it_is_printed_once(tmp_path: Path) -> None:
+    with trainer("starving", tmp_path) as process:
+        printed = CliRunner().invoke(app, ["monitor", str(process.pid), "--seconds", "0.5"])
+    assert f"trainer {process.pid}" in printed.stdout
 
 
 def test_without_a_pipeline_there_is_a_message() -> None:

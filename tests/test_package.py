@@ -95,20 +95,6 @@ def test_no_two_files_of_the_benchmarks_import_each_other() -> None:
     assert circles(imports) == []
 
 
-@pytest.mark.parametrize(("old", "new"), blobfeed._OLD_NAMES.items())
-def test_old_names_are_the_new_ones_and_say_so(
-    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    framework = new.removesuffix("Dataset").lower()
-    backend = "tensorflow" if framework == "tensorflow" else "torch"
-    if find_spec(framework) is None or find_spec(backend) is None:
-        pytest.skip(f"{framework} or {backend} is not installed")
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    run = python(f"import blobfeed; print(blobfeed.{old} is blobfeed.{new})", tmp_path)
-    assert run.stdout == "True\n", run.stderr
-    assert f"blobfeed.{old} is now blobfeed.{new}" in run.stderr
-
-
 def _file_of(name: str, files: Mapping[str, Path]) -> str:
     return name if name in files else name.rpartition(".")[0]
 

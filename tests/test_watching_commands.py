@@ -91,6 +91,18 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     assert "expected a name that ends in .csv or .jsonl" in message_of(run("train", "--solver", path, "--log", "x.txt"))
 
 
+def test_a_log_that_ends_in_a_part_of_a_row_goes_on_in_a_row_of_its_own(tmp_path: Path) -> None:
+    table, lines = tmp_path / "log.csv", tmp_path / "log.jsonl"
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
+    command = ("train", "--solver", path, "--log", table, "--log", lines)
+    assert run(*command).exit_code == 0
+    for log in (table, lines):
+        log.write_bytes(log.read_bytes()[:-9])  # as a full disk leaves it
+    assert run(*command).exit_code == 0
+    assert [row["iteration"] for row in rows_of(table)[-3:]] == ["10", "20", "30"]
+    assert [json.loads(line)["iteration"] for line in lines.read_text().splitlines()[-3:]] == [10, 20, 30]
+
+
 def test_a_log_has_each_number_of_an_output_and_the_objective_beside_an_output_called_loss(tmp_path: Path) -> None:
     more = """layer { name: "size" type: "Reduction" bottom: "ip2" top: "size" loss_weight: 0.001
                 reduction_param { operation: SUMSQ } }"""
@@ -168,6 +180,13 @@ def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytes
 
     monkeypatch.setattr("blobfeed.doctor.requires", requires)
     assert run("doctor").exit_code == 0
+
+
+def test_the_doctor_tells_the_rest_if_a_fact_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOBFEED_PYTHON", "/bin/false")
+    told = run("doctor").stdout
+    for part in ("unknown: InterpreterError: ", "/bin/false", f"numpy {np.__version__}", "limits:", "locked memory"):
+        assert part in told
 
 
 def test_progress_bars_know_how_long_a_loop_is() -> None:

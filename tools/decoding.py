@@ -8,7 +8,7 @@ import numpy as np
 
 from ..workers.base.errors import InexactValueError, ParameterError
 from ..workers.base.hooks import Sample
-from ..workers.base.specs import AnyArray
+from ..workers.base.specs import AnyArray, channels_first_hint
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ def _resized(picture: AnyArray, size: tuple[int, int]) -> AnyArray:
     """`picture`: shape (channels, height, width)."""
     import cv2
 
-    if picture.ndim != 3:
+    hint = channels_first_hint(picture.shape)
+    if hint or picture.ndim != 3:
         raise ParameterError(
-            f"--resize is for pictures of shape (channels, height, width), and data has {picture.shape}"
+            f"--resize is for pictures of shape (channels, height, width), and data has {picture.shape}{hint}"
         )
     height, width = size
     shrinks = picture.shape[1] > height and picture.shape[2] > width

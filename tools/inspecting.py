@@ -146,7 +146,7 @@ def _about_types(facts: Facts) -> Iterator[str]:
         if whole and any(value.max() > 1 for value in values):
             yield (
                 f"{top} is {spec.dtype.name}, and its first samples hold whole numbers from 0 to 255: `blobfeed pack "
-                f"--uint8 {top}` takes {spec.dtype.itemsize} times less room and memory traffic"
+                f"--uint8 {top}` takes {spec.dtype.itemsize} times less space and memory traffic"
             )
 
 

@@ -43,6 +43,9 @@ _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
 _GZIP_LEVEL = 4
 _RECORDS_AT_ONCE = 256
+_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "last_batch": "partial", "copy": False, "rank": 0, "world_size": 1}
+"""For a reader, also in a job whose processes have RANK and WORLD_SIZE."""
+
 _LARGEST_LMDB = 1 << 42
 """Bytes that the database may grow to: LMDB reserves addresses for them, and no room on the disk."""
 
@@ -62,12 +65,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took."""
+    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took; `tops`: of a .h5."""
 
     samples: int
     resumed: int
     seconds: float
     bytes: int
+    tops: tuple[str, ...] = ()
 
 
 def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, told: Told) -> Packed:
@@ -86,8 +90,8 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         if layout.compression != "none" and not layout.chunk:
             layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
         rows = _batch_rows(sample_bytes, layout.chunk)
-        numbers = {"epochs": 1, "last_batch": "partial", "batch_size": rows, "num_loaders": loaders or usable_cores()}
-        with BatchReader(source, decode=decode if decode.changes else None, copy=False, **numbers) as reader:  # type: ignore[arg-type]
+        hook, loaders = decode if decode.changes else None, loaders or usable_cores()
+        with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
@@ -172,7 +176,7 @@ class _Packing:
             )
         self._part.rename(target)
         self._log.unlink()
-        return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size)
+        return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size, self._tops)
 
     def _append(self, log: TextIO, resumed: int, told: Told) -> None:
         from ..workers.sources.stored.hdf5_library import h5py
@@ -205,9 +209,8 @@ class _Packing:
         return len(self._sums)
 
     def _reader_of_part(self) -> BatchReader:
-        given = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, "last_batch": "partial"}
-        source = {"hdf5": {"path": str(self._part)}}
-        return BatchReader(source, batch_size=self._rows, epochs=1, copy=False, **given)  # type: ignore[arg-type]
+        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
+        return BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given)
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
@@ -324,10 +327,13 @@ def _whole_labels(source: Source) -> list[int | None]:
     rows = allocate_rows({"label": source.specs["label"]}, len(source))
     source.read(np.arange(len(source)), rows)
     labels = np.asarray(rows["label"])
-    if labels.ndim != 1 or (labels != np.floor(labels)).any():
-        raise ParameterError("a Datum record has one label, a whole number: pack the pictures into a .h5 file instead")
-    whole: list[int | None] = labels.astype(np.int64).tolist()
-    return whole
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.int32)
+    if labels.ndim != 1 or (labels != whole).any():
+        raise ParameterError(
+            "a Datum record has one label, a whole number of 32 bits: pack the pictures into a .h5 file instead"
+        )
+    return list(whole.tolist())
 
 
 def _key(index: int) -> bytes:

@@ -29,6 +29,11 @@ _TOPS_ALONE: dict[str, str] = {
 }
 """Kinds of source that have no options."""
 
+_BESIDE_TOPS: dict[str, str] = {
+    "npy": "Every other key is a top, with a path, a glob or a list of them: {npy: {data: x.npy, label: y.npy}}.",
+}
+"""Kinds that have options beside the tops."""
+
 
 @dataclass(frozen=True)
 class Documented:
@@ -86,6 +91,8 @@ def as_text(name: str = "") -> str:
     if name in everything or name in OPTIONS:
         head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
         part = options_of(name) if name in OPTIONS else _PARTS.get(name)
+        if name in _BESIDE_TOPS:
+            head += f"\n  {_BESIDE_TOPS[name]}"
         found = [head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))]
     found += _inside(name)
     if not found:  # such as weights, in the text of sampler
@@ -120,9 +127,14 @@ def as_markdown() -> str:
         "terminal `blobfeed params NAME` prints the same.\n"
     )
     parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
-    kinds = [f"## source: {kind}\n\n{_table(documented(options_of(kind)))}" for kind in OPTIONS]
+    kinds: dict[type[msgspec.Struct], list[str]] = {}
+    for kind in OPTIONS:
+        kinds.setdefault(options_of(kind), []).append(kind)
+    for options, names in kinds.items():
+        beside = "".join(f"{_BESIDE_TOPS[name]}\n\n" for name in names if name in _BESIDE_TOPS)
+        parts.append(f"## source: {', '.join(names)}\n\n{beside}{_table(documented(options))}")
     others = [f"## source: {kind}\n\n{text[0].upper()}{text[1:]}\n" for kind, text in _TOPS_ALONE.items()]
-    return "\n".join([head, _table(documented(Parameters)), *parts, *kinds, *others])
+    return "\n".join([head, _table(documented(Parameters)), *parts, *others])
 
 
 def _table(parameters: list[Documented]) -> str:

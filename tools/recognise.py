@@ -165,9 +165,16 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
         return {"data": str(paths[0])}
     tops: dict[str, str] = {}
     for path in paths:
+        words = re.sub(r"[-.]", "_", path.name).lower()
         name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
-        top = next((top for top, words in _WORDS_FOR.items() if re.search(words, name.lower())), name)
-        tops[top if top not in tops else path.stem] = str(path)
+        top = next((top for top, pattern in _WORDS_FOR.items() if re.search(pattern, words)), name)
+        named = top if top not in tops else path.stem
+        if named in tops:
+            raise SourceError(
+                f"{tops[named]} and {path} would both be the top {named!r}: rename one, or declare the tops, such as "
+                f"'{{npy: {{{named}: [FILE, FILE]}}}}' for .npy files to be put end to end"
+            )
+        tops[named] = str(path)
     return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
 
 
@@ -271,7 +278,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
     with writing(image_list):
-        image_list.write_text("\n".join(lines) + "\n")
+        image_list.write_bytes(os.fsencode("\n".join(lines) + "\n"))
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})
@@ -306,8 +313,8 @@ def _numbered(classes: list[str], file: Path) -> list[str]:
     if not classes:
         return classes
     if not file.exists():
-        file.write_text("\n".join(classes) + "\n")
-    known = file.read_text().splitlines()
+        file.write_bytes(os.fsencode("\n".join(classes) + "\n"))
+    known = os.fsdecode(file.read_bytes()).splitlines()
     if unknown := [name for name in classes if name not in known]:
         raise SourceError(
             f"{file}, which an earlier list has written, has no class {unknown[0]!r}: write this list into another "

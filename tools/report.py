@@ -58,8 +58,10 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
     if losses:
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
+    if target.exists() and any(map(target.samefile, paths)):
+        raise ParameterError(f"--out {target} is one of the files that the page is made of: name another file")
     with writing(target):
-        target.write_text(_page(parts), encoding="utf-8")
+        target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 
 
 def _is_trace(path: Path) -> bool:

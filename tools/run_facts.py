@@ -169,8 +169,9 @@ def read_losses(path: Path) -> dict[str, tuple[Series, Series]]:
     rows: Iterable[Mapping[str, Any]] = ()
     if text.lstrip().startswith("{"):
         rows = (json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}"))
-    elif "loss" in text.partition("\n")[0].split(","):
-        rows = csv.DictReader(text.splitlines())
+    elif {"loss", "total loss"} & set(text.partition("\n")[0].split(",")):
+        # A row that lacks columns was cut, and so may its last number be.
+        rows = (row for row in csv.DictReader(text.splitlines()) if None not in row.values())
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     try:
         for row in rows:

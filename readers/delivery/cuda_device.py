@@ -101,8 +101,9 @@ class CudaDevice:
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
         """Uninitialised page-locked memory, shape (nbytes,)."""
         with torch.cuda.device(self.device):
-            memory: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-        return memory
+            # Named: else torch.set_default_device decides.
+            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        return memory.numpy()
 
     def constant(self, array: AnyArray) -> torch.Tensor:
         """A copy of `array` on the device; waits until it is there."""

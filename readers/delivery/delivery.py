@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     Memory = AnyArray | torch.Tensor
 
 
-_SLOTS_LEFT = 3
-"""For the loaders to fill while the user has the others."""
+_SLOTS_LEFT = 2
+"""For the loaders to fill while the user has the others. With three, one batch that is kept, as an example for plots,
+takes away the slot that every second batch needs: 51,000 samples/s instead of 77,000, of 64×3×224×224 bytes."""
 
 _WRONG = (InexactValueError, UnequalShapesError)
 """What is wrong with a batch for ever: it is told once, and the batch is passed over."""

@@ -20,6 +20,8 @@ from .tops import Shape, Top
 if TYPE_CHECKING:
     import torch
 
+    from .cuda_device import CudaDevice
+
 
 class NamedBatch(dict[str, Any]):
     """One batch: by the top's name an array, or a tensor, of shape (rows, *sample shape).
@@ -82,10 +84,14 @@ class NamedBatches:
 
     The parameter `device` says what they are: "" NumPy arrays, "cpu" or a CUDA device torch tensors. With `copy` they
     are the user's own; else on loan: valid until `loans` more batches have been asked for, and in main memory, if
-    nothing is to be converted, the slot's own memory. Raises ParameterError.
+    nothing is to be converted, the slot's own memory. `on`: that of the batches before a jump, whose delivery is closed
+    before the first batch after it. Raises ParameterError.
     """
 
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
+    def __init__(
+        self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1, on: CudaDevice | None = None
+    ) -> None:
+        self.on = on
         self._tops = tuple(tops)
         self._given: Callable[[Any], Any] = lambda data: data
         self.delivery: Delivery
@@ -105,7 +111,7 @@ class NamedBatches:
             from . import cuda_delivery, cuda_device
 
             cuda_device.check_cuda(device)
-            on = cuda_device.CudaDevice(device)
+            self.on = on = on or cuda_device.CudaDevice(device)
             self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, on)
             self._memory = [cuda_device.device_memory(on.device, dtype) for dtype in types]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import torch
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
-from blobfeed.layers.torch_blob import TorchBlob
+from blobfeed.layers.torch_blob import Blob
 from blobfeed.readers.async_reader import AsyncReader
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
@@ -211,7 +212,7 @@ def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock:
     played: Any = PlayedDevice(patience=2)
     with Pipeline(parameters) as pipeline:
         delivery = CudaDelivery(pipeline, make_tops(pipeline.specs, parameters, Path()), played)
-        blobs = [TorchBlob("cpu"), TorchBlob("cpu")]
+        blobs = [Blob(torch.device("cpu")), Blob(torch.device("cpu"))]
 
         def forward() -> None:
             for blob, shape in zip(blobs, delivery.next_shapes(), strict=True):

@@ -165,9 +165,14 @@ class _NoisyHalves(_Noisy):
         return rng.permutation(samples)[:8].reshape(2, 4)
 
 
+class _NoisyByName(MultiProcessInputLayer):
+    def postprocess(self, batch: dict[str, Any], strength: int = 20, *, rng: np.random.Generator) -> None:
+        batch["label"][:] = rng.integers(1 << strength, size=len(batch["label"]))
+
+
 @pytest.mark.parametrize(
     ("layer", "options", "count"),
-    [(_Noisy, {}, 5), (_Noisy, {"sampler": {"indices": [*range(8)]}}, 2), (_NoisyHalves, {}, 2)],
+    [(_Noisy, {}, 5), (_NoisyByName, {}, 5), (_Noisy, {"sampler": {"indices": [*range(8)]}}, 2), (_NoisyHalves, {}, 2)],
 )
 def test_a_batch_gets_the_random_numbers_of_the_one_that_begins_the_epoch(
     values: dict[str, Any], layer: type[MultiProcessInputLayer], options: dict[str, Any], count: int

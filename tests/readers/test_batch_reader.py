@@ -601,6 +601,8 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
             print(again.indices)
         assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
         assert len(repr(reader.statistics())) < 120
+    with read(source, sampler=lambda epoch, samples, rng: [1, 2]) as reader:  # whose length nobody knows
+        assert repr(reader) == "BatchReader(hdf5, batch_size=4, {data: (2, 3, 4) float32, label: () int64})"
 
 
 INTERRUPTED_AT_THE_END = """

@@ -364,6 +364,17 @@ def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
     assert seen == [*range(SAMPLES), 0, 1, 2]
 
 
+def test_a_loop_begun_anew_after_ctrl_c_has_the_next_epoch_alone() -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "epochs": 1, "last_batch": "partial", **ALONE}
+    with BatchReader(Interrupted(), **settings) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            list(reader)
+        again = list(reader)
+        assert [label for batch in again for label in check_labels(batch)] == [*range(SAMPLES)]
+        assert {batch.epoch for batch in again} == {1}
+        assert reader.state_dict()["position"] == 2 * SAMPLES
+
+
 def check_labels(batch: Any) -> list[int]:
     np.testing.assert_array_equal(batch["data"][:, 0, 0, 0], batch["label"])
     np.testing.assert_array_equal(batch["data"][:, 2, 15, 15], batch["label"])

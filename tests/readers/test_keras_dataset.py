@@ -164,6 +164,14 @@ def test_tops_get_the_roles_that_they_are_given(source: dict[str, Any]) -> None:
     np.testing.assert_array_equal(weights, inputs["y"])
 
 
+def test_the_lengths_of_what_is_padded_are_no_weights_but_may_be_an_input(source: dict[str, Any]) -> None:
+    padded: dict[str, Any] = {"max_shapes": {"x": [FEATURES]}, "pad": {}}
+    with feed_of(source, **padded) as feed:
+        assert [array.shape for array in feed[0]] == [(8, FEATURES), (8,)]
+    with feed_of(source, inputs=["x", "x_lengths"], targets="y", **padded) as feed:
+        assert feed[0][0]["x_lengths"].tolist() == [[FEATURES]] * 8
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

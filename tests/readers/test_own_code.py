@@ -156,6 +156,9 @@ def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatc
 def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     assert list(delivered(fields=["label"])) == ["label"]
     assert list(delivered(fields=["label", "data"], tops=["data"])) == ["data"]
+    for fields in (["label"], ["label", "data"]):
+        assert list(delivered(fields=fields, decode=lambda sample, _: dict(sample))) == fields
+    assert list(delivered(fields=["label"], decode=lambda sample, _: sample["label"])) == ["label"]
     hooks: list[dict[str, Any]] = [{}, {"decode": lambda sample, _: sample["label"]}]
     for given in hooks:
         with pytest.raises(
@@ -200,8 +203,17 @@ def test_what_postprocess_takes_by_name_or_has_a_default_is_no_generator(hook: C
     np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 0.5)
 
 
-def test_a_generator_may_have_a_default() -> None:
-    got = delivered(postprocess=lambda batch, rng=None: {"new": rng.random(len(batch["label"]))})
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda batch, rng=None: {"new": rng.random(len(batch["label"]))},
+        lambda batch, rng=None, /: {"new": rng.random(len(batch["label"]))},
+        lambda batch, *, rng=None: {"new": rng.random(len(batch["label"]))},
+        lambda batch, strength=0.5, rng=None: {"new": rng.random(len(batch["label"])) * strength},
+    ],
+)
+def test_a_generator_may_have_a_default(hook: Callable[..., Any]) -> None:
+    got = delivered(postprocess=hook)
     assert len({*got["new"]}) == len(got["label"])
 
 

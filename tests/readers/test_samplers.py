@@ -335,6 +335,19 @@ def numbers(shard: int, num_shards: int) -> Iterator[Any]:
     yield from ({"data": np.zeros(2), "label": n} for n in range(10))
 
 
+@pytest.mark.parametrize("given", [{"sampler": list(range(10))}, {"batch_sampler": [[0, 1], [2, 3]]}])
+def test_what_is_left_for_no_round_of_another_size_is_dropped(given: dict[str, Any]) -> None:
+    values: dict[str, Any] = {**given, "epochs": 1, "last_batch": "drop", "num_loaders": 0}
+    with BatchReader(source(), batch_size=4, **values) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+    ranks = 2 if "batch_sampler" in given else 1
+    with BatchReader(source(), batch_size=8, rank=0, world_size=ranks, **values) as reader:
+        whole = labels(reader)
+        reader.load_state_dict(state)
+        assert [labels(reader) for _ in range(3)] == [whole] * 3
+
+
 def test_another_sampler_cannot_go_on() -> None:
     with reader_of("weighted") as reader:
         state = reader.state_dict()
@@ -517,6 +530,32 @@ def test_samplers_of_torch_are_taken_as_they_are() -> None:
     assert [sorted(epoch) for epoch in batches] == [list(range(SAMPLES))] * 2
 
 
+def test_a_sampler_that_imports_torch_itself_is_seeded_in_its_first_epoch_too() -> None:
+    pytest.importorskip("torch")
+
+    def permuted(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        import torch
+
+        return torch.randperm(samples)
+
+    first, second = (_epochs_of(sampler=permuted, num_loaders=1) for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]
+
+
+def test_a_sampler_that_takes_its_ranks_part_is_refused_if_the_reader_takes_it_too() -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import BatchSampler, DistributedSampler
+
+    samples: Any = range(SAMPLES)
+    half: Any = DistributedSampler(samples, num_replicas=2, rank=0)
+    givens: list[dict[str, Any]] = [{"sampler": half}, {"batch_sampler": BatchSampler(half, 5, drop_last=False)}]
+    for given in givens:
+        with pytest.raises(ParameterError, match=r"draws its rank's part \(2 ranks\).*give rank=0, world_size=1"):
+            _epochs_of(**given, rank=0, world_size=2)
+        assert [len(epoch) for epoch in _epochs_of(**given, rank=0, world_size=1)] == [SAMPLES // 2] * 2
+
+
 def _epochs_of(**values: Any) -> list[list[int]]:
     settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": "partial", "seed": SEED}
     with BatchReader(source(), **(settings | values)) as reader:
@@ -598,9 +637,11 @@ def test_weights_count_from_the_next_epoch_on() -> None:
     assert {int(label) for batch in rest if batch.epoch == 1 for label in batch["label"]} == {3}
 
 
-def test_weights_set_after_an_epoch_reach_the_next_one_however_small_its_batches_are() -> None:
+@pytest.mark.parametrize("size", [50, 64])
+def test_weights_set_after_an_epoch_reach_the_next_one_however_its_batches_are_cut(size: int) -> None:
+    """A last batch that takes the first samples of the next epoch does not begin it."""
     numbers = {"arrays": {"label": np.arange(SAMPLES)}}
-    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=50, epochs=1, num_loaders=1) as reader:
+    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=size, epochs=1, num_loaders=1) as reader:
         for _ in reader:
             pass
         reader.set_weights(only(3))

@@ -65,7 +65,7 @@ def test_it_prints_what_is_there_and_the_line_to_paste(gzipped: Path) -> None:
     assert "label: 3 classes: 0: 100, 1: 10, 2: 10" in lines
     assert lines[-1] == f"source: {{hdf5: {{path: {gzipped}}}}}"
     advice = "\n".join(line for line in lines if line.startswith("→"))
-    assert "`blobfeed pack --uint8 data` takes 4 times less room" in advice
+    assert "`blobfeed pack --uint8 data` takes 4 times less space" in advice
     assert "label 1 is 10 times rarer than 0: `sampler: {balance: label}`" in advice
     assert "the samples lie ordered by label" in advice
 

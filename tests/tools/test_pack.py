@@ -82,6 +82,17 @@ def test_each_layout_is_read_back_equal(found: Found, tmp_path: Path, layout: La
         assert file.attrs["packed_from"].startswith("{npy: {data: ")
 
 
+def test_a_job_of_several_ranks_packs_and_times_all_samples(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    packed(found, tmp_path / "a.h5")
+    is_equal(tmp_path / "a.h5", DATA, LABEL)
+    monkeypatch.delenv("RANK")  # half of a shard is refused if it is looked at
+    assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+
+
 def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> None:
     values = DATA[:20].astype(np.float32)
     np.save(tmp_path / "x.npy", values)
@@ -111,6 +122,13 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     small = cv2.resize(picture(24, 36), (12, 8), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
     is_equal(tmp_path / "b.h5", np.stack([small] * 4), np.arange(4))
     assert source_of([str(tmp_path / "b.h5")]).is_bgr
+
+
+def test_pictures_whose_channels_come_last_are_not_resized(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 20, 30, 3), np.uint8))
+    said = refused(tmp_path / "x.npy", tmp_path / "a.h5", "--resize", 8)
+    assert "data has (20, 30, 3); the channels seem to come last" in said
+    assert not list(tmp_path.glob("a.*"))
 
 
 def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
@@ -259,6 +277,20 @@ def test_a_database_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
+def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
+    for label in ("3000000000", "0.5"):
+        listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")}, labels=label)
+        found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+        with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures"):
+            pack_encoded(found, tmp_path / "a.lmdb", told)
+
+
+@pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])
+def test_an_option_for_arrays_is_not_ignored(tmp_path: Path, option: tuple[object, ...]) -> None:
+    listed = write_list(tmp_path, {f"{tmp_path}/0.png": encoded(picture(8, 8), ".png")})
+    assert "an LMDB keeps files as they are" in refused(listed, tmp_path / "a.lmdb", *option)
+
+
 def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="only listed image files are kept as they are encoded, and this is npy"):
         pack_encoded(found, tmp_path / "a.lmdb", told)
@@ -357,3 +389,11 @@ def test_the_tops_to_paste_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", data=DATA[:9], name=LABEL[:9], age=LABEL[:9])
     printed = command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "name,data,age")
     assert "tops: [name, data, age]" in printed
+
+
+def test_many_arrays_of_like_names_stay_tops(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", *[LABEL[:9]] * 8)
+    source, tops = map(yaml.safe_load, command("pack", tmp_path / "x.npz", tmp_path / "a.h5").splitlines()[-2:])
+    assert {top: values.tolist() for top, values in everything(source["source"], tops["tops"]).items()} == {
+        f"arr_{number}": LABEL[:9].tolist() for number in range(8)
+    }

@@ -32,3 +32,7 @@ def test_what_only_a_text_names_is_explained_by_that() -> None:
 def test_a_name_that_nothing_has_is_an_error() -> None:
     with pytest.raises(ParameterError, match=r"unknown parameter 'transfrom' \(did you mean 'transform'"):
         as_text("transfrom")
+
+
+def test_what_the_other_keys_of_a_source_are_is_said_before_its_options() -> None:
+    assert "source: {npy: …}\n  Every other key is a top" in as_text("npy")

@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import itertools
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
@@ -95,6 +96,21 @@ def test_npy_files_are_data_and_label_by_their_names() -> None:
     assert (first_batch(found)["label"] == LABEL).all()
 
 
+def test_the_words_may_stand_behind_a_dash() -> None:
+    np.save("train-images.npy", DATA)
+    np.save("train-labels.npy", LABEL)
+    found = source_of(["train-images.npy", "train-labels.npy"])
+    assert found.declared == {"npy": {"data": "train-images.npy", "label": "train-labels.npy"}}
+
+
+def test_no_file_takes_the_top_of_another() -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        np.save(f"{folder}/train.npy", DATA)
+    with pytest.raises(SourceError, match=r"a/train\.npy and b/train\.npy would both be the top 'train': rename one"):
+        source_of(["a/train.npy", "b/train.npy"])
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_idx_files_are_what_mnist_comes_in(suffix: str) -> None:
     write_idx(Path(f"train-images-idx3-ubyte{suffix}"), DATA[:, 0])
@@ -153,6 +169,17 @@ def test_lists_in_one_folder_number_the_classes_alike() -> None:
     Path("photos/dogs").rename("photos/birds")
     with pytest.raises(SourceError, match=r"classes\.txt, which an earlier list has written, has no class 'birds'"):
         source_of(["photos"], image_list=Path("other.txt"))
+
+
+def test_names_that_are_no_utf_8_are_listed() -> None:
+    write_images((20, 30), (20, 30))
+    cats = Path("photos/cats").rename(os.fsdecode(b"photos/caf\xe9"))
+    (cats / "0.png").rename(cats / os.fsdecode(b"\xe9.png"))
+    for name in ("train.txt", "valid.txt"):
+        with closing(source_of(["photos"], image_list=Path(name)).open()) as source:
+            assert [sample_of(source, index)["label"].item() for index in range(2)] == [0, 1]
+    assert Path("train.txt").read_bytes() == b"photos/caf\xe9/\xe9.png 0\nphotos/dogs/1.png 1\n"
+    assert Path("classes.txt").read_bytes() == b"caf\xe9\ndogs\n"
 
 
 def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> None:

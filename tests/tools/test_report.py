@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from itertools import pairwise
@@ -22,6 +23,7 @@ from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app
 from tests.support.browser import WIDTHS, console_of
+from tests.support.pictures import encoded, picture
 
 MS = 1000
 """Times in a trace are in microseconds."""
@@ -176,6 +178,12 @@ def test_losses_that_are_no_numbers_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(losses, [0.5, np.nan, -np.inf, np.nan])
 
 
+def test_a_row_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("iteration,net,total loss,rate\n10,train,0.5,1\n20,train,0.\n20,train,0.25,1\n")
+    iterations, losses = read_losses(tmp_path / "log.csv")["train"]
+    assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
+
+
 def test_the_objective_is_read_and_not_an_output_called_loss(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("iteration,net,loss,total loss\n10,train,0.5,0.75\n10,test 0,0.25,\n")
     curves = read_losses(tmp_path / "log.csv")
@@ -234,6 +242,28 @@ def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
     assert 'alt="sample 4711" src="data:image/png;base64,' in text
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert re.findall(r"""(?:src|href)=["'](?!data:)""", markup) == []
+
+
+def test_names_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    name = os.fsdecode(b"caf\xe9")
+    for suffix, content in {"json": json.dumps(trace()), "log": "iteration 1/3: loss 0.5\n"}.items():
+        (tmp_path / f"{name}.{suffix}").write_text(content)
+    (tmp_path / f"{name}.png").write_bytes(encoded(picture(8, 8), ".png"))
+    (tmp_path / "list.txt").write_bytes(b"caf\xe9.png 0\n" * 9)
+    files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "log")]
+    result = run(*files, "--out", tmp_path / "report.html", "--source", tmp_path / "list.txt")
+    assert result.exit_code == 0, result.output
+    assert "list.txt line 5: " in (page := (tmp_path / "report.html").read_text())
+    assert r"caf\udce9.png" in page
+
+
+def test_the_page_does_not_take_the_place_of_a_trace(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    (tmp_path / "run.json").write_text(json.dumps(trace()))
+    said = run(tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
+    assert "run.json is one of the files that the page is made of: name another file" in said
+    assert json.loads((tmp_path / "run.json").read_text()) == trace()
 
 
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:

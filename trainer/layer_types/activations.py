@@ -61,8 +61,8 @@ class Dropout(Elementwise):
 
     def read_options(self) -> None:
         self._ratio = self.options.dropout_ratio
-        if not 0 < self._ratio < 1:
-            raise self.wrong(f"dropout_ratio must lie between 0 and 1, got {self._ratio:g}", "dropout_ratio")
+        if not 0 <= self._ratio < 1:
+            raise self.wrong(f"dropout_ratio must be at least 0 and below 1, got {self._ratio:g}", "dropout_ratio")
 
     def forward(self, bottom: Tensor) -> Tensors:
         if self.context.phase == Phase.TEST:

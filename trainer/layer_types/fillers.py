@@ -45,7 +45,7 @@ def _bilinear(filler: FillerParameter, weights: Tensor, generator: torch.Generat
         raise ValueError("bilinear is for weights of four axes with a square kernel")
     edge = weights.shape[-1]
     factor = math.ceil(edge / 2)
-    center = (2 * factor - 1 - factor % 2) / (2.0 * factor)
+    center = (edge - 1) / (2.0 * factor)
     row = 1 - (torch.arange(edge) / factor - center).abs()
     weights.copy_(torch.outer(row, row))
 
@@ -65,6 +65,6 @@ FILLERS: dict[str, _Filler] = {
 
 def filled(shape: tuple[int, ...], filler: FillerParameter, generator: torch.Generator) -> Tensor:
     """New weights, drawn on the CPU so that a seed gives the same net on every device."""
-    weights = torch.empty(shape)
+    weights = torch.empty(shape, device="cpu")
     FILLERS[filler.type](filler, weights, generator)
     return weights

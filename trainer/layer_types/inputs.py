@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...layers.torch_blob import Blob
 from ..prototxt.descriptors import message_class
 from ..prototxt.schema import FillerParameter
-from .blobs import Blob, Shape
+from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 
 

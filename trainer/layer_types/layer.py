@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...layers.torch_blob import Blob
 from ...workers.base.checks import nearest
 from ..prototxt.descriptors import message_class, own_fields
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase
-from .blobs import Blob, Shape
+from .blobs import Shape
 from .fillers import FILLERS, filled
 
 ANY = range(1, 1_000_000)
@@ -227,7 +228,7 @@ class HostCopy:
         self._values = values
         self._event: torch.cuda.Event | None = None
         if values.device.type == "cuda":
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(values.device))

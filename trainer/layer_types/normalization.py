@@ -150,7 +150,7 @@ class LRN(Elementwise):
             return functional.avg_pool2d(numbers, size, 1, size // 2)
         if numbers.device.type == "cpu":
             # A product with a band matrix over the channels: twice as fast as the pooling below.
-            channel = torch.arange(numbers.shape[1])
+            channel = torch.arange(numbers.shape[1], device="cpu")
             band = (channel[:, None] - channel).abs() <= size // 2
             return functional.conv2d(numbers, (band / size)[:, :, None, None])
         window, pad = (size, 1, 1), (size // 2, 0, 0)
@@ -187,7 +187,8 @@ class MVN(Elementwise):
         rows = bottom.reshape(*bottom.shape[: 1 if options.across_channels else 2], -1)
         rows = rows - rows.mean(-1, keepdim=True)
         if options.normalize_variance:
-            rows = rows / (rows.square().mean(-1, keepdim=True).sqrt() + options.eps)
+            # 1e-30: the root of 0 has no gradient, and a constant channel has the variance 0.
+            rows = rows / ((rows.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)
         return (rows.view(bottom.shape),)
 
 

@@ -14,11 +14,11 @@ from .convolution import read_sizes
 from .layer import Layer, Tensors, layer_type
 
 
-def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = True) -> int:
-    """Number of windows along one axis; the last must begin inside the image or the padding before it."""
+def pooled_size(size: int, kernel: int, stride: int, pad: int, round_up: bool = True, clip: bool = True) -> int:
+    """Number of windows along one axis; with `clip`, the last begins inside the image or the padding before it."""
     steps = size + 2 * pad - kernel
     pooled = (-(-steps // stride) if round_up else steps // stride) + 1
-    return pooled - 1 if pad and (pooled - 1) * stride >= size + pad else pooled
+    return pooled - 1 if clip and (pooled - 1) * stride >= size + pad else pooled
 
 
 @layer_type("Pooling")
@@ -58,7 +58,8 @@ class Pooling(Layer):
         sizes = bottom[0][2:]
         self._kernel = kernel = tuple(sizes) if self._global else self._kernel
         axes = list(zip(sizes, kernel, self._stride, self._pad, strict=True))
-        self._counts = tuple(pooled_size(*axis, self._round_up) for axis in axes)
+        # As in Caffe, a pad of one axis clips both.
+        self._counts = tuple(pooled_size(*axis, self._round_up, any(self._pad)) for axis in axes)
         for (size, edge, stride, pad), count in zip(axes, self._counts, strict=True):
             if size + 2 * pad < edge:
                 raise self.context.misfit(

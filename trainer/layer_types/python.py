@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
-from .blobs import ArrayBlob, Blob, Shape
+from ...layers.torch_blob import Blob
+from .blobs import ArrayBlob, Shape
 from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 
 

@@ -2,6 +2,7 @@
 
 Bottoms: the inputs (steps, streams, ...); cont (steps, streams), 0 if a new sequence begins and the state is
 forgotten; optionally an input for all steps (streams, ...); with expose_hidden, the state before the first step.
+Without it, a batch begins with the state in which the last one ended, as in Caffe.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class _Recurrent(Layer):
                 f"needs {2 + exposed} or {3 + exposed} bottoms and {1 + exposed} tops, got {bottoms} and {tops}"
             )
         self._exposed, self._static = exposed, bottoms - exposed == 3
+        self._carried: Tensors = ()
 
     def make_weights(self, *bottom: Shape) -> None:
         outputs = self.options.num_output
@@ -53,7 +55,13 @@ class _Recurrent(Layer):
         inputs, cont = bottom[:2]
         if len(inputs) < 2 or cont != inputs[:2]:
             raise self.context.misfit(f"needs bottoms (steps, streams, ...) and (steps, streams), got {inputs}, {cont}")
-        return [(*inputs[:2], self.options.num_output), *((1, inputs[1], self.options.num_output),) * self._exposed]
+        state = (1, inputs[1], self.options.num_output)
+        static, given = bottom[2 : 2 + self._static], bottom[2 + self._static :]
+        if any(shape[:1] != inputs[1:2] for shape in static):
+            raise self.context.misfit(f"needs an input for all steps of shape ({inputs[1]}, ...), got {static[0]}")
+        if any(shape != state for shape in given):
+            raise self.context.misfit(f"needs a state of shape {state}, got {', '.join(map(str, given))}")
+        return [(*inputs[:2], self.options.num_output), *(state,) * self._exposed]
 
     def forward(self, *bottom: Tensor) -> Tensors:
         inputs, cont = bottom[0], bottom[1]
@@ -65,12 +73,15 @@ class _Recurrent(Layer):
         weights = list(blobs)
         if self._exposed:
             state = tuple(blob[0] for blob in bottom[-self._exposed :])
+        elif self._carried and len(self._carried[0]) == inputs.shape[1]:
+            state = self._carried
         else:
             state = (inputs.new_zeros(inputs.shape[1], self.options.num_output),) * self.states
         outputs = []
         for step in range(len(inputs)):
             output, state = self._step(driven[step], cont[step].unsqueeze(1), state, weights)
             outputs.append(output)
+        self._carried = tuple(each.detach() for each in state)
         return torch.stack(outputs), *(each.unsqueeze(0) for each in state[: self._exposed])
 
     def _step(self, driven: Tensor, cont: Tensor, state: Tensors, weights: Sequence[Tensor]) -> tuple[Tensor, Tensors]:

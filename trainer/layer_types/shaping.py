@@ -50,9 +50,7 @@ class Slice(Layer):
         return super().top_shapes(*bottom)
 
     def forward(self, bottom: Tensor) -> Tensors:
-        if self._points:
-            return torch.tensor_split(bottom, self._points, self._axis)
-        return torch.tensor_split(bottom, len(self.param.top), self._axis)
+        return torch.tensor_split(bottom, self._points or len(self.param.top), self._axis)
 
 
 @layer_type("Eltwise")

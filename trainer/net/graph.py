@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...layers.torch_blob import Blob
 from ...workers.base.closing import close_all
 from .. import layer_types  # noqa: F401  registers the layer types
-from ..layer_types.blobs import Blob, Shape
+from ..layer_types.blobs import Shape
 from ..layer_types.layer import (
     LAYER_TYPES,
     DataParameters,
@@ -192,16 +193,19 @@ class Net:
             raise SnapshotError(
                 f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
             )
-        filled: set[int] = set()
+        filled, missing = set[int](), torch.empty(0)
         for name in names:
             layer = self.layers[name]
             memory = {own.data_ptr() for own in layer.blobs}
+            # Caffe's HDF5 files have shared weights once, in their first layer.
             if name in weights:
-                check_shapes(layer, weights[name], source, leading_ones=True)
-                for own, loaded in zip(layer.blobs, weights[name], strict=True):
+                pairs = itertools.zip_longest(layer.blobs, weights[name], fillvalue=missing)
+                given = [each if each.numel() or own.data_ptr() not in filled else own for own, each in pairs]
+                check_shapes(layer, given, source, leading_ones=True)
+                for own, loaded in zip(layer.blobs, given, strict=True):
                     own.copy_(loaded.view(own.shape))
                 filled |= memory
-            elif not some and not memory <= filled:  # Caffe's HDF5 files have shared weights once, in their first layer
+            elif not some and not memory <= filled:
                 raise SnapshotError(f"{source} has no weights for {layer.context.where}")
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
@@ -263,13 +267,12 @@ def _significant(shape: Shape) -> Shape:
 
 
 def _outputs(layers: Sequence[Layer]) -> list[str]:
-    """Names of the blobs that no layer takes, in the order in which they are made."""
-    open_tops: dict[str, None] = {}
+    """Names of the blobs that no layer takes, in the order of the alphabet, as in Caffe: scripts take the first."""
+    open_tops: set[str] = set()
     for layer in layers:
-        for name in layer.param.bottom:
-            open_tops.pop(name, None)
-        open_tops.update(dict.fromkeys(layer.param.top))
-    return list(open_tops)
+        open_tops.difference_update(layer.param.bottom)
+        open_tops.update(layer.param.top)
+    return sorted(open_tops)
 
 
 def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:

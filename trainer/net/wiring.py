@@ -8,7 +8,7 @@ from ...workers.base.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
 
 _EVERY_LAYER_READS = frozenset(
-    {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down", "blobs"}
+    {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down"}
 )
 
 # Fields that choose among Caffe's own implementations of the same formula.

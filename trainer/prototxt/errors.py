@@ -17,10 +17,6 @@ class PrototxtError(BlobfeedError):
         self.column = column
 
 
-class BlobError(BlobfeedError, ValueError):
-    """A blob was used in a way that makes real Caffe end the process."""
-
-
 class NetError(BlobfeedError):
     """Data does not fit the net: shapes, labels."""
 

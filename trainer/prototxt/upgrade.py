@@ -18,7 +18,7 @@ _SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in t
 _RENAMED = {"biasterm": "bias_term", "kernelsize": "kernel_size", "batchsize": "batch_size", "meanfile": "mean_file"}
 _RENAMED |= {"cropsize": "crop_size", "shuffle_images": "shuffle"}
 _TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")
-_V0_READ_FOR_ALL = {"name", "type", "blobs", "blobs_lr", "weight_decay"}
+_V0_READ_FOR_ALL = {"name", "type", "blobs_lr", "weight_decay"}
 
 
 class UpgradeError(Exception):
@@ -87,7 +87,6 @@ def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> N
             text = f"a layer of type {layer.type!r} does not read {field.name!r}"
             raise UpgradeError(text, "layers", position, "layer", field.name)
     _add_specs(new, lr_mult=layer.blobs_lr, decay_mult=layer.weight_decay)
-    new.blobs.extend(layer.blobs)
     # A layer of type "padding" becomes the pad of the convolution or pooling that takes its top.
     for nth, name in enumerate(new.bottom):
         if name in padding:
@@ -133,7 +132,7 @@ def _copy_names(old: Any, new: Any, name: str, kind: str | int) -> None:
         words = str(kind)
         known = {each.lower(): each for each in own_fields()} | _WORDS
         new.type = known.get(words) or known.get(words.replace("_", "")) or words.title().replace("_", "")
-    for field in ("bottom", "top", "include", "exclude", "loss_weight", "blobs"):
+    for field in ("bottom", "top", "include", "exclude", "loss_weight"):
         getattr(new, field).extend(getattr(old, field))
 
 

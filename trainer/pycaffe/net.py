@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -70,6 +71,7 @@ class Net:
 
     def _wrap(self, net: graph.Net) -> None:
         self._net = net
+        self._sharing = WeakSet([self])
         self._stepwise = Stepwise(net)
         self.name = net.document.message.name
         self.blobs = {name: ArrayBlob(blob) for name, blob in net.blobs.items()}
@@ -200,7 +202,11 @@ class Net:
     def share_with(self, other: Net) -> None:
         """Use the weights of `other` in the layers that have the same names."""
         self.upload()
+        other.upload()
         self._net.share_weights(other._net)
+        self._sharing |= other._sharing
+        for net in self._sharing:
+            net._sharing = self._sharing
 
     def clear_param_diffs(self) -> None:
         for blob in self._weights():
@@ -209,6 +215,7 @@ class Net:
     @torch.no_grad()
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs, without computing them."""
+        self.upload()
         for step in self._net.steps:
             step.shapes = None  # the layer is now set up for other shapes than those of its last forward
             if isinstance(step.layer, PythonLayer):
@@ -224,9 +231,10 @@ class Net:
         self._net.close()
 
     def upload(self) -> None:
-        """Bring to the device what was written to blobs and weights."""
-        for blob in (*self.blobs.values(), *self._weights()):
-            blob.upload()
+        """Bring to the device what was written to blobs and weights, also by way of nets that share the weights."""
+        for net in self._sharing:
+            for blob in (*net.blobs.values(), *net._weights()):
+                blob.upload()
 
     def _weights(self) -> Iterable[ArrayBlob]:
         return (blob for blobs in self.params.values() for blob in blobs)

@@ -34,6 +34,8 @@ class Solver:
         self._reporter = LineReporter()
         self.net = Net.of(self._training.train_net)
         self.test_nets = [Net.of(net) for net in self._training.test_nets]
+        for net in self.test_nets:
+            net.share_with(self.net)
 
     @property
     def iter(self) -> int:
@@ -42,45 +44,41 @@ class Solver:
 
     def step(self, iterations: int) -> None:
         """Train, also past max_iter; test, display and save when the prototxt says so."""
-        self._upload()
+        self.net.upload()
         if self.param.snapshot:
             self._training.check_snapshots()
         run(self._training, self._reporter, StopRequest(), self.iter + iterations)
 
     def solve(self, resume: str | Path | None = None) -> None:
         """Train up to max_iter, save and test."""
-        self._upload()
+        self.net.upload()
         if resume is not None:
             self.restore(resume)
         train(self._training, self._reporter, StopRequest())
 
     def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
         """Have them called in each step, before the forward and before the update; they may write to blobs."""
-        self._training.callbacks += [(on_start, on_gradients_ready), (self._upload, self._upload)]
+        self._training.callbacks += [(on_start, on_gradients_ready), (self.net.upload, self.net.upload)]
 
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""
-        self._upload()
+        self.net.upload()
         self._training.update()
 
     def snapshot(self) -> None:
         """Write `<prefix>_iter_<n>` .caffemodel, .solverstate, and .pt, which also has the position in the data."""
-        self._upload()
+        self.net.upload()
         self._training.check_snapshots()
         self._training.save()
 
     def restore(self, path: str | Path) -> None:
         """Resume from a .solverstate, a .solverstate.h5 or a .pt."""
-        self._upload()
+        self.net.upload()
         self._training.restore(path)
 
     def close(self) -> None:
         """Close the Python layers, and the processes of those that have some."""
         self._training.close()
-
-    def _upload(self) -> None:
-        for net in (self.net, *self.test_nets):
-            net.upload()
 
 
 def _solver(kind: str) -> type[Solver]:

@@ -5,6 +5,7 @@ The first bytes of a file tell its format; the name of a file to write does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def read_state(path: Path) -> CaffeState:
             with h5py.File(path) as file:
                 return CaffeState(
                     int(file["iter"][0]),
-                    file["learned_net"].asstr()[()],
+                    os.fsdecode(file["learned_net"][()]),
                     _tensors(file["history"]),
                     int(file["current_step"][0]),
                 )
@@ -150,7 +151,7 @@ def _write_hdf5_state(path: Path, state: CaffeState) -> None:
     with h5py.File(path, "w") as file:
         file["iter"] = np.array([state.iteration], np.int32)
         file["current_step"] = np.array([state.current_step], np.int32)
-        file["learned_net"] = np.bytes_(state.learned_net)
+        file["learned_net"] = np.bytes_(os.fsencode(state.learned_net))
         _write_blobs(file.create_group("history"), state.history)
 
 
@@ -172,8 +173,10 @@ def _layers(group: Any) -> dict[str, list[Tensor]]:
 
 
 def _tensors(group: Any) -> list[Tensor]:
-    names = [name for name, item in group.items() if isinstance(item, h5py.Dataset)]
-    return [torch.from_numpy(group[name][()]) for name in sorted(names, key=int)]
+    """By number; an empty one for a number that is not there: Caffe leaves out what another layer shares with this."""
+    found = {int(name): torch.from_numpy(item[()]) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    missing = torch.empty(0)
+    return [found.get(nth, missing) for nth in range(max(found, default=-1) + 1)]
 
 
 def _tensor(blob: BlobProto) -> Tensor:

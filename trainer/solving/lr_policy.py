@@ -32,7 +32,10 @@ _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
         lambda solver, iteration: _power(solver.gamma, bisect.bisect_right(solver.stepvalue, iteration)),
     ),
     # Past max_iter the rate stays 0; Caffe's is then negative, not a number, or grows again.
-    "poly": (("power",), lambda solver, iteration: _power(max(0.0, 1 - iteration / solver.max_iter), solver.power)),
+    "poly": (
+        ("power", "max_iter"),
+        lambda solver, iteration: _power(max(0.0, 1 - iteration / solver.max_iter), solver.power),
+    ),
     "sigmoid": (
         ("gamma", "stepsize"),
         # math.exp overflows above 709; so small a factor is 0 anyway.

@@ -45,10 +45,11 @@ class LineReporter:
     def _show(self, solver: Solver) -> None:
         display = solver.param.display
         if display and solver.iteration % display == 0:
+            last = f"/{solver.param.max_iter}" if solver.param.max_iter else ""
             stall_s = solver.stall_s()
             speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
             self.say(
-                f"iteration {solver.iteration}/{solver.param.max_iter}: loss {self._loss_of(solver):.6g}, "
+                f"iteration {solver.iteration}{last}: loss {self._loss_of(solver):.6g}, "
                 f"rate {solver.rate:.6g}, {speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
             )
 

@@ -47,7 +47,7 @@ class Solver(Closing):
         device: str | None = None,
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
-        self.param = document.message
+        self.document, self.param = document, document.message
         self.prefix = str(snapshot_prefix(self.param.snapshot_prefix, document.path))
         self.device = choose_device(device, self.param)
         self.iteration = 0
@@ -140,6 +140,7 @@ class Solver(Closing):
         """Each test net's outputs, as means over its test_iter batches; stops early when `give_up` returns true."""
         results = []
         for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
+            net.share_weights(self.train_net)  # as Caffe does: a script may have given either net other weights
             scores = mean_outputs(net, iterations, give_up, with_loss=self.param.test_compute_loss)
             if scores is None:
                 break
@@ -185,8 +186,12 @@ class Solver(Closing):
         return Path(f"{self.prefix}_iter_{self.iteration}.{kind}{suffix}")
 
     def load_weights(self, path: str | Path) -> None:
-        """Begin with the weights in a file, for the layers whose names it has."""
-        self.train_net.load_weights(read_weights(Path(path)), str(path), some=True)
+        """Begin with the weights in a file, for the layers whose names it has, also those that only test nets have."""
+        weights = read_weights(Path(path))
+        self.train_net.load_weights(weights, str(path), some=True)
+        for net in self.test_nets:
+            if net.layers.keys() & weights.keys():
+                net.load_weights(weights, str(path), some=True)
 
     def restore(self, path: str | Path) -> None:
         """Resume from a snapshot or a .solverstate, before the first step; raises SnapshotError.

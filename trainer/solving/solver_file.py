@@ -32,7 +32,7 @@ def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
     if kind is not None:
         message.ClearField("solver_type")
         message.type = kind
-    for field in ("base_lr", "lr_policy", "max_iter"):
+    for field in ("base_lr", "lr_policy"):
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
     if message.type not in SOLVER_TYPES:
@@ -89,12 +89,8 @@ def _check_tests(solver: _SolverDocument, nets: int) -> None:
     message = solver.message
     if nets != len(message.test_iter):
         raise solver.error(f"test_iter is given {len(message.test_iter)} times for {nets} test nets", "test_iter")
-    if any(iterations < 1 for iterations in message.test_iter):
-        raise solver.error("test_iter must be at least 1", "test_iter")
     if nets and not message.test_interval:
         raise solver.error("test_iter needs a test_interval of at least 1", "test_iter")
-    if message.test_interval and not nets:
-        raise solver.error("test_interval needs test_iter", "test_interval")
     if message.test_state and len(message.test_state) != nets:
         raise solver.error(f"test_state is given {len(message.test_state)} times for {nets} test nets", "test_state")
 

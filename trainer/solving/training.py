@@ -21,6 +21,8 @@ from .solver_file import choose_device
 
 def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
+    if not solver.param.HasField("max_iter"):  # only a script that counts its steps does without
+        raise solver.document.error("max_iter is needed")
     solver.check_snapshots()
     without_effect = list(solver.train_net.without_effect)
     if solver.param.HasField("layer_wise_reduce"):

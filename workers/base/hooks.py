@@ -94,11 +94,10 @@ def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", 
     """Whether and how a postprocess hook takes a generator beside its batch: what has a default is the hook's own,
     unless it is called rng."""
     for each in list(inspect.signature(postprocess).parameters.values())[1:]:
-        needed = each.default is each.empty
-        if each.kind in BY_POSITION and (needed or each.name == "rng"):
-            return "by position"
-        if each.kind is each.KEYWORD_ONLY and needed and each.name == "rng":
+        if each.name == "rng" and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             return "by name"
+        if each.kind in BY_POSITION and (each.default is each.empty or each.name == "rng"):
+            return "by position"
     return ""
 
 

@@ -76,10 +76,10 @@ class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     count: how many; "auto" follows the cluster: as many as it has room for.
     limit: the most that "auto" starts.
-    address: the cluster's address, as ray.init takes it.
+    address: the cluster's address, as ray.init takes it, such as "host:port".
     num_cpus: processors that each of them takes there.
-    resources: what else each of them takes, by Ray's names.
-    runtime_env: Ray's, for files and packages that the nodes lack.
+    resources: what else each of them takes, by Ray's names; {loader: 1} chooses the nodes that have it.
+    runtime_env: Ray's, for files, packages and environment variables that the nodes lack.
     """
 
     count: Positive | Literal["auto"] = "auto"
@@ -105,8 +105,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
         of the source; of HDF5 files data and label. What pad and concatenate make comes behind them by itself.
     batch_size: rows of a batch.
-    num_loaders: loader processes; 0 reads in the trainer's process; "auto" finds the smallest number that keeps the
-        trainer from waiting; see layer.md.
+    num_loaders: loader processes; 0 reads in the trainer's process; "auto" chooses between the two by what it measures;
+        see layer.md.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;

@@ -39,14 +39,16 @@ class RowMaker:
         self._transform = transform
         self._concatenate = frozenset(parameters.concatenate)
         wanted = tops if hooks.postprocess is None else None
+        fields = parameters.fields or tuple(raw_specs)
+        self._chosen = () if fields == tuple(raw_specs) else fields  # a source of the user's own has all of them
         if hooks.decode is None:
-            self._names = wanted or parameters.fields or tuple(raw_specs)
+            self._names = wanted or fields
             specs = self._raw_tops(raw_specs)
         else:
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
             self._are_chosen = bool(wanted)
-            self._names = wanted or _names_of(made, tuple(raw_specs), tops or ())
+            self._names = wanted or _names_of(made, fields, tops or ())
             specs = {
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
                 for name, value in self._by_name(made).items()
@@ -85,6 +87,9 @@ class RowMaker:
     def _run(self, decode: DecodeHook, sample: Sample, rng: np.random.Generator) -> object:
         if self._seed_globals is not None:
             self._seed_globals(sample.epoch, sample.number)
+        if self._chosen:
+            arrays = {name: sample[name] for name in self._chosen}
+            sample = Sample(arrays, sample.index, sample.epoch, sample.number)
         made = decode(sample, rng)
         if made is None:
             raise ValueError(

@@ -15,7 +15,7 @@ _WORD = 2**64 - 1
 class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
     """Philox(KeyedSeed(key)) gives the numbers of Philox(key=key), 128 bits.
 
-    `numbers`: with the key, what spawned generators depend on; whoever changes them sets `spawned` to 0.
+    `numbers`: with the key, what other generators depend on; whoever changes them sets `spawned` to 0.
     """
 
     def __init__(self, key: int, numbers: Sequence[int] = ()) -> None:
@@ -23,8 +23,11 @@ class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
         self._key = key
         self._numbers = numbers
 
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> Any:
-        return np.array([self._key & _WORD, self._key >> 64], np.uint64)  # all that Philox asks for
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        if n_words == 2 and np.dtype(dtype) == np.uint64 and not self._numbers:  # what Philox asks for
+            return np.array([self._key & _WORD, self._key >> 64], np.uint64)
+        # NumPy's other generators read as many words as they have asked for, and do not look how many there are.
+        return np.random.SeedSequence(derive_key(self._key, "state", *self._numbers)).generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Self]:
         first, self.spawned = self.spawned, self.spawned + n_children

@@ -7,9 +7,13 @@ after a restart, and every rank draws the same. What it drew is checked here, be
 from __future__ import annotations
 
 import copy
+import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
+from itertools import islice
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,10 @@ from ..base.specs import IndexArray
 from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]
+
+_MOST_INDICES = 1 << 26
+"""One by one, of what does not say how many it has: they take 2.4 GB, and a sampler without an end all the memory."""
+_MOST_BATCHES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,8 @@ class HookSampler(Sampler):
 class IterableSampler(Sampler):
     """What can be iterated over again and again: a list, an array, torch's own samplers.
 
-    Each epoch iterates over a fresh copy, seeded by the epoch: torch's samplers keep a state in their `generator`, or
-    in torch's global one, and an epoch must not depend on those before it.
+    Each epoch iterates over a fresh copy, whose generators are seeded by the epoch: torch's samplers keep a state in
+    their `generator`, or in torch's global one, and an epoch must not depend on those before it.
     """
 
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
@@ -154,9 +162,19 @@ class IterableSampler(Sampler):
         for part in (fresh, inner):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-            if getattr(part, "generator", None) is not None:
-                part.generator.manual_seed(int(rng.integers(1 << 62)))
+            for held in getattr(part, "__dict__", {}).values():
+                _seed(held, rng)
         return fresh
+
+
+def _seed(held: Any, rng: np.random.Generator) -> None:
+    """Seed `held` if it is a generator: torch's, NumPy's or Python's."""
+    if hasattr(held, "manual_seed"):
+        held.manual_seed(int(rng.integers(1 << 62)))
+    elif isinstance(held, np.random.Generator):
+        held.bit_generator.state = type(held.bit_generator)(int(rng.integers(1 << 62))).state
+    elif isinstance(held, random.Random | np.random.RandomState):
+        held.seed(int(rng.integers(1 << 32)))
 
 
 def _checksum(values: NDArray[Any]) -> str:
@@ -183,6 +201,7 @@ def draw_epoch(
 
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
+    had_torch = "torch" in sys.modules
     seed_generators(seed, epoch)
     what = f"{sampler.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
@@ -196,12 +215,16 @@ def draw_epoch(
     items = len(made.indices if made.sizes is None else made.sizes)
     if sampler.length is not None and items != sampler.length:
         raise SourceError(f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as long")
+    if "torch" in sys.modules and not had_torch:  # the sampler has loaded it: its generator began by chance
+        return draw_epoch(sampler, epoch, seed=seed, samples=samples, batch_size=batch_size, weights=weights)
     return made
 
 
 def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
     batches = []
     for number, batch in enumerate(drawn):
+        if number == _MOST_BATCHES:
+            raise SourceError(f"{what}: it gave {number:,} batches and goes on: an epoch must end")
         indices = _integers(batch, f"{what}, batch {number}")
         if not 0 < len(indices) <= batch_size:
             raise SourceError(
@@ -216,7 +239,12 @@ def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
 def _integers(drawn: Any, what: str) -> IndexArray:
     """As int64, not a copy of what is such an array already; shape (count,)."""
     try:
-        array = drawn if isinstance(drawn, np.ndarray) else np.asarray(list(drawn))
+        if not isinstance(drawn, np.ndarray):
+            most = max(_MOST_INDICES, length_hint(drawn))
+            drawn = list(islice(drawn, most + 1))
+            if len(drawn) > most:
+                raise SourceError(f"{what}: it gave {most:,} indices and goes on: an epoch must end")
+        array = np.asarray(drawn)
     except TypeError:
         raise SourceError(f"{what}: it gave {drawn!r}: expected sample indices, an array or any iterable") from None
     if array.ndim != 1:

@@ -17,16 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.errors import ParameterError
+from ..transport.messages import WeightsChange
 from .samplers import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsChange:
-    """`version` counts from 1. It holds for the rows of batches >= from_batch in epochs >= from_epoch."""
-
-    version: int
-    from_batch: int
-    from_epoch: int
 
 
 def version_at(changes: Iterable[WeightsChange], batch: int, epoch: int) -> int:

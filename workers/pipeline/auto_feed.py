@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -34,7 +35,9 @@ _log = logging.getLogger("blobfeed")
 class AutoFeed:
     """A LocalFeed or a Feed, whichever is in use."""
 
-    def __init__(self, plan: IndexedPlan, *, promises: bool) -> None:
+    def __init__(self, plan: IndexedPlan, *, promises: bool, forget: Callable[[], None]) -> None:
+        """`forget`: called when it is changed over. What is held then stays as it is and is not to be released, for the
+        next groups are numbered anew."""
         self._plan = plan
         self._choice: LocalOrLoaders | HeadStart | None = _choice(plan)
         self._use(LocalFeed(plan, promises=promises))
@@ -43,16 +46,19 @@ class AutoFeed:
         self._past = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         """What the feeds have counted that are not used any more."""
         self._promises = promises
+        self._forget = forget
         self._announced: Announce | None = None
         self._batches_announced = 0
         self._batches = 0
         """Accepted so far."""
-        self._held: set[int] = set()
+        self._accepted_at = time.monotonic()
+        """When the last of them was. It is what rates are measured by: a time before or within the reading of the next
+        batch would make the same pace seem higher in one window and lower in another."""
 
     def _use(self, feed: LocalFeed | Feed) -> None:
         """What needs no word of ours goes straight to the feed: calls in between are 1 % of a small batch."""
         self._now = feed
-        self.is_promised, self.make = feed.is_promised, feed.make
+        self.is_promised, self.make, self.release = feed.is_promised, feed.make, feed.release
         self.use_huge_pages, self.set_weights, self.states = feed.use_huge_pages, feed.set_weights, feed.states
 
     # ---- groups
@@ -64,8 +70,8 @@ class AutoFeed:
         return self._announced
 
     def ready_group(self) -> Announce | None:
-        # What has been announced has to be given: so nothing is looked at ahead of a change that waits for a release.
-        self._announced = self._now.ready_group() if self._reconsider() else None
+        self._reconsider()
+        self._announced = self._now.ready_group()
         return self._announced
 
     def open(self, announce: Announce) -> list[Batch]:
@@ -76,17 +82,13 @@ class AutoFeed:
     def accept(self, group: int) -> None:
         self._now.accept(group)
         if self._announced is not None and self._announced.group == group:
-            self._held.add(group)
             self._batches, self._announced = self._batches + self._batches_announced, None
-
-    def release(self, group: int) -> None:
-        self._now.release(group)
-        self._held.discard(group)
+            self._accepted_at = time.monotonic()
 
     @property
     def may_give_slots(self) -> bool:
-        """Not if it may be changed over soon: that has to wait until nothing is held."""
-        return isinstance(self._now, Feed) and (self._choice is None or self._choice.change_at is None)
+        """See Feed and LocalFeed."""
+        return self._now.may_give_slots
 
     @property
     def has_failed(self) -> bool:
@@ -94,19 +96,17 @@ class AutoFeed:
 
     # ---- which way
 
-    def _reconsider(self) -> bool:
-        """Between two groups, so that nothing that was announced is lost; False if a change waits for a release."""
+    def _reconsider(self) -> None:
+        """Between two groups, so that nothing that was announced is lost."""
         if self._choice is None or self._announced is not None or self._now.has_failed:
-            return True
-        if (now := time.monotonic()) < self._choice.next_look:
-            return True
+            return
+        if self._accepted_at < self._choice.next_look:
+            return
         waited_s = self._past.stall_s + self._now.waited_ns / 1e9
         try:
-            match self._choice.observe(self._batches, waited_s, now):
+            match self._choice.observe(self._batches, waited_s, self._accepted_at):
                 case Choice.START:
                     self._start_loaders(self._choice)
-                case Choice.CHANGE if self._held:
-                    return False
                 case Choice.CHANGE:
                     with interrupts_deferred():
                         self._change()
@@ -114,7 +114,6 @@ class AutoFeed:
         except (BlobfeedError, OSError) as error:
             self._choice = None
             _log.warning("num_loaders: auto stays with what reads now, for what would follow cannot start: %s", error)
-        return True
 
     def _start_loaders(self, choice: LocalOrLoaders | HeadStart) -> None:
         groups = math.ceil(choice.ahead / self._now.batches_per_group)
@@ -131,6 +130,7 @@ class AutoFeed:
         new = self._next or LocalFeed(self._plan.from_batch(self._batches), promises=self._promises)
         self._past, self._next = self._counted(old, 0), None
         self._use(new)
+        self._forget()
         old.close()
         if isinstance(old, LocalFeed):
             self._plan.source.close()  # its files, and the decoded chunks that it keeps

@@ -101,7 +101,7 @@ class LocalOrLoaders:
         """Before that `observe` says nothing else than STAY."""
 
     def observe(self, batches: int, waited_s: float, now: float) -> Choice:
-        """So many batches have been taken, and the trainer has waited so long for data, both in all."""
+        """So many batches have been taken, the last one `now`, and the trainer has waited so long for data in all."""
         if self.change_at is not None:
             return Choice.CHANGE if batches >= self.change_at else Choice.STAY
         if now < self.next_look:

@@ -30,7 +30,7 @@ from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Release, Resend, SetWeights, Stop, ToTrainer
+from ..transport.messages import Announce, Failure, Release, Resend, Stop, ToTrainer
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
@@ -166,8 +166,7 @@ class Feed:
             return
         with interrupts_deferred():
             self.shared.weights.write(change.version * weights.nbytes, weights)
-            message = SetWeights(change.version, change.from_batch, change.from_epoch)
-            self._release_link.send(self._sealer.seal(message))
+            self._release_link.send(self._sealer.seal(change))
             for version in gone:
                 self.shared.weights.free(version * weights.nbytes, weights.nbytes)
 

@@ -26,7 +26,7 @@ from ..base.specs import Rows, Straight
 from ..base.statistics import Statistics
 from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
-from ..order.weights_log import NewWeights, WeightsChange
+from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..plan.plan import IndexedPlan, Plan
 from ..plan.sampled_plan import SampledPlan
@@ -164,7 +164,7 @@ class LocalFeed:
 
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
-        if self.is_promised(group) and self._made_in is None:
+        if self.is_promised(group) and self.ready_group() is None:
             self.make(group, {})
         if (announce := self.ready_group()) is not None and announce.group == group:
             with interrupts_deferred():
@@ -202,7 +202,7 @@ class LocalFeed:
             return
         with interrupts_deferred():
             self._weights.write(change.version * weights.nbytes, weights)
-            schedule.note_weights(WeightsChange(change.version, change.from_batch, change.from_epoch))
+            schedule.note_weights(change)
             for version in gone:
                 self._weights.free(version * weights.nbytes, weights.nbytes)
 

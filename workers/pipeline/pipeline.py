@@ -126,7 +126,7 @@ class Pipeline(Closing):
             return LocalFeed(plan, promises=self._promises)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
         if loaders == "auto" and self._into_host and not watched and may_be_local(plan):
-            return AutoFeed(plan, promises=self._promises)
+            return AutoFeed(plan, promises=self._promises, forget=self._open.clear)
         return Feed(plan)
 
     def peek(self) -> Batch:

@@ -118,7 +118,7 @@ class ReplayedPipeline(Pipeline):
             raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
         batch = copy.copy(self._kept[taken % len(self._kept)])
         batch.number = self._plan.first_number + taken
-        self._open[batch.group].add(batch)
+        self._open.setdefault(batch.group, set()).add(batch)
         self._at = At(self._at.progress, (batch,))
         return batch
 
@@ -133,6 +133,9 @@ class ReplayedPipeline(Pipeline):
     def deliver_into_host(self, *, promises: bool) -> None:
         """Batches that come again must lie in slots."""
         super().deliver_into_host(promises=False)
+
+    def is_ready(self) -> bool:
+        return len(self._kept) == self.parameters.replay or super().is_ready()
 
     def look_ahead(self) -> None:
         if len(self._kept) < self.parameters.replay:

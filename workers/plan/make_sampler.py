@@ -138,6 +138,14 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         raise ParameterError(
             f"{name} is {value!r}, which can be iterated over only once: give the function that makes it"
         )
+    inner: Any = getattr(value, "sampler", None)  # torch's BatchSampler has one
+    for part in (value, inner):
+        if getattr(part, "num_replicas", 1) > 1 and (parameters.world_size or 1) > 1:
+            raise ParameterError(
+                f"{name} is {value!r}, which draws its rank's part ({part.num_replicas} ranks), and of what is drawn "
+                f"each of world_size={parameters.world_size} ranks takes its part: leave {name} out and give "
+                "shuffle=True, or keep it and give rank=0, world_size=1"
+            )
     if callable(value):
         return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):

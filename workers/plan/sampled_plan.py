@@ -123,7 +123,12 @@ class SampledPlan(Plan):
         if log.changes and not self.about.takes_weights:
             raise ParameterError(f"the state has weights, and {self.about.name} takes none")
         epoch, position, number = (int(checked[name]) for name in ("epoch", "position", "batches"))
-        return replace(self, epoch=epoch, position=position, first_number=number, log=log)
+        made = replace(self, epoch=epoch, position=position, first_number=number, log=log)
+        if made.batches is None:
+            return made
+        # With `drop` the rest of the epoch may be no round: of another batch size, or for more ranks.
+        epoch, position = divmod(made.batches.round_start(0), made.batches.samples)
+        return replace(made, epoch=epoch, position=position)
 
     def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
         if not self.about.takes_weights or not isinstance(progress, SampledProgress):
@@ -137,7 +142,8 @@ class SampledPlan(Plan):
             # Planned are at most as many groups as there are slots, beyond those that the trainer has released.
             ahead = (progress.taken + self.parameters.device_prefetch) // self.batches_in_slot + self.slots
             from_batch = self.first_number + ahead * self.batches_in_slot
-        begun = progress.position > 0 and not at_once
+        # What a wrapped batch has taken of an epoch does not begin it: the loop before ended with that batch.
+        begun = progress.position >= self.parameters.batch_size * (self.parameters.world_size or 1) and not at_once
         change = self.log.add(from_batch, progress.epoch + begun, checked)
         return NewWeights(change, checked, self.log.forget(progress.number, progress.epoch))
 

@@ -17,8 +17,8 @@ from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.epoch_order import keyed_permutation
-from ..order.weights_log import WeightsChange, version_at, without_superseded
-from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced
+from ..order.weights_log import version_at, without_superseded
+from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced, WeightsChange
 from .plan import Schedule
 
 _INDEX_BYTES = 8

@@ -32,7 +32,6 @@ from pathlib import Path
 import zmq
 
 from ..base.errors import LoaderDied
-from ..order.weights_log import WeightsChange
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.assembly import Assembly, Death
 from ..scheduling.autoscale import AutoScale
@@ -47,10 +46,10 @@ from ..transport.messages import (
     Ready,
     Release,
     Resend,
-    SetWeights,
     StartFailed,
     Stop,
     ToAssembler,
+    WeightsChange,
 )
 from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
@@ -318,9 +317,9 @@ class Assembler:
                         self._releases.dropped += 1
                 case Resend(number):
                     self._assembly.resend(number)
-                case SetWeights(version, from_batch, from_epoch):
+                case WeightsChange() as change:
                     if self._sampling is not None:
-                        self._sampling.schedule.note_weights(WeightsChange(version, from_batch, from_epoch))
+                        self._sampling.schedule.note_weights(change)
                 case Stop():
                     self._stopping = True
 

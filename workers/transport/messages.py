@@ -26,8 +26,11 @@ class Resend(Message, frozen=True, tag="resend"):
     number: int
 
 
-class SetWeights(Message, frozen=True, tag="set_weights"):
-    """The sampler's weights of that version lie in the shared file; see weights_log.py for from where on they count."""
+class WeightsChange(Message, frozen=True, tag="set_weights"):
+    """The sampler's weights of that version lie in the shared file. `version` counts from 1.
+
+    They hold for the rows of batches >= from_batch in epochs >= from_epoch; see weights_log.py.
+    """
 
     version: int
     from_batch: int
@@ -291,7 +294,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | Resend | SetWeights | Stop
+ToAssembler = Release | Resend | WeightsChange | Stop
 ToTrainer = Announce | Failure | End | Resent
 ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed

@@ -19,7 +19,7 @@ from blobfeed.workers.base.errors import EndOfData, InexactValueError, Parameter
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.variants import make_pipeline
 
 from tests.support.standin_files import images, write_hdf5, write_images
 
@@ -47,7 +47,7 @@ class _Feeding:
         parameters = check_parameters(
             {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, "page_lock": "ring", **values}
         )
-        self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
+        self.pipeline = make_pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self.device = device
         self.delivery = CudaDelivery(self.pipeline, make_tops(self.pipeline.specs, parameters, folder), device)
         self.targets = [_Target(str(device.device)) for _ in self.delivery.tops]
@@ -237,6 +237,17 @@ def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> N
         assert there.cpu().numpy().tobytes() == here.tobytes(), (stored, mean, scale)
 
 
+@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
+def test_batches_that_come_again_are_sent_ahead(feeding: Any, page_lock: str, locks: bool) -> None:
+    device = PlayedDevice(10**9, locks)
+    feed = feeding(device, page_lock=page_lock, replay=2, epochs=2)
+    for number in range(10):
+        np.testing.assert_array_equal(feed.next()[1], np.arange(4) + 4 * (number % 2))
+        assert number in (0, 1, 9) or not device.copies[-1].done
+    with pytest.raises(EndOfData):
+        feed.next()
+
+
 def test_the_last_batch_arrives_with_its_own_rows(feeding: Any) -> None:
     feed = feeding(PlayedDevice(1), batch_size=8, last_batch="partial")
     assert [len(feed.next()[1]) for _ in range(4)] == [8, 8, 4, 8]
@@ -423,6 +434,15 @@ def test_cuda_is_the_device_that_is_current_when_the_delivery_is_made(runtime: S
     runtime.current = 0
     assert str(device.device) == "cuda:1"
     assert str(CudaDevice("cuda:3").device) == "cuda:3"
+
+
+def test_staging_memory_is_the_hosts_though_torch_has_another_default(
+    runtime: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda nbytes, pin_memory, **given: empty(nbytes, **given))
+    with torch.device("meta"):
+        assert CudaDevice("cuda").host_memory(8).nbytes == 8
 
 
 def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:

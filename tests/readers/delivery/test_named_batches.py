@@ -16,6 +16,7 @@ from tests.support.reader_data import images, write_hdf5
 
 torch: Any = pytest.importorskip("torch")
 from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
+from blobfeed.readers.delivery import cuda_device  # noqa: E402
 
 from tests.support.played_device import PlayedDevice  # noqa: E402
 
@@ -106,6 +107,25 @@ def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -
             loops[where] = [[batch["label"].tolist() for batch in reader] for _ in range(3)]
             loops[where].append([reader.state_dict()])
     assert loops[device] == loops[""]
+
+
+def test_a_jump_stays_on_the_device_and_the_stream_of_before(
+    source: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    kind = cuda_device.CudaDevice
+
+    def make(name: str) -> Any:
+        made.append(name)
+        return kind(name)
+
+    monkeypatch.setattr(cuda_device, "CudaDevice", make)
+    with BatchReader(source, **SETTINGS, device=device) as reader:
+        start = reader.state_dict()
+        for _ in range(3):
+            reader.load_state_dict(start)
+            assert next(iter(reader)).position == 0
+    assert made == ["cuda"]
 
 
 def test_an_async_readers_pair_stays_while_the_next_one_is_there(source: dict[str, Any], device: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.blobs import ArrayBlob, Blob
-from blobfeed.trainer.prototxt.errors import BlobError
+from blobfeed.layers.torch_blob import Blob, BlobError, BlobTensor
+from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from numpy.typing import NDArray
 
 CPU = torch.device("cpu")
@@ -101,6 +101,16 @@ def test_numpy_computes_with_data_and_gives_arrays() -> None:
     assert np.array(blob.data, np.float64, copy=True).tolist() == [3, -4]
     assert np.zeros_like(blob.data).dtype == np.float32
     assert np.asarray(blob.data).ctypes.data == blob.data.data_ptr()
+
+
+def test_a_part_of_the_data_works_with_numpy_as_the_whole_does() -> None:
+    blob = shaped(2, 2)
+    blob.data[1][...] = np.array([3, -4])
+    assert blob.data.tolist() == [[0.0, 0.0], [3.0, -4.0]]
+    assert (np.ones(2) - blob.data[1]).tolist() == [-2, 5]
+    # A part that has an __array__ of its own can be read on CUDA too.
+    assert {type(blob.data[key]) for key in (1, (1, 0), [0], blob.data > 0)} == {BlobTensor}
+    assert f"{blob.data[1, 0]:.2f}" == "3.00"
 
 
 def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:

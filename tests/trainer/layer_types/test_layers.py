@@ -120,6 +120,14 @@ def test_pooling_rounds_up_where_convolution_rounds_down() -> None:
     assert pooled_size(5, 2, 2, 1) == 3
 
 
+def test_a_pad_of_one_axis_drops_windows_behind_the_image_on_both(tmp_path: Path) -> None:
+    x = numbers(1, 1, 7, 8)
+    options = "kernel_h: 3 pad_h: 1 kernel_w: 1 pad_w: 0 stride: 2"
+    net = layer_net(tmp_path, f'type: "Pooling" pooling_param {{ {options} }}', x=x)
+    assert net.blobs["y"].shape == (1, 1, 4, 4)
+    np.testing.assert_array_equal(run(net, x=x)[0, 0, 1], x[0, 0, 1:4, ::2].max(0))
+
+
 @pytest.mark.parametrize("average", [False, True])
 def test_global_pooling_follows_the_size_of_its_bottom(tmp_path: Path, average: bool) -> None:
     x = numbers(2, 3, 4, 5)
@@ -178,6 +186,7 @@ def test_dropout_scales_what_it_keeps_in_training_and_does_nothing_in_testing(tm
     assert set(np.unique(y)) == {np.float32(0), np.float32(1.25)}
     assert abs((y == 0).mean() - 0.2) < 0.02
     assert (run(layer_net(tmp_path, options, Phase.TEST, x=x), x=x) == 1).all()
+    assert (run(layer_net(tmp_path, options.replace("0.2", "0"), x=x), x=x) == 1).all()
 
 
 def test_scale_multiplies_and_adds_for_each_channel(tmp_path: Path) -> None:
@@ -494,6 +503,53 @@ def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Pat
         np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_a_state_that_is_not_exposed_is_carried_from_batch_to_batch(tmp_path: Path, kind: str) -> None:
+    x, cont = numbers(6, 2, 3), np.ones((6, 2), np.float32)
+    options = 'recurrent_param { num_output: 4 weight_filler { type: "uniform" min: -0.5 max: 0.5 } }'
+
+    def fresh(phase: Phase = Phase.TRAIN) -> Net:
+        return layer_net(tmp_path, f'bottom: "cont" type: "{kind}" {options}', phase, x=x, cont=cont)
+
+    net = fresh()
+    whole = run(fresh(), x=x, cont=cont)
+    np.testing.assert_allclose(run(net, x=x[:4], cont=cont[:4]), whole[:4], atol=1e-6)
+    torch.autograd.backward(net.values["y"].sum())
+    tested = fresh(Phase.TEST)  # the weights are shared, the state is not
+    tested.share_weights(net)
+    np.testing.assert_allclose(run(tested, x=x, cont=cont), whole, atol=1e-6)
+    np.testing.assert_allclose(run(net, x=x[4:], cont=cont[4:]), whole[4:], atol=1e-6)
+    torch.autograd.backward(net.values["y"].sum())  # reaches no further than this batch
+
+    begins = np.concatenate([np.zeros((1, 2), np.float32), cont[1:]])
+    np.testing.assert_allclose(run(net, x=x, cont=begins), whole, atol=1e-6)
+    one = run(net, x=x[:, :1], cont=cont[:, :1])  # of another number of streams no state is known
+    np.testing.assert_allclose(one, whole[:, :1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "what"),
+    [
+        ("", {"s": (1, 6)}, r"for all steps of shape \(2, ...\), got \(1, 6\)"),
+        ("", {"s": (3, 6)}, r"got \(3, 6\)"),
+        (
+            'top: "h1" top: "c1"',
+            {"h": (2, 5), "c": (1, 2, 5)},
+            r"a state of shape \(1, 2, 5\), got \(2, 5\), \(1, 2, 5\)",
+        ),
+    ],
+)
+def test_what_an_lstm_would_broadcast_is_refused(
+    tmp_path: Path, options: str, shapes: dict[str, tuple[int, ...]], what: str
+) -> None:
+    bottoms = " ".join(f'bottom: "{name}"' for name in ("cont", *shapes))
+    inputs = {name: np.zeros(shape, np.float32) for name, shape in {"x": (4, 2, 3), "cont": (4, 2), **shapes}.items()}
+    exposed = str("top" in options).lower()
+    text = f'{bottoms} {options} type: "LSTM" recurrent_param {{ num_output: 5 expose_hidden: {exposed} }}'
+    with pytest.raises(NetError, match=rf"net.prototxt:\d+.*layer 'y'.*{what}"):
+        layer_net(tmp_path, text, Phase.TRAIN, **inputs)
+
+
 @pytest.mark.parametrize(
     ("filler", "holds"),
     [
@@ -507,6 +563,15 @@ def test_fillers(tmp_path: Path, filler: str, holds: object) -> None:
     net = layer_net(tmp_path, options, x=numbers(1, 100))
     assert callable(holds)
     assert holds(net.layers["y"].blobs[0].detach().numpy())
+
+
+@pytest.mark.parametrize("edge", range(2, 11))
+def test_a_bilinear_filler_is_symmetric(tmp_path: Path, edge: int) -> None:
+    options = f'num_output: 1 kernel_size: {edge} weight_filler {{ type: "bilinear" }}'
+    net = layer_net(tmp_path, f'type: "Deconvolution" convolution_param {{ {options} }}', x=numbers(1, 1, 3, 3))
+    weights = net.layers["y"].blobs[0]
+    torch.testing.assert_close(weights, weights.flip(-1))
+    torch.testing.assert_close(weights, weights.flip(-2))
 
 
 @pytest.mark.parametrize(
@@ -648,6 +713,14 @@ def test_mean_variance_normalization_of_vectors_leaves_nothing_unless_it_is_acro
     assert not run(layer_net(tmp_path, 'type: "MVN"', x=x), x=x).any()
     y = run(layer_net(tmp_path, 'type: "MVN" mvn_param { across_channels: true }', x=x), x=x)
     np.testing.assert_allclose(y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_mean_variance_normalization_has_a_gradient_also_if_a_channel_is_constant(tmp_path: Path) -> None:
+    x = np.zeros((2, 3, 4, 4), np.float32)
+    x[0, 1] = numbers(4, 4)
+    layer, bottom = layer_net(tmp_path, 'type: "MVN"', x=x).layers["y"], torch.from_numpy(x).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer.forward(bottom), [bottom], [torch.from_numpy(numbers(*x.shape))])
+    assert gradient.isfinite().all()
 
 
 def test_a_parameter_learns_as_any_other_weights(tmp_path: Path) -> None:

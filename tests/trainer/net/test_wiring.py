@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blobfeed.layers.torch_blob import BlobError
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.descriptors import message_classes
-from blobfeed.trainer.prototxt.errors import BlobError, NetError, PrototxtError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.schema import Phase
 
@@ -80,6 +81,7 @@ def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
             'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n dropout_param { } }',
             "ReLU does not read 'dropout_param'",
         ),
+        ('layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n blobs { num: 1 } }', "ReLU does not read 'blobs'"),
         (
             'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }',
             "has 0 weight blobs, but `param` is given 1 times",
@@ -147,7 +149,7 @@ def test_what_makes_no_net_is_refused_with_its_line(tmp_path: Path, text: str, w
         ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "takes no kernel"),
         ('type: "InnerProduct" inner_product_param { }', "num_output must be at least 1"),
         ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "has no axis 4"),
-        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "between 0 and 1"),
+        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "at least 0 and below 1"),
         ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
         ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
         ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
@@ -198,7 +200,7 @@ def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
         x=(1,),
     )
     net = make_net(tmp_path, text)
-    assert net.output_names == ["c", "a"]
+    assert net.output_names == ["a", "c"]
     with pytest.raises(BlobError):
         net.blobs["a"].reshape(-1)
 

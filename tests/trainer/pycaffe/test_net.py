@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
@@ -249,6 +251,31 @@ def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     close(other.blobs["prob"].data, net.forward(data=drawn(2, 1, 6, 6))["prob"])
     with pytest.raises(SnapshotError, match="cannot be read"):
         net.copy_from("none.caffemodel")
+
+
+def write_as_on_cuda(blob: ArrayBlob, values: ArrayLike) -> None:
+    """Write to an array that is a copy, as all are on CUDA."""
+    blob._copies["data"] = blob._tensor("data"), np.full(blob.shape, values, np.float32), np.zeros(1, np.float32)
+
+
+def test_what_was_written_by_way_of_one_net_is_seen_by_all_that_share_the_weights(tmp_path: Path) -> None:
+    first, second, third = nets = [Net(write(tmp_path), TEST) for _ in range(3)]
+    write_as_on_cuda(second.params["left"][0], 4)
+    first.share_with(second)
+    assert np.all(first.params["left"][0].data == 4)
+    third.share_with(second)
+    for value, (net, other) in enumerate(itertools.permutations(nets, 2)):
+        write_as_on_cuda(net.params["left"][0], value)
+        other.forward()
+        assert all(np.all(each.params["left"][0].data == value) for each in nets)
+
+
+def test_a_reshape_of_the_net_gives_the_arrays_their_new_shapes(tmp_path: Path) -> None:
+    net = Net(write(tmp_path), TEST)
+    write_as_on_cuda(net.blobs["prob"], 0)
+    net.blobs["data"].reshape(5, 1, 6, 6)
+    net.reshape()
+    assert net.blobs["prob"].data.shape == (5, 3)
 
 
 def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:

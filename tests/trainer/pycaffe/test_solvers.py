@@ -98,6 +98,17 @@ def test_a_script_trains_tests_and_resumes(tmp_path: Path, capsys: pytest.Captur
         each.close()
 
 
+def test_a_script_that_counts_its_steps_needs_no_max_iter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER.replace("max_iter: 30", "display: 2")))
+    solver.step(2)
+    assert capsys.readouterr().out.startswith("iteration 2: loss")
+    with pytest.raises(PrototxtError, match=r"solver\.prototxt.*max_iter is needed"):
+        solver.solve()
+    with pytest.raises(PrototxtError, match="'poly' needs max_iter"):
+        get_solver(write_project(tmp_path, solver='net: "net.prototxt" base_lr: 1 lr_policy: "poly" power: 1'))
+    solver.close()
+
+
 def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
 
@@ -112,7 +123,7 @@ def test_a_seed_makes_nets_alike(tmp_path: Path) -> None:
 
 
 def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None:
-    solver = get_solver(write_project(tmp_path))
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 1"))
     other = Net("net.prototxt", 0)
     solver.net.share_with(other)
     drawn = other.params["ip1"][0].data.copy()
@@ -120,6 +131,17 @@ def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None
     trained = other.params["ip1"][0].data
     np.testing.assert_array_equal(solver.net.params["ip1"][0].data, trained)
     assert not np.array_equal(trained, drawn)
+    solver.step(1)  # tests before the second step
+    np.testing.assert_array_equal(solver.test_nets[0].params["ip1"][0].data, other.params["ip1"][0].data)
+
+
+def test_a_test_net_sees_what_was_written_to_the_solvers_net(tmp_path: Path) -> None:
+    solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 2 test_interval: 10"))
+    shown, (test_net,) = solver.net.params["ip1"][0], solver.test_nets
+    written, before = np.ones(shown.shape, np.float32), np.zeros(shown.shape, np.float32)
+    shown._copies["data"] = shown._tensor("data"), written, before  # as on CUDA, where the array is a copy
+    test_net.forward()
+    np.testing.assert_array_equal(test_net.params["ip1"][0].data, written)
 
 
 def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:

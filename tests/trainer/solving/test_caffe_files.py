@@ -13,11 +13,18 @@ from blobfeed.tools.convert import convert
 from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter
-from blobfeed.trainer.solving.caffe_files import read_caffemodel, read_state, read_weights, write_caffemodel
+from blobfeed.trainer.solving.caffe_files import (
+    CaffeState,
+    read_caffemodel,
+    read_state,
+    read_weights,
+    write_caffemodel,
+    write_state,
+)
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
-from tests.support.trainer_nets import make_net, with_inputs, write_project
+from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project
 from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS, assert_step, golden_solver
 
 
@@ -146,6 +153,18 @@ def test_fine_tuning_takes_what_layers_have_by_name(tmp_path: Path) -> None:
             solver.load_weights(tmp_path / "shape.caffemodel")
 
 
+def test_weights_reach_layers_that_only_a_test_net_has(tmp_path: Path) -> None:
+    head = """layer { name: "old" type: "InnerProduct" bottom: "ip1" top: "old" include { phase: TEST }
+              inner_product_param { num_output: 5 } }"""
+    path = write_project(tmp_path, net=SMALL_NET + head, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 5")
+    ones = {"ip1": [torch.ones(12, 4), torch.ones(12)], "old": [torch.ones(5, 12), torch.ones(5)]}
+    write_caffemodel(tmp_path / "a.caffemodel", ones)
+    with Solver.from_file(path) as solver:
+        solver.load_weights(tmp_path / "a.caffemodel")
+        (test_net,) = solver.test_nets
+        assert all((blob == 1).all() for name in ones for blob in test_net.layers[name].blobs)
+
+
 def test_layers_may_share_weights_that_a_file_has_once_at_the_first(tmp_path: Path) -> None:
     shared = """layer { name: "%s" type: "InnerProduct" bottom: "x" top: "%s" param { name: "w" } param { name: "%s" }
                 inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }"""
@@ -158,6 +177,17 @@ def test_layers_may_share_weights_that_a_file_has_once_at_the_first(tmp_path: Pa
     other = make_net(tmp_path, with_inputs(shared % ("a", "a", "b") + shared % ("a_p", "a_p", "own"), x=(1, 3)))
     with pytest.raises(SnapshotError, match=r"no weights for .* 'a_p'"):
         other.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
+    # Of a layer that shares some, the file has the others, under their own numbers.
+    with h5py.File(tmp_path / "w.caffemodel.h5", "a") as file:
+        file["data/a_p/1"] = np.full(2, 5, np.float32)
+    other.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
+    assert (other.layers["a_p"].blobs[0] == 1).all()
+    assert (other.layers["a_p"].blobs[1] == 5).all()
+    unshared = make_net(
+        tmp_path, with_inputs(shared % ("a", "a", "b") + shared.replace('"w"', '"v"') % ("a_p", "a_p", "own"), x=(1, 3))
+    )
+    with pytest.raises(SnapshotError, match="they belong to another net"):
+        unshared.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
 
 
 def test_weights_of_old_nets_are_read(tmp_path: Path) -> None:
@@ -199,6 +229,11 @@ def test_states_become_each_other(tmp_path: Path) -> None:
         convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.solverstate")
     with pytest.raises(SnapshotError, match="expected a name that ends in"):
         convert(tmp_path / "adam_iter_6.caffemodel", tmp_path / "c.onnx")
+
+
+def test_a_state_names_its_weights_in_any_letters(tmp_path: Path) -> None:
+    write_state(tmp_path / "s.solverstate.h5", CaffeState(1, "josé/w.caffemodel.h5", [], 0))
+    assert read_state(tmp_path / "s.solverstate.h5").learned_net == "josé/w.caffemodel.h5"
 
 
 def hdf5(**data_sets: object) -> bytes:

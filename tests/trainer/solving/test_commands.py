@@ -40,7 +40,7 @@ def test_training_leaves_caffes_files_which_score_convert_resume_and_fine_tune(
         run("test", "--model", "net.prototxt", "--weights", weights, "--iterations", 3).stdout
         for weights in ("s.caffemodel", "s_iter_30.pt", "s_iter_30.caffemodel.h5")
     ]
-    assert scores[0].startswith("loss = ")
+    assert scores[0].startswith("accuracy = ")
     assert len(set(scores)) == 1
     path.write_text(path.read_text().replace("max_iter: 30", "max_iter: 40"))
     assert "s_iter_40.pt" in run("train", "--solver", path, "--snapshot", "s_iter_30.solverstate.h5").stdout

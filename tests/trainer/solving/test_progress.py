@@ -99,6 +99,13 @@ def test_a_terminal_gets_a_bar_and_the_rest_lines(tmp_path: Path, monkeypatch: p
     assert "stall" in shown
 
 
+def test_a_terminal_that_draws_nothing_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        assert not isinstance(make_reporter(solver), BarReporter)
+
+
 def test_what_is_said_beside_the_bar_goes_where_output_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,10 +6,11 @@ import itertools
 import pickle
 import random
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.order.keyed_seed import keyed_generator
+from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
 from blobfeed.workers.order.sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_index, seed_generators
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,26 @@ def test_a_keyed_generator_is_philox_by_that_key(key: int) -> None:
     grandchildren = [keyed_generator(key).spawn(1)[0].spawn(1)[0].random() for _ in range(2)]
     assert grandchildren[0] == grandchildren[1] != keyed_generator(key).spawn(1)[0].random()
     assert keyed_generator(key).spawn(1)[0].random() == keyed_generator(key).spawn(2)[0].random()
+
+
+@pytest.mark.parametrize("numbers", [(), (0, 0, 77, 3)])
+def test_a_keyed_seed_gives_as_many_words_as_are_asked_for(numbers: tuple[int, ...]) -> None:
+    seed = KeyedSeed(5, numbers)
+    assert seed.generate_state(4, np.uint64).shape == (4,)
+    assert seed.generate_state(624, np.uint32).shape == (624,)
+    assert seed.generate_state(1)[0] < 2**32
+
+
+@pytest.mark.parametrize("made", [np.random.PCG64, np.random.SFC64, np.random.MT19937, np.random.Philox])
+def test_other_generators_by_a_sample_s_seed_depend_on_the_sample_alone(made: Any) -> None:
+    def drawn(epoch: int, index: int) -> tuple[float, ...]:
+        seed: Any = SampleRng(12).generator(epoch, index).bit_generator.seed_seq
+        return tuple(np.random.Generator(made(one)).random() for one in (seed, seed.spawn(1)[0]))
+
+    first = drawn(3, 77)
+    np.ones(2)  # what lies behind the words in memory
+    assert drawn(3, 77) == first
+    assert len({*first, *drawn(3, 78), *drawn(4, 77)}) == 6
 
 
 def test_seeds_epochs_and_samples_have_streams_of_their_own() -> None:

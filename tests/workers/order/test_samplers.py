@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.order import samplers
 from blobfeed.workers.order.samplers import (
     BalancedSampler,
     HookSampler,
@@ -84,6 +87,26 @@ def test_an_iterable_begins_anew_in_each_epoch() -> None:
     assert [drawn(sampler, epoch).indices.tolist() for epoch in (0, 1)] == [[1, 1, 2]] * 2
 
 
+class _Own:
+    """A class of the user's, as a DataLoader takes it: its generator goes on from epoch to epoch."""
+
+    def __init__(self, generator: Any) -> None:
+        self._own = generator
+
+    def __iter__(self) -> Iterator[int]:
+        indices = list(range(SAMPLES))
+        self._own.shuffle(indices)
+        return iter(indices)
+
+
+@pytest.mark.parametrize("kind", [np.random.default_rng, np.random.RandomState, random.Random])
+def test_the_generator_of_an_iterable_is_seeded_anew_in_each_epoch(kind: Any) -> None:
+    first, other = (IterableSampler("sampler _Own", _Own(kind(seed)), gives_batches=False) for seed in (0, 1))
+    epochs = [drawn(first, epoch).indices.tolist() for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert [drawn(other, epoch).indices.tolist() for epoch in (0, 1)] == epochs
+
+
 def test_batches_may_have_any_size_up_to_batch_size() -> None:
     made = drawn(hook([[1], np.array([2, 3]), range(8)], gives_batches=True))
     assert made.indices.tolist() == [1, 2, 3, *range(8)]
@@ -120,6 +143,16 @@ def test_what_is_no_epoch_is_told(result: Any, text: str) -> None:
 def test_what_are_no_batches_is_told(result: Any, text: str) -> None:
     with pytest.raises(SourceError, match=text):
         drawn(hook(result, gives_batches=True))
+
+
+@pytest.mark.parametrize("gives_batches", [False, True])
+def test_a_sampler_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch, gives_batches: bool) -> None:
+    monkeypatch.setattr(samplers, "_MOST_INDICES", 50)
+    monkeypatch.setattr(samplers, "_MOST_BATCHES", 50)
+    endless = itertools.repeat([1] if gives_batches else 1)
+    with pytest.raises(SourceError, match=r"sampler\(\), epoch 0: it gave 50 (indices|batches) and goes on"):
+        drawn(hook(endless, gives_batches=gives_batches))
+    assert len(drawn(hook(range(SAMPLES))).indices) == SAMPLES
 
 
 def test_an_iterable_that_breaks_its_word_is_told() -> None:

@@ -66,6 +66,21 @@ def test_a_short_run_over_raw_rows_starts_no_process() -> None:
     assert not any(with_loaders)
 
 
+def test_the_pace_is_measured_from_one_accepted_batch_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, float]] = []
+
+    class Observer(Scripted):
+        def observe(self, batches: int, waited_s: float, now: float) -> Choice:
+            seen.append((batches, now))
+            return super().observe(batches, waited_s, now)
+
+    monkeypatch.setattr(auto_feed, "LocalOrLoaders", Observer)
+    _, with_loaders = read(num_loaders="auto")
+    assert set(with_loaders) == {False, True}
+    assert len(seen) > len(set(seen)) == len({batches for batches, _ in seen})  # it is asked before each reading, too
+    assert seen == sorted(seen)
+
+
 def test_loaders_that_cannot_start_are_done_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,7 +59,7 @@ class Simulation:
         return local / (self.now - begun)
 
 
-RUNS = st.builds(Run, compute_s=st.floats(0.001, 0.2), local_s=st.floats(0.0001, 0.2), loaders_s=st.floats(0.0001, 0.2))
+RUNS = st.builds(Run, compute_s=st.floats(0.001, 0.5), local_s=st.floats(0.0001, 0.5), loaders_s=st.floats(0.0001, 0.5))
 
 
 @settings(max_examples=200)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
-from blobfeed.workers.order.weights_log import WeightsChange
 from blobfeed.workers.plan.sampled_schedule import AboutSampler, SampledSchedule
-from blobfeed.workers.transport.messages import DrawFailed, Drawn, DrawnBatch
+from blobfeed.workers.transport.messages import DrawFailed, Drawn, DrawnBatch, WeightsChange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

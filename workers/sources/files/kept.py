@@ -32,40 +32,48 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
     if path.parts[0] == "~":  # the user has no home
         return make()
     try:
-        content = read_whole(path)
-        if checksum(content[_CHECKSUM_BYTES:]) == content[:_CHECKSUM_BYTES]:
-            return msgspec.msgpack.decode(content[_CHECKSUM_BYTES:], type=kind, dec_hook=as_was)
-        _log.warning("the index %s is damaged and is made again", path)
+        return unpacked(memoryview(read_whole(path)), kind)
     except FileNotFoundError:
         pass
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         _log.warning("the index %s cannot be read and is made again: %s", path, error)
     index = make()
     if index is None:
         return None
-    stored = msgspec.msgpack.encode(index, enc_hook=plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, checksum(stored) + stored)
+        write_whole(path, packed(index))
     except OSError as error:
         _log.warning("the index %s cannot be kept: %s", path, error.strerror)
     return index
 
 
-def checksum(stored: bytes | memoryview) -> bytes:
-    """Of what is kept: damage on the disk must not become other samples."""
+def packed(index: object) -> bytes:
+    """`index` behind its checksum: damage on the disk must not become other samples."""
+    stored = msgspec.msgpack.encode(index, enc_hook=_plain)
+    return _checksum(stored) + stored
+
+
+def unpacked(content: memoryview, kind: type[_Index]) -> _Index:
+    """The index that was `packed`; raises ValueError or MsgspecError."""
+    if _checksum(content[_CHECKSUM_BYTES:]) != content[:_CHECKSUM_BYTES]:
+        raise ValueError("it is damaged, its checksum is another")
+    return msgspec.msgpack.decode(content[_CHECKSUM_BYTES:], type=kind, dec_hook=_as_was)
+
+
+def _checksum(stored: bytes | memoryview) -> bytes:
     return blake2b(stored, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """What msgpack does not know, an array or a type, by what it does know."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return np.dtype(value).str
 
 
-def as_was(kind: type, stored: Any) -> Any:
-    """The array or the type, whichever `kind` says, that `plain` gave as `stored`."""
+def _as_was(kind: type, stored: Any) -> Any:
+    """The array or the type, whichever `kind` says, that `_plain` gave as `stored`."""
     if get_origin(kind) is np.dtype:
         return np.dtype(stored)
     dtype, shape, content = stored

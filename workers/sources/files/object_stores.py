@@ -347,7 +347,7 @@ def locate(url: str) -> tuple[ObjectStore, str]:
         return _store(_Fsspec, root, os.getpid()), key
     need("obstore", f"reading {parts.scheme}://{parts.hostname}")
     secret = parts.username or (parts.query and parts.scheme.startswith("http"))
-    if secret and not parts.scheme.startswith("ab"):  # az and abfs name a container before the @
+    if secret and not parts.scheme.startswith("ab"):  # abfs and abfss name a container before the @
         raise SourceError(
             f"{parts.scheme}://{parts.hostname}{parts.path}: a user name, password or query in a URL is not read: give "
             "credentials as the store's own tools take them"

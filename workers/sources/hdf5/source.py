@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,24 +17,25 @@ from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
-from ..stored.source import OpenFiles, StoredSource
+from ..stored.source import OpenFiles, StoredSource, cache_bytes
 
 _DEFAULT_TOPS = ("data", "label")
-
-_log = logging.getLogger(__name__)
 
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {hdf5: …}`.
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
+        HDF5 files are known by their signature, not by their name.
     limit: only the first so many samples.
     dims: the stored order of the first top's dimensions, such as [h, w, c, n], or a mapping from top to such a list;
-        delivered as N×C×H×W.
+        delivered as N×C×D×H×W.
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top, or none if it is 0.
-    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
+    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
+        more), or none if it is 0.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
+        file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 
@@ -82,8 +82,8 @@ class HDF5Source(StoredSource):
             _examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths
         ]
         columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
-        cache_bytes = _cache_bytes(checked.chunk_cache_bytes, columns)
-        opened = OpenFiles(checked.locking, checked.open_files, cache_bytes)
+        kept_bytes = cache_bytes(checked.chunk_cache_bytes, columns, "source hdf5")
+        opened = OpenFiles(checked.locking, checked.open_files, kept_bytes)
         super().__init__(columns, opened, limit=checked.limit)
 
 
@@ -117,17 +117,3 @@ def _examined(
         top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement)
         for top, (name, shape, dtype, arrangement, layout) in index.arrays.items()
     }
-
-
-def _cache_bytes(wanted: int, columns: Mapping[str, Column]) -> int:
-    """`wanted`, but enough for one chunk of each top: with less, each sample in turn would decode its whole chunk."""
-    needed = {top: max(array.decoded_bytes for array in column.arrays) for top, column in columns.items()}
-    total = sum(needed.values())
-    if not 0 < wanted < total:
-        return wanted
-    _log.warning(
-        "source hdf5: a chunk of each top takes %d bytes (%s) and chunk_cache_bytes is %d: each loader keeps %d bytes "
-        "of decoded chunks; smaller chunks take less memory, and less time to read in shuffled order",
-        *(total, ", ".join(f"{top} {size}" for top, size in needed.items() if size), wanted, total),
-    )
-    return total

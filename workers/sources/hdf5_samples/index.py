@@ -18,13 +18,12 @@ from ...base.errors import SourceError
 from ...base.files import check_replaceable, read_whole, write_whole, writing
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import FileStamp, locate_part, split_by_part
-from ..files.kept import as_was, checksum, plain
+from ..files.kept import packed, unpacked
 from ..files.paths import PackedNames
 from ..files.remote import Stamp
 
 _NAME = b"blobfeed hdf5_samples index"
 _VERSION = b"6"
-_CHECKSUM_BYTES = 16
 _NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
 
@@ -126,9 +125,8 @@ class SamplesIndex:
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:
     """Write `index` to `path`, whole or not at all; `key` says what it was made from. Raises ParameterError."""
-    stored = msgspec.msgpack.encode(index, enc_hook=plain)
     with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
-        write_whole(path, _header(key) + checksum(stored) + stored)
+        write_whole(path, _header(key) + packed(index))
 
 
 def check_writable(path: Path) -> None:
@@ -150,11 +148,7 @@ def load_index(path: Path, key: str) -> SamplesIndex | None:
             raise ValueError("it does not name itself as one")
         if not content.startswith(_header(key)):
             return None
-        rest = memoryview(content)[len(_header(key)) :]
-        found, stored = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
-        if found != checksum(stored):
-            raise ValueError("it is damaged, its checksum is another")
-        return msgspec.msgpack.decode(stored, type=SamplesIndex, dec_hook=as_was)
+        return unpacked(memoryview(content)[len(_header(key)) :], SamplesIndex)
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise SourceError(
             f"source hdf5_samples: index_cache {str(path)!r} exists and is no index written by this source ({error}); "

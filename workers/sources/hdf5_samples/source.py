@@ -35,11 +35,14 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     groups: only what lies in these groups, at any depth; without it everything in the file.
     datasets: if a sample is a group of several data sets, their paths in it; each is a top. Without it each data set is
         a sample, and the top "data".
-    labels: attributes of a sample that are tops, as a list of names or a mapping from top to attribute.
+    labels: attributes of a sample that are tops, as a list of names or a mapping from top to attribute; without it the
+        tops that are no data set. They are looked for on the data set or group, then on the group's data sets.
     limit: only the first so many samples.
-    index_cache: a file in which the index is kept from run to run, as long as the HDF5 files stay as they are.
+    index_cache: a file in which the index is kept from run to run, as long as the HDF5 files and the options stay as
+        they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder.
+    allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
+        file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 

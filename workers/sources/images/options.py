@@ -18,9 +18,10 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     new_height: resize every image to this height, whatever its ratio; goes with new_width.
     new_width: resize every image to this width.
     shorter_side: resize so that the shorter side has this length; the ratio stays, sizes vary.
-    max_height: the largest height, if sizes vary; stands for both if max_width is not given.
-    max_width: the largest width, if sizes vary.
-    equal_sizes: whether all images have the size of the first one.
+    max_height: the largest height, if sizes vary; stands for both if max_width is not given; without both, four times
+        shorter_side.
+    max_width: the largest width, if sizes vary; stands for both if max_height is not given.
+    equal_sizes: whether all images have the size of the first one; any other size is an error then.
     is_color: false for one gray channel.
     color: the order of the channels: BGR, as in Caffe and OpenCV, or RGB.
     exif: whether images are turned upright by the orientation that the camera noted.
@@ -66,7 +67,8 @@ class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, 
     path: the list: a path and its labels on each line.
     root_folder: put before each path.
     labels: labels on each line; without it they are counted.
-    label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32.
+    label_dtype: the type of labels; "auto": int64 if all are written as integers, else float32. A label that the type
+        cannot hold is an error; float32 may round fractions below 16,777,216.
     check_files: whether setup looks for the first 100 images.
     """
 

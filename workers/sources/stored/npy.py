@@ -27,7 +27,7 @@ class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     limit: only the first so many samples.
     dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
-        delivered as N×C×H×W.
+        delivered as N×C×D×H×W.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
     """
 

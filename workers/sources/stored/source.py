@@ -3,6 +3,7 @@ files are open for it, and when the kernel is told of samples before."""
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 from collections import deque
@@ -37,6 +38,22 @@ _ENOUGH_ROWS = 64
 _REMEMBERED = 4
 _ROWS_A_WAIT = 32
 _BLOCKS_A_PAGE = 8
+
+_log = logging.getLogger("blobfeed")
+
+
+def cache_bytes(wanted: int, columns: Mapping[str, Column], what: str) -> int:
+    """`wanted`, but enough for one chunk of each top: with less, each sample in turn would decode its whole chunk."""
+    needed = {top: max(array.decoded_bytes for array in column.arrays) for top, column in columns.items()}
+    total = sum(needed.values())
+    if not 0 < wanted < total:
+        return wanted
+    _log.warning(
+        "%s: a chunk of each top takes %d bytes (%s) and chunk_cache_bytes is %d: each loader keeps %d bytes of "
+        "decoded chunks; smaller chunks take less memory, and less time to read in shuffled order",
+        *(what, total, ", ".join(f"{top} {size}" for top, size in needed.items() if size), wanted, total),
+    )
+    return total
 
 
 class StoredSource(Source):

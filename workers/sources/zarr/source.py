@@ -17,7 +17,7 @@ from ...base.parameters import NotNegative, Positive
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
-from ..stored.source import OpenFiles, StoredSource
+from ..stored.source import OpenFiles, StoredSource, cache_bytes
 from .examine import examine_array
 
 _WHAT = "source zarr"
@@ -31,8 +31,9 @@ class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         which is the only top.
     limit: only the first so many samples.
     dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
-        delivered as N×C×H×W.
-    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top, or none if it is 0.
+        delivered as N×C×D×H×W.
+    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
+        more), or none if it is 0.
     """
 
     path: str | tuple[str, ...]
@@ -72,9 +73,8 @@ class ZarrSource(StoredSource):
                 arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
                 arrays[top] = replace(arrays[top], arrangement=arrangement)
         columns = {top: Column([arrays[top] for arrays in found], _WHAT) for top in found[0]}
-        least = sum(max(array.decoded_bytes for array in column.arrays) for column in columns.values())
-        kept = max(checked.chunk_cache_bytes, least) if checked.chunk_cache_bytes else 0
-        super().__init__(columns, OpenFiles(chunk_cache_bytes=kept), limit=checked.limit)
+        opened = OpenFiles(chunk_cache_bytes=cache_bytes(checked.chunk_cache_bytes, columns, _WHAT))
+        super().__init__(columns, opened, limit=checked.limit)
 
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -207,6 +208,13 @@ def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
     os.replace(copy, shard)  # noqa: PTH105
     with pytest.raises(SourceError, match="changed since its index was read"):
         rows_of(source, [0])
+
+
+def test_it_is_said_if_a_chunk_is_larger_than_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, "data", some_array(SHAPE, "f4"), **WRITTEN["v3"])
+    with caplog.at_level(logging.WARNING, "blobfeed"):
+        opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=10)
+    assert "source zarr: a chunk of each top takes" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["v2", "v3", "v3, shards"])
