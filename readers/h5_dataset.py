@@ -13,8 +13,10 @@ from torch.utils.data import Dataset
 
 from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
+from ..workers.sources.hdf5_samples.scan import first_sample
 from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
@@ -61,7 +63,8 @@ class H5Dataset(Dataset[Item]):
         where = Path(base_dir).absolute()
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
         wanted, datasets = _names(groups), _names(datasets)
-        self._labels = tuple(_attribute_names(listed, wanted, datasets) if labels is None else _names(labels))
+        locking = options.get("locking")
+        self._labels = tuple(_attribute_names(listed, wanted, datasets, locking) if labels is None else _names(labels))
         if "labels" in datasets:
             raise ParameterError(
                 "H5Dataset: labels cannot be a data set's name, since an item has its attributes there: for such a "
@@ -144,17 +147,20 @@ def _names(given: str | Sequence[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _attribute_names(paths: Sequence[str], groups: Sequence[str], datasets: Sequence[str]) -> list[str]:
+def _attribute_names(
+    paths: Sequence[str], groups: Sequence[str], datasets: Sequence[str], locking: Locking
+) -> list[str]:
     """The names of the attributes that one sample in the first file with samples has; which sample, HDF5 decides.
 
     It is the first that comes to hand: the first in natural order would be known after sorting all names. `datasets`:
     the paths of a sample's data sets in its group; empty where each data set is a sample. Raises SourceError.
     """
     for path in paths:
-        with open_file(stamp_of(path), None) as file:
+        with open_file(stamp_of(path), locking) as file:
             for name in groups:
                 group = file.get(name) if name else file
-                holders = _first_sample(group, datasets) if isinstance(group, h5py.Group) else None
+                inside = [path.strip("/") for path in datasets]
+                holders = _first_sample(group, inside) if isinstance(group, h5py.Group) else None
                 if holders:
                     return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))
     kind = f"group with {', '.join(datasets)}" if datasets else "data set"
@@ -183,4 +189,6 @@ def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> list[h5py.HLObj
 
     # In the order in which they are stored: visititems would sort a million names to find the first one.
     found: list[h5py.HLObject] | None = h5py.h5o.visit(group.id, visit, order=h5py.h5.ITER_NATIVE)
+    if found is None and (entry := first_sample(group, datasets)) is not None:  # it visits no soft or external links
+        found = [entry, *(entry[path] for path in datasets)]
     return found

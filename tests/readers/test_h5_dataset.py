@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import warnings
@@ -153,11 +154,28 @@ def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
             group["depth/map"] = np.full((2, 2), number, np.float64)
             group.attrs["kind"] = number % 3
     dataset = H5Dataset(tmp_path / "pairs.h5", datasets=["image", "depth/map"])
+    assert H5Dataset(tmp_path / "pairs.h5", datasets=["/image"])[10]["labels"] == {"kind": 1}
     item = dataset[10]
     assert item["image"].tolist() == [10] * 4
     assert item["depth/map"].dtype == torch.float64
     assert item["labels"] == {"kind": 1}
     assert set(H5Dataset(tmp_path / "pairs.h5", datasets="image", labels="kind")[0]) == {"image", "labels"}
+
+
+@pytest.mark.parametrize("link", [h5py.ExternalLink("part_2.h5", "/"), h5py.SoftLink("/behind/it")])
+def test_samples_behind_links_have_labels_too(archive: Path, link: Any) -> None:
+    with h5py.File(archive / "master.h5", "w") as file:
+        file["samples/ep_0"] = link
+        file["behind/it"] = np.zeros((2, 3))
+        file["behind/it"].attrs.update({"number": 0, "name": "run 0", "goal": [0, 0.5]})
+    item = H5Dataset(archive / "master.h5", groups="samples")[0]
+    assert (item["labels"]["number"].item(), item["labels"]["name"]) == (0, "run 0")
+
+
+def test_a_file_that_another_process_has_locked_is_read_if_locking_is_off(archive: Path) -> None:
+    with (archive / "part_2.h5").open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert H5Dataset(archive / "part_2.h5", locking=False)[3]["labels"]["name"] == "run 3"
 
 
 def test_samples_may_differ_in_shape(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     import pytest
 
-Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain"]
+Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
-S3's words; or the whole object, as from a server that knows no ranges."""
+S3's words; the whole object, as from a server that knows no ranges; or status 301, as from a bucket's other region."""
 
 _SLOW_S = 30.0
 SECRET = "AKIA-VERY-SECRET"
@@ -47,6 +47,7 @@ class RangeServer(ThreadingHTTPServer):
         self.fault: Callable[[str, int], Fault | None] = lambda _path, _number: None
         self.requests: list[tuple[str, str]] = []
         self.knows_if_match = True
+        self.has_weak_etags = False
         self.stopped = threading.Event()
         self._connections: set[socket.socket] = set()
 
@@ -95,6 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "error":
             self._send(503, b"", {})
+        elif fault == "moved":
+            self._send(301, b"", {})
         elif fault == "expired":
             text = f"<Error><Code>ExpiredToken</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId></Error>"
             self._send(400, text.encode(), {})
@@ -105,8 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_range(self, data: bytes, *, with_body: bool, fault: Fault | None) -> None:
         etag = f'"{md5(data, usedforsecurity=False).hexdigest()}"'
+        if self.server.has_weak_etags:
+            etag = f"W/{etag}"
         headers = {"ETag": etag, "Last-Modified": "Sat, 21 Nov 2026 17:25:05 GMT", "Accept-Ranges": "bytes"}
-        if self.server.knows_if_match and self.headers.get("If-Match", etag) != etag:
+        wanted = self.headers.get("If-Match")
+        if self.server.knows_if_match and wanted and (wanted != etag or wanted.startswith("W/")):  # RFC 9110, 13.1.1
             self._send(412, b"", {})
             return
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
@@ -114,6 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, data, headers, with_body=with_body)
             return
         first = int(found[1]) if found[1] else max(0, len(data) - int(found[2]))
+        if first >= len(data):
+            self._send(416, b"", {})
+            return
         last = min(int(found[2]) if found[2] and found[1] else len(data) - 1, len(data) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
         part = data[first : last + 1]

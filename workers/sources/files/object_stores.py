@@ -79,9 +79,12 @@ class ObjectStore(ABC):
         return None
 
     def matching(self, pattern: str) -> list[str]:
-        """Keys that match the glob `pattern`; raises SourceError."""
-        prefix = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
-        return fnmatch.filter(self.listed(prefix), pattern)
+        """Keys that match the glob `pattern`, in which only ** stands for folders, as on disk; raises SourceError."""
+        listed = self.listed(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0])
+        if "**" in pattern:
+            return [*{*fnmatch.filter(listed, pattern), *fnmatch.filter(listed, pattern.replace("**/", ""))}]
+        # To fnmatch a slash is like any other character: if the key has as many as the pattern, no * stands for one.
+        return [key for key in fnmatch.filter(listed, pattern) if key.count("/") == pattern.count("/")]
 
     def listed(self, prefix: str) -> dict[str, str]:
         """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""
@@ -151,6 +154,15 @@ class _Obstore(ObjectStore):
         self._renew()
 
     def _renew(self) -> None:
+        try:
+            self._store = self._made()
+        except Exception as error:
+            raise SourceError(
+                f"{self._root}: it cannot be opened ({type(error).__name__}): check the variables for account and "
+                "credentials, such as AZURE_STORAGE_ACCOUNT_NAME, AWS_PROFILE and GOOGLE_APPLICATION_CREDENTIALS"
+            ) from None
+
+    def _made(self) -> Any:
         # obstore finds another server in the environment by itself, and then refuses http:// in there.
         servers = (self._root, *(os.environ.get(name, "") for name in _SERVER_VARIABLES))
         plain = any(server.startswith("http:") for server in servers)
@@ -161,8 +173,9 @@ class _Obstore(ObjectStore):
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
-        from_url: Any = store.from_url  # its types tell the vendors apart
-        self._store: Any = from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
+        # Of the hosts of S3 and Azure, store.from_url would want a bucket and credentials.
+        from_url: Any = store.HTTPStore.from_url if self._root.startswith("http") else store.from_url
+        return from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
 
     def _aws_profile(self) -> object | None:
         """The credentials of ~/.aws by way of boto3, if they are not in the environment: obstore does not read them."""
@@ -188,7 +201,7 @@ class _Obstore(ObjectStore):
         import obstore
 
         options: Any = {"range": (start, stop)}
-        if version.startswith(('"', "W/")):
+        if version.startswith('"'):  # a weak tag, W/"…", never matches
             options["if_match"] = version
         result = obstore.get(self._store, key, options=options)
         found = _version(result.meta)
@@ -206,8 +219,13 @@ class _Obstore(ObjectStore):
 
     def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
         import obstore
+        from obstore.exceptions import NotSupportedError
 
-        result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        try:
+            result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+        except NotSupportedError:  # Azure counts no bytes from the end
+            total, version = self._look(key)
+            return self._get(key, max(0, total - size), total, version), version
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
@@ -219,7 +237,10 @@ class _Obstore(ObjectStore):
     def _named(self, error: Exception) -> Exception:
         from obstore import exceptions
 
-        text = str(error)
+        if isinstance(error, ValueError):
+            return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
+        # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
+        text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
         status = re.search(r"status code: (\d{3})", text)
         code = re.search(r"<Code>(\w+)</Code>", text)
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
@@ -231,8 +252,14 @@ class _Obstore(ObjectStore):
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if refused or (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
             return _Refused(f"access was refused: {said if status else 'no credentials were found'}")
-        if isinstance(error, exceptions.NotSupportedError) or "Range" in text:
+        if isinstance(error, exceptions.NotSupportedError) or re.search(
+            "non-partial|Content.Range", text, re.IGNORECASE
+        ):
             return _Final("the server does not answer requests for a range of bytes")
+        if "redirect without LOCATION" in text:
+            return _Final("the bucket is in another region; set AWS_REGION to it")
+        if status and status[1] == "416":
+            return _Final("it is empty, or cut short")
         if status and status[1].startswith("4") and status[1] not in ("408", "429"):
             return _Final(said)
         # An OSError or ConnectionError of our own says nothing secret; a library's text may.
@@ -300,7 +327,8 @@ def _version(meta: Any) -> str:
 def _version_of(info: Mapping[str, Any]) -> str:
     """As `_version`, of what fsspec says of an object."""
     named = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
-    return repr([(name, info[name]) for name in named if name in info])
+    named += ("blob_id", "sha", "modify", "modificationTime")
+    return repr([(name, info[name]) for name in named if name in info] or sorted(info.items(), key=str))
 
 
 def _changed(url: str, version: str, found: str) -> SourceError:
@@ -326,6 +354,22 @@ def locate(url: str) -> tuple[ObjectStore, str]:
         )
     key = unquote(parts.path) if parts.scheme.startswith("http") else url.partition("://")[2].partition("/")[2]
     return _store(_Obstore, f"{parts.scheme}://{parts.netloc}", os.getpid()), key.lstrip("/")
+
+
+def objects_below(url: str, what: str, or_else: str = "") -> list[tuple[str, str]]:
+    """URL and version of each object below the folder `url`, for a cache to go by; raises SourceError.
+
+    `what` begins its message, `or_else` ends it.
+    """
+    if url.startswith("http") or "::" in url.partition("://")[2]:
+        raise SourceError(
+            f"{what}: {url} cannot be cached: https lists no folder, nor does a chain of URLs, so nobody would "
+            "notice what has changed in it; leave out 'cache', or read from a store that lists its objects, such as "
+            f"s3://{or_else}"
+        )
+    store, key = locate(url)
+    root = url.removesuffix(key).rstrip("/")
+    return sorted((f"{root}/{name}", version) for name, version in store.listed(key).items())
 
 
 @functools.cache

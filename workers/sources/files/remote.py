@@ -230,6 +230,26 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
+def announce(
+    under_way: dict[_Key, Future[_Found]],
+    keys: Iterable[_Key],
+    most: int,
+    pool: ThreadPoolExecutor,
+    ask: Callable[[_Key], _Found],
+) -> None:
+    """Ask for what is not under way; forget what was announced before and not taken, all but the newest `most`.
+
+    Some is never taken: a sample that another process puts into a cache meanwhile comes from there. At least two
+    tasks stay, which may be read soon.
+    """
+    wanted = dict.fromkeys(keys)
+    for key in [key for key in under_way if key not in wanted][: -max(most, 2 * len(wanted))]:
+        del under_way[key]
+    for key in wanted:
+        if key not in under_way:
+            under_way[key] = pool.submit(ask, key)
+
+
 def take_announced(under_way: dict[_Key, Future[_Found]], key: _Key, ask: Callable[[_Key], _Found]) -> _Found:
     """What comes of the request for `key` that is under way, or else of asking now."""
     found = under_way.pop(key, None)
@@ -251,11 +271,9 @@ class WholeObjects:
         self._under_way: dict[str, Future[memoryview | None]] = {}
 
     def fetch(self, urls: Iterable[str]) -> None:
-        """Start fetching, unless as many as may lie here are under way."""
-        if self._threads is not None and len(self._under_way) < 2 * CONNECTIONS:
-            for url in urls:
-                if url not in self._under_way:
-                    self._under_way[url] = self._threads.submit(_whole, url)
+        """Start fetching."""
+        if self._threads is not None:
+            announce(self._under_way, urls, 2 * CONNECTIONS, self._threads, _whole)
 
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""

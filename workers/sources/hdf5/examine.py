@@ -43,7 +43,7 @@ def examine_file(
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
     """
     path = stamp.path
-    arrays, external = {}, ExternalFiles(stamp, allowed=allow_external)
+    arrays, external = {}, ExternalFiles(stamp, locking, allowed=allow_external)
     with open_file(stamp, locking) as file:
         for top in tops:
             with errors_named(f"source hdf5: {path!r}: data set {top!r}"):
@@ -160,6 +160,8 @@ def _direct_filter(number: int, values: tuple[int, ...]) -> ChunkFilter:
 def _chunked(
     dataset: h5py.Dataset, filters: tuple[ChunkFilter, ...], stamp: Stamp, name: str
 ) -> Chunked | ThroughLibrary:
+    if _may_be_swizzled(dataset):
+        return ThroughLibrary(dataset.chunks)
     grid = tuple(-(-extent // size) for extent, size in zip(dataset.shape, dataset.chunks, strict=True))
     offsets, sizes, skipped = _chunk_index(dataset, grid)
     if offsets.size:
@@ -169,6 +171,18 @@ def _chunked(
     fill = np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
     kept_sizes = sizes.astype(np.uint32) if filters else None
     return Chunked(dataset.chunks, offsets, fill, filters, kept_sizes, skipped if skipped.any() else None)
+
+
+def _may_be_swizzled(dataset: h5py.Dataset) -> bool:
+    """Whether the library may give wrong places for the chunks: it does with a single unlimited axis behind others.
+
+    The index of such a data set, an extensible array, counts that axis first; what lists the chunks counts it in its
+    turn (HDF5 1.14.6). Files in the format before HDF5 1.8 have no such index.
+    """
+    most = dataset.maxshape
+    is_behind = most.count(None) == 1 and most[0] is not None
+    has_others = any(extent is not None and extent > size for extent, size in zip(most, dataset.chunks, strict=True))
+    return is_behind and has_others and h5py.h5o.get_info(dataset.id).hdr.version > 1
 
 
 def _chunk_index(

@@ -56,7 +56,7 @@ class Scan:
             config = file.id.get_mdc_config()
             config.max_size = _METADATA_CACHE_BYTES
             file.id.set_mdc_config(config)
-            self._external = ExternalFiles(stamp, allowed=allow_external)
+            self._external = ExternalFiles(stamp, locking, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             with nullcontext() if isinstance(stamp, RemoteStamp) else Path(stamp.path).open("rb") as raw:
                 self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
@@ -289,6 +289,13 @@ def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Ite
         if not isinstance(group, h5py.Group):
             raise SourceError(f"{_WHAT}: {file.filename!r} has no group {name!r}{nearest(name, file)}{_held(file)}")
         yield from _walk(group, name.strip("/"), wanted, headers, seen)
+
+
+def first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | None:
+    """The first data set, or group with `datasets`, at or below `group` by whatever links; raises SourceError."""
+    wanted = Wanted({path: path for path in datasets} or {"": ""}, {}, ())
+    found = next(_walk(group, group.name.strip("/"), wanted, None, set()), None)
+    return found.entry if isinstance(found, _Sample) else None
 
 
 def _walk(

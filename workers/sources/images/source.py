@@ -23,6 +23,7 @@ from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
+from ..files.object_stores import objects_below
 from ..files.remote import CONNECTIONS, WholeObjects
 from .decode import REDUCES, Image, ImageDecoder
 from .file import announce_files, is_url_path, look_at, under_root
@@ -128,11 +129,19 @@ class ImageListSource(Source):
             announce_files([path for path in map(self._image_path, indices.tolist()) if not is_url_path(path)])
 
     def fingerprint(self) -> str:
-        """Covers each image's size and modification time, except with `check_files: false`; looks at all of them."""
+        """Covers each image's size and modification time, or an object's version, except with `check_files: false`.
+
+        Looks at all of them; in object storage by lists of their folders.
+        """
         digest = blake2b(self._memory["text"].data, digest_size=16)
         if self._options.check_files:
             looks = (look_at(self._image_path(index))[:2] for index in range(len(self)))
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(self)).tobytes())
+            paths = map(self._image_path, range(len(self) if self._any_remote else 0))
+            urls = {os.fsdecode(path) for path in paths if is_url_path(path)}
+            for folder in sorted({url.rpartition("/")[0] for url in urls}):
+                listed = objects_below(folder, f"source {self.kind}", ", or set check_files: false if none changes")
+                digest.update(repr([found for found in listed if found[0] in urls]).encode())
         options = msgspec.structs.asdict(self._options) | {"path": str(self._path), "root_folder": str(self._root)}
         return f"{self.kind}:{digest.hexdigest()}:{list(self._specs)}:{REDUCES}:{sorted(options.items(), key=str)}"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...base.errors import SourceError
-from ..files.file import FileStamp
+from ..files.file import FileStamp, Locking
 from ..files.remote import RemoteStamp, Stamp
 from .hdf5_library import h5py
 from .library_rows import find_dataset, open_file
@@ -22,7 +22,8 @@ from .library_rows import find_dataset, open_file
 class ExternalFiles:
     """Judges what is found in the file `stamp`; `allowed`: others may lie anywhere. An object leads to no others."""
 
-    def __init__(self, stamp: Stamp, *, allowed: bool) -> None:
+    def __init__(self, stamp: Stamp, locking: Locking, *, allowed: bool) -> None:
+        self._locking = locking
         path = stamp.path
         self._is_remote = isinstance(stamp, RemoteStamp)
         # The library takes names from the folder in which a file is after symbolic links are followed, or before.
@@ -74,12 +75,12 @@ class ExternalFiles:
 
     def _virtual(self, dataset: h5py.Dataset, where: str, seen: set[tuple[str, str]]) -> Iterator[str]:
         for file_name, name in _parts(dataset):
-            path = dataset.file.filename if file_name == "." else self._located(dataset, file_name, where)
+            path = dataset.file.filename if file_name == "." else self._located(dataset, file_name, where, virtual=True)
             if file_name != ".":
                 yield path
             if (path, name) not in seen:
                 seen.add((path, name))
-                with open_file(FileStamp.of(path), None) as file:
+                with open_file(FileStamp.of(path), self._locking) as file:
                     part = find_dataset(file, name)
                     self.require_own(part, where)
                     if part.file.filename != path:
@@ -87,8 +88,10 @@ class ExternalFiles:
                     yield from self._storage(part, where)
                     yield from self._virtual(part, where, seen) if part.is_virtual else ()
 
-    def _located(self, dataset: h5py.Dataset, name: str, where: str) -> str:
+    def _located(self, dataset: h5py.Dataset, name: str, where: str, *, virtual: bool = False) -> str:
         path = os.path.join(os.path.dirname(dataset.file.filename), name)  # noqa: PTH118, PTH120
+        if virtual and not Path(path).exists() and not Path(name).exists():  # the library looks at both before
+            path = os.path.join(os.path.dirname(os.path.realpath(dataset.file.filename)), name)  # noqa: PTH118, PTH120
         self._require_allowed(path, where)
         if not Path(path).is_file():
             there = "is no regular file" if Path(path).exists() else "is not there"

@@ -217,7 +217,7 @@ class StoredArray:
     def form(self) -> tuple[object, ...]:
         """What the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
-        dtype = "string" if self.dtype.kind == "S" else self.dtype.newbyteorder("=")
+        dtype = self.dtype.kind if self.dtype.kind in "SU" else self.dtype.newbyteorder("=")
         return dtype, self.longest is None, self.sample_shape
 
 

@@ -18,7 +18,7 @@ from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
-from ..files.remote import RemoteStamp, take_announced, threads
+from ..files.remote import RemoteStamp, announce, take_announced, threads
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -47,15 +47,13 @@ class ObjectRows(ChunkedRows):
         super().read(indices, positions, rows)
 
     def will_need(self, indices: IndexArray) -> bool:
-        if len(self._under_way) < _MOST_ANNOUNCED:
-            self.fetch(indices)
+        self.fetch(indices)
         return False
 
     def fetch(self, indices: IndexArray) -> None:
         if self._threads is not None:
-            for number in self._not_kept(self._numbers(indices)).tolist():
-                if number not in self._under_way:
-                    self._under_way[number] = self._threads.submit(self._stored, number)
+            wanted = self._not_kept(self._numbers(indices)).tolist()
+            announce(self._under_way, wanted, _MOST_ANNOUNCED, self._threads, self._stored)
 
     def _values(self, number: int) -> AnyArray:
         return self._cache.get_or_make(self._key(number), self._decoded, number)

@@ -58,6 +58,8 @@ def make_index(stamp: Stamp) -> TarIndex:
                 if not (member.isreg() or member.islnk()):
                     continue
                 key, extension = _split(member.name)
+                if not extension:  # README, or ._0.jpg, which macOS writes beside 0.jpg: WebDataset skips them, too
+                    continue
                 if not keys or keys[-1] != key:
                     keys.append(key)
                     samples.append({})
@@ -124,7 +126,7 @@ def _split(name: str) -> tuple[bytes, str]:
     path = PurePosixPath(name)
     base, _, extension = path.name.partition(".")
     # Bytes that are no UTF-8 stand in the name as surrogates.
-    key = str(path.with_name(base) if base else path).encode(errors="surrogateescape")
+    key = str(path.parent / base).encode(errors="surrogateescape")
     text = extension.encode(errors="surrogateescape").decode(errors="backslashreplace")
     return key, text.lower() if base else ""
 

@@ -136,6 +136,10 @@ class TarSource(Source):
     def fingerprint(self) -> str:
         options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)
         text = repr((self._stamps, [(top, str(spec)) for top, spec in self._specs.items()], options))
+        if self.modules:  # there are pictures
+            from ..images.decode import REDUCES
+
+            text += f":{REDUCES}"
         return f"{self.kind}:{text_digest(text)}"
 
     def close(self) -> None:
@@ -216,14 +220,14 @@ class TarSource(Source):
             yield
         except SampleTooLargeError as error:
             raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-        except (ValueError, MemoryError, OSError, SourceError) as error:
+        except (ValueError, EOFError, MemoryError, OSError, SourceError) as error:
             where = self.where(index)
             text = f"{_WHAT}: {where}.{member} cannot be decoded: {error}"
             raise SampleError(text, source=self._stamps[0].path, index=index, path=where) from error
 
 
 def _index_of(stamp: Stamp) -> TarIndex:
-    index = kept(("tar with hard links", stamp), TarIndex, lambda: make_index(stamp))
+    index = kept(("tar with names and extensions", stamp), TarIndex, lambda: make_index(stamp))
     assert index is not None
     return index
 

@@ -14,8 +14,8 @@ from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ..files.object_stores import locate
-from ..files.paths import expand_paths
+from ..files.object_stores import objects_below
+from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
 from ..stored.source import OpenFiles, StoredSource, cache_bytes
 from .examine import examine_array
@@ -56,7 +56,8 @@ class ZarrSource(StoredSource):
     ) -> None:
         """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
         checked = check_options(options, ZarrOptions, _WHAT)
-        paths = [path.rstrip("/") for path in expand_paths(checked.path, base_dir, _WHAT)]
+        given = [checked.path] if isinstance(checked.path, str) else checked.path
+        paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
         if not paths:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
         wanted = tuple(tops or _DEFAULT_TOPS)
@@ -80,25 +81,25 @@ class ZarrSource(StoredSource):
         digest = blake2b(digest_size=16)
         for layout in (array.layout for column in self._columns.values() for array in column.arrays):
             if isinstance(layout, ChunkObjects):
-                for stored in _objects_in(layout.folder):
+                folder = layout.folder
+                found: Iterable[tuple[str, ...]]
+                found = objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder)
+                for stored in found:
                     digest.update(repr(stored).encode())
         return f"{super().fingerprint()}:{digest.hexdigest()}"
 
 
-def _objects_in(folder: str) -> Iterable[tuple[str, ...]]:
-    """Each file or object below `folder`: its path, and what changes with its content."""
-    if not is_url(folder):
-        return _files_in(folder)
-    if folder.startswith("http"):
-        raise SourceError(
-            f"{_WHAT}: {folder} cannot be cached: https lists no folder, so nobody would notice a changed chunk; "
-            "leave out 'cache', or read from a store that lists its objects, such as s3://"
-        )
-    store, key = locate(folder)
-    return sorted(store.listed(key).items())
+def _expanded(path: str, base_dir: Path) -> list[str]:
+    """The groups or arrays that `path` means, as `expand_paths`."""
+    if not (is_url(path) and "*" in path):
+        return [found.rstrip("/") for found in expand_paths(path, base_dir, _WHAT)]
+    # A store lists objects, and a group is none: it is what has an object zarr.json, .zgroup or .zarray.
+    found = expand_paths(f"{path}/[z.]*", base_dir, _WHAT)
+    return sorted({document.rpartition("/")[0] for document in found}, key=natural_key)
 
 
 def _files_in(folder: str) -> Iterator[tuple[str, ...]]:
+    """Each file below `folder`: its path, and what changes with its content."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         for path in (os.path.join(place, name) for name in sorted(names)):  # noqa: PTH118 - there may be a million

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ExtraMissing, SourceError
+from blobfeed.workers.sources.files.object_stores import locate
 
 from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, Fault, RangeServer
@@ -51,6 +52,15 @@ def test_loaders_recover_from_all_that_passes(served: RangeServer) -> None:
     served.fault = lambda _path, number: passing[number // 3 % 4] if number % 3 == 0 else None
     with reader(served) as batches:
         assert sorted(labels(batches)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("name", ["Range.npy", "credentials.npy"])
+def test_a_word_in_an_object_s_name_is_no_reason(served: RangeServer, name: str, tmp_path: Path) -> None:
+    served.objects[name] = served.objects["a.npy"]
+    loader = in_loader(opened("npy", tmp_path, data=served.url(name)))
+    served.fault = lambda _path, number: "error" if number % 3 else None
+    for number in range(3):
+        np.testing.assert_array_equal(rows_of(loader, [number])["data"], DATA[[number]])
 
 
 @pytest.mark.usefixtures("_one_second")
@@ -95,10 +105,28 @@ def test_what_failed_beside_another_is_asked_for_again(server: RangeServer, tmp_
     assert [source.content(number) for number in range(4)] == [b"0", b"1", b"2", b"3"]
 
 
+def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server: RangeServer, tmp_path: Path) -> None:
+    server.objects.update({f"{number}.png": b"%d" % number for number in range(200)})
+    (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(200)))
+    source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
+    source._home = -1
+    for first in range(0, 200, 20):
+        source.will_need(np.arange(first, first + 20))
+    wait_until(lambda: len(server.requests) == 200, "each is asked for")
+    assert len(source._objects._under_way) < 100
+    assert source.content(199) == b"199"
+    assert len(server.requests) == 200
+
+
 @pytest.mark.parametrize("knows_if_match", [True, False])
-def test_an_object_that_is_replaced_ends_the_run(served: RangeServer, knows_if_match: bool) -> None:
-    served.knows_if_match = knows_if_match
+@pytest.mark.parametrize("has_weak_etags", [True, False])
+def test_an_object_that_is_replaced_ends_the_run(
+    served: RangeServer, knows_if_match: bool, has_weak_etags: bool
+) -> None:
+    served.knows_if_match, served.has_weak_etags = knows_if_match, has_weak_etags
     whole = served.objects["a.npy"]
+    with reader(served) as batches:
+        assert sorted(labels(batches)) == list(range(SAMPLES))
     with reader(served) as batches:
         served.objects["a.npy"] = whole[:-1] + b"?"
         with pytest.raises(SampleError, match=r"a\.npy.*changed since it was examined"):
@@ -119,12 +147,54 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_secrets(url: str, says
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize(
+    ("url", "name", "value"),
+    [
+        ("az://container", "AZURE_STORAGE_ACCOUNT_NAME", None),
+        ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS", f"/none/{SECRET}.json"),
+        ("s3://bucket", "AWS_PROFILE", "nobody"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_named(
+    url: str, name: str, value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SourceError, match=f"{url}-x: it cannot be opened.*such as .*{name}") as caught:
+        opened("npy", tmp_path, data=f"{url}-x/a.npy")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("host", ["s3.amazonaws.com", "account.blob.core.windows.net", "b.s3.us-west-2.amazonaws.com"])
+def test_https_is_read_without_a_vendor_s_protocol(host: str) -> None:
+    store: Any
+    store, key = locate(f"https://{host}/a/b.h5")
+    assert (type(store._store).__name__, key) == ("HTTPStore", "a/b.h5")
+
+
 def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"/no\.npy: there is no such object"):
         opened("npy", tmp_path, data=server.url("no.npy"))
     server.objects["no.h5"] = b"text"
     with pytest.raises(SourceError, match="is not an HDF5 file"):
         opened("hdf5", tmp_path, path=server.url("no.h5"))
+
+
+def test_what_can_never_be_read_is_not_tried_again(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.objects["empty.npy"] = b""
+    with pytest.raises(SourceError, match=r"empty\.npy: it is empty"):
+        opened("npy", tmp_path, data=server.url("empty.npy"))
+    with pytest.raises(SourceError, match=r"a//b\.npy: no object can have this name"):
+        opened("npy", tmp_path, data=server.url("a//b.npy"))
+    for name, value in {"ENDPOINT_URL": server.url(""), "REGION": "us-east-1", "SKIP_SIGNATURE": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    server.fault = lambda _path, _number: "moved"
+    with pytest.raises(SourceError, match=r"a\.npy: the bucket is in another region; set AWS_REGION"):
+        opened("npy", tmp_path, data="s3://abroad/a.npy")
 
 
 def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

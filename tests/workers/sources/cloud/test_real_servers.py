@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
@@ -50,9 +51,11 @@ def epoch(source: dict[str, Any], **further: Any) -> list[int]:
 def check_store(put: Callable[[str, bytes], None], bucket: str, tmp_path: Path) -> None:
     """Every vendor's store must pass this: globs, an epoch, a cache, a replaced object and a missing one."""
     put("some dir/part_2.h5", write_h5(tmp_path / "a.h5", stop=16))
+    put("some dir/part_2/old.h5", write_h5(tmp_path / "a.h5", stop=9))
     put("some dir/part_10.h5", write_h5(tmp_path / "a.h5", 16, chunks=(4, 3, 50, 50), compression="gzip"))
     source = {"hdf5": {"path": f"{bucket}/some dir/part_*.h5"}}
     assert_delivers(opened("hdf5", tmp_path, ["data", "label"], **source["hdf5"]), STORED, patterns(SAMPLES))
+    assert len(opened("hdf5", tmp_path, ["label"], path=f"{bucket}/some dir/**/*.h5")) == SAMPLES + 9
     cache = {"path": str(tmp_path / "samples.cache"), "size_limit": 1 << 24}
     first = epoch(source, cache=cache, seed=3)
     assert sorted(first) == list(range(SAMPLES))
@@ -144,15 +147,30 @@ def test_other_schemes_go_through_fsspec(tmp_path: Path, monkeypatch: pytest.Mon
         rows_of(loader, [3])
 
 
+def test_a_file_system_that_names_its_versions_in_another_way_is_watched_too(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    np.save(tmp_path / "a.npy", STORED["label"])
+    memory.put(str(tmp_path / "a.npy"), "/a.npy")
+    try:
+        loader = in_loader(opened("npy", tmp_path, data="memory://a.npy"))
+        np.save(tmp_path / "a.npy", STORED["label"][::-1])
+        memory.put(str(tmp_path / "a.npy"), "/a.npy")
+        with pytest.raises(SourceError, match="it was changed"):
+            rows_of(loader, [7])
+        assert rows_of(opened("npy", tmp_path, data="memory://a.npy"), [7])["data"].tolist() == [SAMPLES - 8]
+    finally:
+        memory.rm("/a.npy")
+
+
 def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:
     pictures = [noise(8, 9, seed) for seed in range(20)]
     for number, image in enumerate(pictures):
         server.objects[f"folder/{number}.png"] = encoded(image, ".png")
-    server.objects["list.txt"] = b"".join(b"%d.png %d\n" % (number, number) for number in range(20))
+    server.objects["list.txt"] = b"".join(b"%s%d.png %d\n" % ([b"", b"./", b"/"][n % 3], n, n) for n in range(20))
     (tmp_path / "list.txt").write_text(
         "".join(f"{server.url(f'folder/{number}.png')} {number}\n" for number in range(20))
     )
-    for path, root in ((server.url("list.txt"), server.url("folder")), (str(tmp_path / "list.txt"), "")):
+    for path, root in ((server.url("list.txt"), server.url("folder/")), (str(tmp_path / "list.txt"), "")):
         source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True}}
         with BatchReader(source=source, batch_size=5, shuffle=True, epochs=1, num_loaders=2) as reader:
             batches = [(batch["data"], batch["label"]) for batch in reader]
@@ -164,3 +182,26 @@ def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: 
     source_without = in_loader(opened("image_list", tmp_path, path="list.txt", equal_sizes=True))
     with pytest.raises(SampleError, match=r"7\.png cannot be read: there is no such object"):
         rows_of(source_without, [3, 7])
+
+
+def test_a_cache_of_pictures_goes_by_what_the_store_lists(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fingerprint(root: str, **options: Any) -> str:
+        return opened(
+            "image_list", tmp_path, path="list.txt", root_folder=root, equal_sizes=True, **options
+        ).fingerprint()
+
+    (tmp_path / "list.txt").write_text("cats/0.png 0\n1.png 1\n")
+    with s3_server("pictures", monkeypatch) as put:
+        for number, key in enumerate(("cats/0.png", "1.png")):
+            put(f"train/{key}", encoded(noise(8, 9, number), ".png"))
+        before = fingerprint("s3://pictures/train")
+        put("train/cats/2.png", b"none of ours")
+        assert fingerprint("s3://pictures/train") == before
+        put("train/cats/0.png", encoded(noise(8, 9, 2), ".png"))
+        assert fingerprint("s3://pictures/train") != before
+    server.objects["cats/0.png"] = encoded(noise(8, 9, 0), ".png")
+    with pytest.raises(SourceError, match=r"https lists no folder.*leave out 'cache'.*check_files: false"):
+        fingerprint(server.url(""))
+    assert fingerprint(server.url(""), check_files=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,24 @@ def test_names_are_taken_from_the_file_s_folder_wherever_the_program_runs(
     monkeypatch.chdir("/")
     source = _open(make, tmp_path / "mine" / "b.bin", "b.bin")
     assert_rows(in_loader(source), [5, 2], {"data": VALUES})
+
+
+def test_parts_beside_the_file_that_a_symbolic_link_names_are_found(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    _open(_virtual, tmp_path / "mine" / "b.bin", "b.bin")
+    (tmp_path / "link.h5").symlink_to(tmp_path / "mine" / "a.h5")
+    source = opened("hdf5", tmp_path, path="link.h5", tops=["data"])
+    assert_rows(in_loader(source), [5, 2], {"data": VALUES})
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
+def test_a_part_that_another_process_has_locked_is_read_if_locking_is_off(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    _open(_virtual, tmp_path / "mine" / "b.bin", "b.bin")
+    with (tmp_path / "mine" / "b.bin").open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        source = opened(kind, tmp_path / "mine", path="a.h5", tops=["data"], locking=False)
+        assert_rows(in_loader(source), [0], {"data": VALUES if kind == "hdf5" else VALUES[None]})
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])

@@ -184,6 +184,22 @@ def test_a_data_set_that_grew_in_its_file_is_read_to_its_end(tmp_path: Path) -> 
     assert_delivers(source, {"data": stored}, patterns(SAMPLES))
 
 
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize(
+    ("maxshape", "is_direct"),
+    [((None, 9, 6), True), ((None, None, 6), True), ((SAMPLES, 9, 6), True), ((SAMPLES, None, 6), False)],
+)
+def test_chunks_lie_where_they_were_written_whichever_axes_are_unlimited(
+    maxshape: tuple[int | None, ...], is_direct: bool, libver: str, tmp_path: Path
+) -> None:
+    def make(file: h5py.File) -> None:
+        file.create_dataset("data", data=some_array((SAMPLES, 9, 6), "i4"), maxshape=maxshape, chunks=(8, 2, 6))
+
+    source, stored = one_dataset(tmp_path, make, libver=libver)
+    assert layouts(source) == {"data": Chunked if is_direct or libver == "earliest" else ThroughLibrary}
+    assert_delivers(source, {"data": stored}, patterns(SAMPLES))
+
+
 def test_strings_of_any_length_become_rows_of_bytes_for_the_longest(tmp_path: Path) -> None:
     words = ["a", "", "grün", "a longer caption"] * 5
     with h5py.File(tmp_path / "a.h5", "w") as file:

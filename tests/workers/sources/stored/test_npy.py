@@ -187,3 +187,11 @@ def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], 
     save(tmp_path, data=np.zeros((5, 2)))
     with pytest.raises(ParameterError, match=message):
         opened("npy", tmp_path, tops, **options)
+
+
+@pytest.mark.parametrize("kind", ["S", "U"])
+def test_strings_of_several_files_have_the_length_of_the_longest(kind: str, tmp_path: Path) -> None:
+    names = ["cat", "elephant", "ox"]
+    for number, name in enumerate(names):
+        np.save(tmp_path / f"{number}.npy", np.array([name], f"{'<>'[number % 2]}{kind}"))
+    assert_delivers(opened("npy", tmp_path, label="*.npy"), {"label": np.array(names, kind)}, [[0, 1, 2], [2, 0, 1, 0]])

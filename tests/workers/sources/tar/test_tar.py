@@ -187,6 +187,21 @@ def test_a_long_name_and_a_folder_are_what_they_are(tmp_path: Path) -> None:
     assert source.where(1).endswith("ü1")
 
 
+def test_members_without_a_name_or_an_extension_are_skipped(tmp_path: Path) -> None:
+    names = ["README", "a.b/._0.cls", "a.b/0.cls", ".DS_Store", "a.b/.DS_Store", "a.b/1.cls", "a.b/LICENSE"]
+    write_tar(tmp_path / "a.tar", [(name, b"%d" % number) for number, name in enumerate(names)])
+    source = opened("tar", tmp_path, path="a.tar")
+    assert rows_of(source, range(len(source)))["cls"].tolist() == [2, 5]
+
+
+def test_a_cache_goes_by_the_decoder_of_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "a.tar", [("0.png", members_of(0)["png"])])
+    source = opened("tar", tmp_path, path="a.tar", equal_sizes=True)
+    before = source.fingerprint()
+    monkeypatch.setattr("blobfeed.workers.sources.images.decode.REDUCES", False)
+    assert source.fingerprint() != before
+
+
 def add_link(tar: tarfile.TarFile, kind: bytes, name: str, target: str) -> None:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname = kind, target
@@ -224,6 +239,7 @@ def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.L
         ([], {}, "no samples"),
         ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
         ([("a.npy", b"1")], {}, "cannot be decoded"),
+        ([("a.npy", b"")], {}, r"a\.npy cannot be decoded: No data left"),
     ],
 )
 def test_what_is_wrong_is_said_at_the_start(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,22 @@ def test_chunks_and_shards_that_were_never_written_have_the_fill_value(place: An
     assert rows["label"].tolist() == [9, 9, 9]
 
 
+def test_shards_at_azure_which_counts_no_bytes_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = some_array(SHAPE, "f4")
+    write(tmp_path, "data", data, **WRITTEN["v3, shards"])
+    with range_server() as server:
+        publish(server, tmp_path)
+        server.objects = {f"container/{key}": content for key, content in server.objects.items()}
+        for name, value in {
+            "STORAGE_ACCOUNT_NAME": "x",
+            "STORAGE_ENDPOINT": server.url(""),
+            "SKIP_SIGNATURE": "true",
+        }.items():
+            monkeypatch.setenv(f"AZURE_{name}", value)
+        source = opened("zarr", tmp_path, ["data"], path="az://container/a.zarr")
+        assert_delivers(source, {"data": data}, patterns(SAMPLES))
+
+
 def test_an_epoch_shuffled_by_chunks_has_each_sample_once(place: Any, tmp_path: Path) -> None:
     write(tmp_path, "data", np.arange(SAMPLES * 2000, dtype="i4").reshape(SAMPLES, 2000), chunks=(4, 2000))
     source = {"zarr": {"path": place()}}
@@ -143,6 +160,23 @@ def test_chunks_that_failed_beside_another_are_asked_for_again(tmp_path: Path, m
         wait_until(lambda: len(server.requests) == 8, "each is asked for, and once more with new credentials")
         server.fault = lambda _path, _number: None
         np.testing.assert_array_equal(rows_of(source, [2])["data"], values[[2]])
+
+
+def test_chunks_that_were_announced_and_never_read_give_way_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = some_array((700, 5), "f4")
+    write(tmp_path, "data", values, chunks=(1, 5))
+    stamp_of = RemoteStamp.of
+    monkeypatch.setattr(
+        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
+    )
+    with range_server() as server:
+        source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
+        server.requests.clear()
+        for first in range(0, 700, 100):
+            source.will_need(np.arange(first, first + 100))
+        wait_until(lambda: len(server.requests) == 700, "each is asked for")
 
 
 def test_groups_and_arrays_are_not_put_end_to_end(tmp_path: Path) -> None:
@@ -215,6 +249,24 @@ def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, mon
             chunk.write_bytes(chunk.read_bytes()[::-1])
             put("a.zarr/data/c/1/0/0", chunk.read_bytes())
             assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() != before
+
+
+@pytest.mark.parametrize("how", ["v2", "v3"])
+@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+def test_a_glob_in_object_storage_means_groups_in_natural_order(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server(f"globbed-{how}", monkeypatch) as put:
+        for number in (10, 9):
+            write(tmp_path, "data", np.full((2, 3), number, "i4"), **{**WRITTEN[how], "chunks": (1, 3)})
+            for path in (tmp_path / "a.zarr").rglob("*"):
+                if path.is_file():
+                    put(f"train_{number}.zarr/{path.relative_to(tmp_path / 'a.zarr')}", path.read_bytes())
+            shutil.rmtree(tmp_path / "a.zarr")
+        source = opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/train_*.zarr/")
+        assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
+        with pytest.raises(SourceError, match="no object matches"):
+            opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/test_*.zarr")
 
 
 def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
