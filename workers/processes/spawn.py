@@ -96,7 +96,7 @@ class AssemblerProcess:
         finally:
             os.close(descriptor)
         try:
-            self.handle = os.pidfd_open(self._process.pid)
+            self.handle = pidfd_open(self._process.pid)
         except OSError:
             self._process.kill()
             self._process.wait()
@@ -133,6 +133,20 @@ def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
     )
 
 
+def _working_directory() -> tuple[str, ...]:
+    try:
+        return (str(Path.cwd()),)
+    except FileNotFoundError:  # it was removed
+        return ()
+
+
+_BEGUN_IN = _working_directory()
+
+
 def trainer_sys_path() -> tuple[str, ...]:
-    """The trainer's module search path, with the working directory by its name."""
-    return tuple(str(Path.cwd()) if entry == "" else entry for entry in sys.path)
+    """The trainer's module search path, with the working directory by its name.
+
+    And with the one it began in: what was imported from there may be a hook's module.
+    """
+    here = (*_working_directory(), *_BEGUN_IN)
+    return tuple(path for entry in sys.path for path in ((entry,) if entry else here))
