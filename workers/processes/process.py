@@ -115,7 +115,7 @@ def require_descriptors(loaders: int) -> None:
     if hard < need:
         raise DescriptorLimitError(
             f"{loaders} loaders need {need} file descriptors, and the limit is {hard}: "
-            "lower num_loaders, or raise the hard limit (ulimit -Hn)"
+            "lower num_loaders or the count of remote_loaders, or raise the hard limit (ulimit -Hn)"
         )
 
 
