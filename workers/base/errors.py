@@ -42,7 +42,7 @@ class SampleTooLargeError(BlobfeedError, ValueError):
 class TooManyBadSamples(BlobfeedError):
     """`on_error: replace` met more bad samples than `max_bad_samples` allows."""
 
-    def __init__(self, message: str, indices: Sequence[int]) -> None:
+    def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.indices = tuple(indices)
 
@@ -50,7 +50,7 @@ class TooManyBadSamples(BlobfeedError):
 class LoaderDied(BlobfeedError):
     """Loaders died so often in a short time that starting more of them is no use."""
 
-    def __init__(self, message: str, exits: Sequence[str]) -> None:
+    def __init__(self, message: str, exits: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.exits = tuple(exits)
 

@@ -71,7 +71,7 @@ class Feed:
         self._reported_ns = 0
         self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
-        require_descriptors(plan.max_loaders)
+        require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None

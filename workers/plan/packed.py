@@ -26,6 +26,8 @@ from ..base.errors import ParameterError
 
 _T = TypeVar("_T")
 
+_SPAWNED = "__mp_main__"
+
 _BESIDE_BYTES = 1 << 16
 """An array of at least this size travels beside the pickle."""
 
@@ -71,11 +73,21 @@ class Packed(Generic[_T]):
 
 
 def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
-    """`value` pickled, its large arrays, and the modules that it refers to: not __main__, which is sent by value."""
+    """`value` pickled, its large arrays, and the modules that it refers to: not __main__, which is sent by value.
+
+    In a process that multiprocessing has spawned, the main script's module has another name, and cloudpickle would take
+    it for one that can be imported.
+    """
+    if (main := sys.modules["__main__"]).__name__ == _SPAWNED:
+        cloudpickle.register_pickle_by_value(main)
     with io.BytesIO() as file:
         pickler = _Pickler(file)
         pickler.dump(value)
-        return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name != "__main__")
+        return (
+            file.getvalue(),
+            pickler.buffers,
+            tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED)),
+        )
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:

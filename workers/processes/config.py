@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from ..base.linux import memfd_create
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels
 from ..transport.status_board import LoaderStatus, StatusBoard
@@ -82,7 +83,7 @@ class Config:
         sent = replace(self, plan=replace(self.plan, parameters=parameters))
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-        descriptor = os.memfd_create("blobfeed-config", os.MFD_CLOEXEC)
+        descriptor = memfd_create("blobfeed-config")
         try:
             _write_parts(descriptor, [memoryview(packed), *(buffer.raw() for buffer in buffers)])
         except BaseException:

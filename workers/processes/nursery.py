@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
+from ..base.linux import pidfd_open
 from .process import close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
 
 _END_S = 0.5
@@ -91,7 +92,7 @@ class Nursery:
         if self.pid == 0:
             _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, background))
         theirs.close()
-        self._handle = os.pidfd_open(self.pid)
+        self._handle = pidfd_open(self.pid)
         self._how = ""
         self._has_had_loaders = False
 
@@ -217,7 +218,7 @@ class _Nurse:
         if pid == 0:
             _run_and_exit(lambda: self._become_loader(loader, line))
         try:
-            handle = os.pidfd_open(pid)
+            handle = pidfd_open(pid)
         except OSError as error:  # no descriptor is left: the loader could neither be watched nor killed
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

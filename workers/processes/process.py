@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..base.errors import DescriptorLimitError
+from ..base.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _START_DESCRIPTORS = 32
@@ -114,7 +115,7 @@ def require_descriptors(loaders: int) -> None:
     if hard < need:
         raise DescriptorLimitError(
             f"{loaders} loaders need {need} file descriptors, and the limit is {hard}: "
-            "lower num_loaders, or raise the hard limit (ulimit -Hn)"
+            "lower num_loaders or the count of remote_loaders, or raise the hard limit (ulimit -Hn)"
         )
 
 
@@ -154,7 +155,7 @@ def is_stopped(pid: int) -> bool:
 def send_signal(handle: int, number: signal.Signals) -> None:
     """Signal the process that the pidfd `handle` stands for; that it is already gone is no error."""
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(handle, number)
+        pidfd_send_signal(handle, number)
 
 
 def exit_in_words(returncode: int) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..base.linux import pidfd_open, pidfd_send_signal
 from ..plan.plan import Plan
 from ..plan.sampled_plan import SampledPlan
 from ..transport import links
@@ -34,7 +35,8 @@ class Shared:
 
     `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
     `open_trace`: called last, so that no file is left if something is missing.
-    Raises RingAllocationError, SocketPathError, and what `open_trace` raises.
+    Raises RingAllocationError, SocketPathError, BlobfeedError if the kernel refuses a call, and what
+    `open_trace` raises.
     """
 
     def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
@@ -47,8 +49,9 @@ class Shared:
             stack.enter_context(self.errors)
             self._childrens = stack.enter_context(ExitStack())
             self._childrens.enter_context(theirs)
-            trainer = os.pidfd_open(os.getpid())
+            trainer = pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
+            pidfd_send_signal(trainer, 0)  # a kernel that refuses it is told of before there is anything to kill
             names = ("drawn", "weights") if plan.needs_sampler else ()
             files = [SharedFile.create(f"blobfeed-{name}") for name in names]
             for file in files:
@@ -93,7 +96,7 @@ class AssemblerProcess:
         finally:
             os.close(descriptor)
         try:
-            self.handle = os.pidfd_open(self._process.pid)
+            self.handle = pidfd_open(self._process.pid)
         except OSError:
             self._process.kill()
             self._process.wait()
@@ -130,6 +133,20 @@ def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
     )
 
 
+def _working_directory() -> tuple[str, ...]:
+    try:
+        return (str(Path.cwd()),)
+    except FileNotFoundError:  # it was removed
+        return ()
+
+
+_BEGUN_IN = _working_directory()
+
+
 def trainer_sys_path() -> tuple[str, ...]:
-    """The trainer's module search path, with the working directory by its name."""
-    return tuple(str(Path.cwd()) if entry == "" else entry for entry in sys.path)
+    """The trainer's module search path, with the working directory by its name.
+
+    And with the one it began in: what was imported from there may be a hook's module.
+    """
+    here = (*_working_directory(), *_BEGUN_IN)
+    return tuple(path for entry in sys.path for path in ((entry,) if entry else here))

@@ -21,6 +21,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
 from ..base.keys import blake2b
+from ..base.linux import memfd_create
 from ..base.specs import AnyArray, IndexArray
 from ..transport.memory import available_memory
 from .files.file import FileStamp
@@ -49,7 +50,7 @@ class ArraysSource(StoredSource):
         if not arrays:
             raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
         self._require_memory(sum(array.nbytes for array in arrays.values()))
-        self._memory = os.memfd_create(f"blobfeed-{self.kind}", os.MFD_CLOEXEC)
+        self._memory = memfd_create(f"blobfeed-{self.kind}")
         weakref.finalize(self, os.close, self._memory)
         self.descriptors = (self._memory,)
         with os.fdopen(os.dup(self._memory), "wb") as file:

@@ -51,9 +51,9 @@ def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
     for line in _lines(proc / "self/cgroup"):
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
-            yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "inactive_file")
+            yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             yield from _left_upwards(cgroup / "memory", inside, *names)
 
 
@@ -64,24 +64,26 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _left_upwards(root: Path, inside: str, limit: str, usage: str, droppable: str) -> Iterator[int]:
+def _left_upwards(root: Path, inside: str, limit: str, usage: str, prefix: str) -> Iterator[int]:
     group = root / inside.lstrip("/")
     # In a container the path may name a group that is only visible from outside: then its own root is all there is.
     groups = [group, *group.parents] if group.is_dir() else [root]
     for folder in groups:
-        left = _left(folder, limit, usage, droppable)
+        left = _left(folder, limit, usage, prefix)
         if left is not None:
             yield left
         if folder == root:
             return
 
 
-def _left(folder: Path, limit: str, usage: str, droppable: str) -> int | None:
+def _left(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
     try:
         text = (folder / limit).read_text().strip()
         if text == "max" or int(text) >= _UNLIMITED // 2:
             return None
-        used = int((folder / usage).read_text()) - _fields(folder / "memory.stat").get(droppable, 0)
+        stat = _fields(folder / "memory.stat")
+        cached = sum(stat.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
+        used = int((folder / usage).read_text()) - cached
     except OSError:  # the root has no limit of its own; others may not be read by everybody
         return None
     return max(0, int(text) - used)

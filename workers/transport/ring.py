@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base import linux
 from ..base.errors import RingAllocationError
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from .memory import available_memory
@@ -27,7 +28,7 @@ _ALIGNMENT = 64
 """Bytes: a cache line, and what vector instructions like best; every top's rows start at a multiple of it."""
 
 _PAGE = mmap.PAGESIZE
-_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_SEALS = linux.F_SEAL_GROW | linux.F_SEAL_SHRINK | linux.F_SEAL_SEAL
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -95,11 +96,11 @@ class Ring:
         have = available_memory()
         if need > have:
             raise _shortage(need, have, slots)
-        descriptor = os.memfd_create("blobfeed-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = linux.memfd_create("blobfeed-ring", linux.MFD_CLOEXEC | linux.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, need)
             os.posix_fallocate(descriptor, 0, need)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, linux.F_ADD_SEALS, _SEALS)
             return cls(descriptor, layout, slots)
         except OSError as error:
             os.close(descriptor)

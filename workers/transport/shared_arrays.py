@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..base.files import another_host
+from ..base.linux import memfd_create
 from ..base.specs import AnyArray
 
 _ALIGNMENT = 64
@@ -24,7 +25,7 @@ class SharedArrays:
     """
 
     def __init__(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
-        self.descriptor = os.memfd_create(f"blobfeed-{name}", os.MFD_CLOEXEC)
+        self.descriptor = memfd_create(f"blobfeed-{name}")
         weakref.finalize(self, os.close, self.descriptor)
         self._file = _identity(self.descriptor)
         self.is_lost = False

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.linux import memfd_create
 from .memory import available_memory
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -32,7 +33,7 @@ class SharedFile:
 
     @classmethod
     def create(cls, name: str) -> SharedFile:
-        return cls(os.memfd_create(name, os.MFD_CLOEXEC))
+        return cls(memfd_create(name))
 
     def write(self, offset: int, numbers: NDArray[_Number]) -> int:
         """Put `numbers`, shape (count,), at `offset` bytes; returns where they end. Raises MemoryError, OSError."""

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ..base.linux import memfd_create
 from ..base.source import CacheCounts
 
 NAME: Final = "blobfeed-board"
@@ -145,7 +146,7 @@ class StatusBoard:
 
     @classmethod
     def create(cls, loaders: int) -> StatusBoard:
-        descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC)
+        descriptor = memfd_create(NAME)
         os.ftruncate(descriptor, cls._bytes(loaders))
         board = cls(descriptor, loaders)
         board._words[LINES], board._words[TRAINER], board._words[BEGUN] = loaders, os.getpid(), time.monotonic_ns()

@@ -207,7 +207,8 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
 def _records(data: bytes, ring: int) -> Iterator[Span]:
     at = _HEADER_BYTES + ring * _RING_BYTES
     written = int.from_bytes(data[at : at + 8], sys.byteorder)
-    for number in range(max(0, written - RECORDS), written):
+    # The place of the oldest is the one that is being written, or was when its process was killed.
+    for number in range(max(0, written - RECORDS + 1), written):
         where = at + _HEADER_BYTES + number % RECORDS * _RECORD_BYTES
         begun, duration, packed, *rest = _RECORD.unpack_from(data, where)
         yield Span(begun, duration, Kind(packed & 0xFF), packed >> _KIND_BITS, *rest)

@@ -52,7 +52,7 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
         yield from _head(name, "gauge", what)
         yield _sample(name, labels, value)
     found = diagnose(whole, cores)
-    yield from _head("diagnosis", "info", "What limits the speed, since the start.")
+    yield from _head("diagnosis_info", "gauge", "What limits the speed, since the start.")
     yield _sample("diagnosis_info", {**labels, "blame": found.blame, "sentence": found.sentence}, 1)
 
 

@@ -23,6 +23,7 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.packed import Packed, pack
 
 from tests.support.pipelines import Numbered
+from tests.support.trainers import trainer
 from tests.support.waiting import wait_until
 
 _NOTE = """
@@ -110,6 +111,32 @@ def test_a_hook_that_cannot_be_sent_is_named_when_the_loaders_start(name: str) -
         pytest.raises(ParameterError, match=rf"{name}.* .*hook.* cannot be sent to the loaders"),
     ):
         pipeline.take()
+
+
+SPAWNED = """
+from multiprocessing import get_context
+
+def decode(sample, rng):
+    return sample["data"] + ZERO
+
+ZERO = np.uint8(0)
+
+def train():
+    with pipeline(decode) as feed:
+        steps(feed, 12)
+
+if __name__ == "__main__":
+    child = get_context("spawn").Process(target=train)
+    child.start()
+    child.join()
+    say(child.exitcode)
+"""
+
+
+def test_hooks_and_a_source_of_the_script_reach_the_loaders_of_a_spawned_trainer(tmp_path: Path) -> None:
+    with trainer(tmp_path, SPAWNED) as run:
+        assert run.next_line() == "0", run.stderr
+        assert run.end() == 0
 
 
 def test_plain_data_name_nothing() -> None:

@@ -185,3 +185,30 @@ def test_numeric_libraries_keep_to_one_thread_unless_told_otherwise(monkeypatch:
 
 def test_a_child_can_tell_what_it_is() -> None:
     assert child_environment()["BLOBFEED_ROLE"] == "assembler"
+
+
+# ---- what it finds
+
+
+AFTER_CHDIR = """
+import os, sys
+import numpy as np
+from blobfeed import BatchReader
+from my_hooks import decode
+
+os.chdir(sys.argv[1])
+{then}
+source = {{"arrays": {{"data": np.zeros((8, 2))}}}}
+for _ in BatchReader(source, batch_size=4, num_loaders=1, epochs=1, decode=decode, base_dir="/"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("then", ["", "os.rmdir(os.getcwd())"])
+def test_a_module_from_where_the_program_began_is_found_after_chdir(tmp_path: Path, then: str) -> None:
+    (tmp_path / "my_hooks.py").write_text("def decode(sample, rng):\n    return sample['data']\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-c", AFTER_CHDIR.format(then=then), str(elsewhere)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -36,12 +36,13 @@ class Machine:
         for name, content in files.items():
             (folder / name).write_text(f"{content}\n")
 
-    def v2(self, path: str, limit: int | str, used: int, inactive_file: int = 0) -> None:
-        stat = f"anon 77\nfile {inactive_file + 5}\nactive_file 5\ninactive_file {inactive_file}"
+    def v2(self, path: str, limit: int | str, used: int, inactive_file: int = 0, active_file: int = 0) -> None:
+        stat = f"anon 77\nfile {inactive_file + active_file}\nactive_file {active_file}\ninactive_file {inactive_file}"
         self.group(path, {"memory.max": limit, "memory.current": used, "memory.stat": stat})
 
-    def v1(self, path: str, limit: int, used: int, inactive_file: int = 0) -> None:
-        stat = f"cache 9\ninactive_file 1\nhierarchical_memory_limit {limit}\ntotal_inactive_file {inactive_file}"
+    def v1(self, path: str, limit: int, used: int, inactive_file: int = 0, active_file: int = 0) -> None:
+        total = f"total_active_file {active_file}\ntotal_inactive_file {inactive_file}"
+        stat = f"cache 9\ninactive_file 1\nactive_file 1\nhierarchical_memory_limit {limit}\n{total}"
         names = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used, "memory.stat": stat}
         self.group(f"memory/{path}", names)
 
@@ -66,6 +67,13 @@ NO_LIMIT_V1 = 9223372036854771712
 GROUPS = {
     "the limit less what is used": ("0::/job", Machine.v2, {"job": (1000 * MIB, 400 * MIB)}, 600 * MIB),
     "page cache counts as free": ("0::/job", Machine.v2, {"job": (1000 * MIB, 900 * MIB, 700 * MIB)}, 800 * MIB),
+    "that in use too": ("0::/job", Machine.v2, {"job": (1000 * MIB, 900 * MIB, 100 * MIB, 600 * MIB)}, 800 * MIB),
+    "that in use too, version 1": (
+        "4:memory:/job",
+        Machine.v1,
+        {"job": (1000 * MIB, 900 * MIB, 100 * MIB, 600 * MIB)},
+        800 * MIB,
+    ),
     "max is no limit": ("0::/job", Machine.v2, {"job": ("max", 400 * MIB)}, FREE),
     "not more than there is": ("0::/job", Machine.v2, {"job": (10 * FREE, 0)}, FREE),
     "over the limit": ("0::/job", Machine.v2, {"job": (100 * MIB, 101 * MIB)}, 0),

@@ -56,6 +56,8 @@ def test_a_file_has_the_counts_while_the_pipeline_runs_and_after_it(tmp_path: Pa
         wait_until(path.exists, "the file is there")
         wait_for_all(path.read_text)
     check(values_of(path.read_text()))
+    kinds = {line.split()[3] for line in path.read_text().splitlines() if line.startswith("# TYPE")}
+    assert kinds <= {"counter", "gauge"}, "node_exporter refuses a file with a type of OpenMetrics alone"
     assert [each.name for each in tmp_path.iterdir()] == ["blobfeed.prom"]
 
 

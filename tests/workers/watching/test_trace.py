@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import signal
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -179,12 +180,16 @@ def test_a_ring_keeps_the_last_spans_of_each_process(tmp_path: Path) -> None:
     for number in range(RECORDS + 5):
         writers[0].write(Kind.STEP, number, number + 1, 1, -1, number)
     writers[1].write(Kind.READ, 3, 9, 4, 2, 1, 5, 11)
+    with ring_of(trace).open("r+b") as file:  # killed at the next span, which begins with zeros
+        at = ring_of(trace).read_bytes().index(struct.pack("=qq", 5, 1))
+        file.seek(at)
+        file.write(bytes(64))
     run, spans = read_ring(ring_of(trace))
     listed = list(spans)
     ring.close()
     assert run == RUN
     assert ring_of(trace).stat().st_size == size
-    assert [span.group for span in listed if span.kind is Kind.STEP] == list(range(5, RECORDS + 5))
+    assert [span.group for span in listed if span.kind is Kind.STEP] == list(range(6, RECORDS + 5))
     assert listed[-2:] == [
         (3, 6, Kind.TASK, 0, os.getpid(), 2, 1, 5, -1), (3, 6, Kind.READ, 4, os.getpid(), 2, 1, 5, 11)
     ]  # fmt: skip
