@@ -317,11 +317,11 @@ class Feed:
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
-        assembler, self._assembler = self._assembler, None
-        link, self._release_link = self._release_link, None
-        self._failure = None  # its traceback leads to frames that hold this feed, and batches
-        counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
-        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
+            assembler, self._assembler = self._assembler, None
+            link, self._release_link = self._release_link, None
+            self._failure = None  # its traceback leads to frames that hold this feed, and batches
+            counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(
                 *end,
