@@ -118,6 +118,8 @@ class Pipeline(Closing):
         self.check_usable()
         if self._feed is None:
             self._feed = self._started()
+            if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
+                self.close()
 
     def _started(self) -> AnyFeed:
         plan, loaders = self._plan, self.parameters.num_loaders
