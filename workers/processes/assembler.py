@@ -273,6 +273,10 @@ class Assembler:
                     self._book(done)
                 case StartFailed(loader, text, cause, traceback):
                     what = f"loader {loader} could not start: {text}"
+                    if self._assembly.tasks_done and self._bridge is None:
+                        # Others could: memory may be short for a while. Its end counts as that of one that crashes.
+                        _log.warning("%s", what)
+                        continue
                     failure = Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,))
                     self._assembly.end(failure)
 
