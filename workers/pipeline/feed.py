@@ -247,9 +247,10 @@ class Feed:
         timeout_s = self._plan.parameters.timeout_s
         deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
         while True:
-            now = time.monotonic()
+            asleep = time.monotonic()
+            wait_s = max(0.0, min(deadline, next_log, next_look) - asleep)
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log, next_look) - now) * 1000) + 1))
+            ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
             if self._assembler is None:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
             if (announce := self._received()) is not None:
@@ -259,6 +260,8 @@ class Feed:
             if self.shared.errors in ready:
                 self._inbox.receive()
             now = time.monotonic()
+            if (overslept := now - asleep - wait_s) > _LOOK_S:  # as the loaders have, if the whole job was suspended
+                deadline += overslept
             if now >= deadline:
                 raise self._stalled(timeout_s)
             if now >= next_look:

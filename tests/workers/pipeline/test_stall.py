@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -130,6 +131,51 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
         third = take(pipeline)
         assert [batch.number for batch in (*held, third)] == [0, 1, 2]
         assert np.array(third.tops["label"]).tolist() == [8, 9, 10, 11]
+
+
+# ---- the whole job stands still, as under a scheduler that suspends it
+
+
+def test_the_trainer_does_not_count_the_time_for_which_it_was_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, suspended_s = tmp_path / "gate", [0]
+
+    def monotonic() -> float:
+        return time.monotonic() + suspended_s[0]
+
+    with slow_pipeline(gate) as pipeline:
+        held = [take(pipeline), take(pipeline)]
+        running: Any = pipeline._feed
+        poll = running._poller.poll
+
+        def suspended(timeout: int) -> object:
+            if not suspended_s[0]:
+                suspended_s[0] = 10_000
+                return []
+            gate.touch()
+            return poll(timeout)
+
+        clock = SimpleNamespace(monotonic=monotonic, monotonic_ns=lambda: int(monotonic() * 1e9))
+        monkeypatch.setattr(feed, "time", clock)
+        monkeypatch.setattr(running._poller, "poll", suspended)
+        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
+    assert suspended_s[0]
+
+
+def test_the_assembler_does_not_count_the_time_for_which_it_was_suspended(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with slow_pipeline(gate, task_timeout_s=4.0) as pipeline:
+        held, deaths = [take(pipeline), take(pipeline)], pipeline.statistics().loader_deaths
+        assembler = assembler_of(pipeline)
+        assembler.suspend()
+        end = time.monotonic() + 5.0
+        wait_until(lambda: time.monotonic() > end, "more than task_timeout_s has passed")
+        assembler.resume()
+        wait_until(lambda: assembler.status() != psutil.STATUS_STOPPED, "it goes on")
+        gate.touch()
+        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
+        assert pipeline.statistics().loader_deaths == deaths
 
 
 # ---- the assembler stands still
