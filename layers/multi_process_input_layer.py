@@ -23,6 +23,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.plan import Plan, State
+from ..workers.processes.process import interrupts_deferred
 from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
@@ -214,9 +215,10 @@ class MultiProcessInputLayer(CaffeLayer):
 
     def close(self) -> None:
         """End the loaders and give everything back. It may be left out: they end with the layer, or the process."""
-        feed, self._input = self._input, None
-        if feed is not None:
-            feed.end()
+        with interrupts_deferred():  # whoever interrupts it and closes again would find nothing to close
+            feed, self._input = self._input, None
+            if feed is not None:
+                feed.end()
 
     def _inner_source(self) -> InnerSource | None:
         """The source whose options a ready-made layer takes at the top level of param_str."""

@@ -177,12 +177,18 @@ def close_when_forgotten(owner: object, feed: LoopedPipeline) -> Callable[[], ob
     _open_feeds.add(feed)
     finalizer = weakref.finalize(owner, _close, feed)
     finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
-    return finalizer
+
+    def close() -> None:
+        with interrupts_deferred():  # a finalizer that has been interrupted does nothing when it is called again
+            finalizer()
+
+    return close
 
 
 def _close(feed: LoopedPipeline) -> None:
-    _open_feeds.discard(feed)
-    feed.close()
+    with interrupts_deferred():
+        _open_feeds.discard(feed)
+        feed.close()
 
 
 @atexit.register

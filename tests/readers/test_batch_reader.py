@@ -32,6 +32,7 @@ from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support import leftovers
+from tests.support.interrupting import interrupts_in
 from tests.support.reader_data import IMAGE, images, labels, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -627,6 +628,18 @@ def test_a_second_interrupt_while_the_program_ends_says_nothing_more(tmp_path: P
     assert done.returncode == -signal.SIGINT
     assert done.stderr.endswith("\nKeyboardInterrupt\n")
     assert done.stderr.count("Traceback") == 1
+
+
+def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(source: dict[str, Any]) -> None:
+    before, step, interrupted = set(psutil.Process().children()), 0, True
+    while interrupted:
+        step += 1
+        reader = read(source)
+        next(iter(reader))
+        interrupted = interrupts_in(step, reader.close, "blobfeed", "weakref")
+        reader.close()
+        assert set(psutil.Process().children()) == before, step
+    assert step > 3
 
 
 def test_closing_gives_everything_back_though_each_step_of_it_fails(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.transport.status_board import Count
 
+from tests.support.interrupting import interrupts_in
 from tests.support.leftovers import descriptors
 from tests.support.reader_data import images, labels, write_hdf5
 from tests.support.waiting import wait_until
@@ -381,33 +382,6 @@ def check_labels(batch: Any) -> list[int]:
     return [int(label) for label in batch["label"]]
 
 
-def interrupts_in(step: int, run: Callable[[], object]) -> bool:
-    """Run with Ctrl-C at line `step` of what is ours; whether it came to that."""
-    import sys
-
-    count = 0
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal count
-        if "pipeline" not in frame.f_code.co_filename and "delivery" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            count += 1
-            if count == step:
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
-
-
 def twice(batch: Any) -> None:
     batch["data"] *= 2
 
@@ -450,7 +424,7 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         assert pipeline.plan.batches_per_slot == 1
         batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)
         for number in range(80):
-            interrupts_in(number + 1, batches.next)
+            interrupts_in(number + 1, batches.next, "pipeline", "delivery")
             batch = batches.next()
             batches.delivery.filled = None
             assert batch.number == number

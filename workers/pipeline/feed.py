@@ -7,6 +7,7 @@ status board says what every loader is doing even when the assembler does not an
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -24,7 +25,13 @@ from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
-from ..processes.process import fill_standard_streams, interrupts_deferred, is_stopped, require_descriptors
+from ..processes.process import (
+    fill_standard_streams,
+    interrupts_deferred,
+    is_stopped,
+    require_descriptors,
+    wait_for_exit,
+)
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..scheduling.assembly import Reception
 from ..transport import links
@@ -68,6 +75,8 @@ class Feed:
         self._arrived: bytes | None = None
         self._releasing: deque[int] = deque()
         self._in_doubt = False
+        self._waiting = threading.RLock()
+        """Held by the thread that takes or waits for a group, at the sockets."""
         self._reported_ns = 0
         self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
@@ -119,7 +128,10 @@ class Feed:
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        return self._received() or self._wait()
+        with self._waiting:
+            if (assembler := self._assembler) is None:
+                raise PipelineClosed("the pipeline has been closed; make a new one")
+            return self._received() or self._wait(assembler)
 
     def open(self, announce: Announce) -> list[Batch]:
         """The batches of an announced group, as views on its slot."""
@@ -215,9 +227,7 @@ class Feed:
         self._arrived = links.receive(self._batch_link)
         self._in_doubt = False
 
-    def _wait(self) -> Announce:
-        if (assembler := self._assembler) is None:
-            raise PipelineClosed("the pipeline has been closed; make a new one")
+    def _wait(self, assembler: AssemblerProcess) -> Announce:
         self._send_releases()  # first: a group whose release was interrupted is not held any more
         if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(too_many_held(self.shared.ring.slots))
@@ -229,16 +239,20 @@ class Feed:
             return self._watch(assembler, begun / 1e9)
         finally:
             self.waited_ns += time.monotonic_ns() - begun
-            board.set_count(Count.WAITED_NS, self.waited_ns)
-            board.set_count(Count.WAITING_SINCE, 0)
+            if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
+                board.set_count(Count.WAITED_NS, self.waited_ns)
+                board.set_count(Count.WAITING_SINCE, 0)
 
     def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
         deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
         while True:
-            now = time.monotonic()
+            asleep = time.monotonic()
+            wait_s = max(0.0, min(deadline, next_log, next_look) - asleep)
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(int(max(0.0, min(deadline, next_log, next_look) - now) * 1000) + 1))
+            ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            if self._assembler is None:
+                raise PipelineClosed("the pipeline was closed while a batch was waited for")
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
@@ -246,6 +260,8 @@ class Feed:
             if self.shared.errors in ready:
                 self._inbox.receive()
             now = time.monotonic()
+            if (overslept := now - asleep - wait_s) > _LOOK_S:  # as the loaders have, if the whole job was suspended
+                deadline += overslept
             if now >= deadline:
                 raise self._stalled(timeout_s)
             if now >= next_look:
@@ -317,11 +333,11 @@ class Feed:
 
     def close(self) -> None:
         """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
-        assembler, self._assembler = self._assembler, None
-        link, self._release_link = self._release_link, None
-        self._failure = None  # its traceback leads to frames that hold this feed, and batches
-        counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
-        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
+            assembler, self._assembler = self._assembler, None
+            link, self._release_link = self._release_link, None
+            self._failure = None  # its traceback leads to frames that hold this feed, and batches
+            counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(
                 *end,
@@ -339,4 +355,9 @@ class Feed:
             self._inbox.receive()
             patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
         finally:
-            assembler.end(patience_s)
+            # Its end, or the next look around, wakes a thread that waits for a batch: that has to leave the sockets and
+            # the handle before they are closed.
+            wait_for_exit(assembler.handle, patience_s)
+            if self._waiting.acquire(timeout=_END_S):
+                self._waiting.release()
+            assembler.end(0.0)

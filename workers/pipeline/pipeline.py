@@ -21,6 +21,7 @@ from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Progress, State
+from ..processes.process import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
@@ -117,6 +118,8 @@ class Pipeline(Closing):
         self.check_usable()
         if self._feed is None:
             self._feed = self._started()
+            if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
+                self.close()
 
     def _started(self) -> AnyFeed:
         plan, loaders = self._plan, self.parameters.num_loaders
@@ -296,12 +299,13 @@ class Pipeline(Closing):
         """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
         if not self.is_ours:
             return
-        self._finished = self.statistics()
-        self._closed = True
-        self._at = At(self._at.progress)
-        self._open.clear()
-        feed, self._feed = self._feed, None
-        close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
+        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+            self._finished = self.statistics()
+            self._closed = True
+            self._at = At(self._at.progress)
+            self._open.clear()
+            feed, self._feed = self._feed, None
+            close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
 
     def check_usable(self) -> None:
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""

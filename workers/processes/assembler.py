@@ -106,6 +106,7 @@ class Assembler:
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
+        self._overslept_s = 0.0
         self._upkeep = Upkeep(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
@@ -153,15 +154,15 @@ class Assembler:
     def _turn(self) -> None:
         try:
             if self._bridge is not None and self._assembly.last is None:
-                self._bridge.start_if_due(time.monotonic(), self._poller)
+                self._bridge.start_if_due(self._now(), self._poller)
             for pool in self._pools:
-                pool.start_missing(time.monotonic())
-            for order in self._assembly.assignments(time.monotonic()):
+                pool.start_missing(self._now())
+            for order in self._assembly.assignments(self._now()):
                 self._task_links[order.loader].send(self._sealer.seal(order))
                 if self._trace is not None:
                     self._trace.assigned(order.task.group)
             if self._sampling is not None and self._assembly.last is None:
-                self._sampling.turn(time.monotonic())
+                self._sampling.turn(self._now())
             self._assembly.announce()
             self._tell_trainer()
             self._wait()
@@ -181,7 +182,10 @@ class Assembler:
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
-        ready = dict(self._poller.poll(self._timeout_ms()))
+        timeout_ms, asleep = self._timeout_ms(), time.monotonic()
+        ready = dict(self._poller.poll(timeout_ms))
+        if (overslept := time.monotonic() - asleep - timeout_ms / 1000) > _LONGEST_WAIT_S:
+            self._overslept_s += overslept
         if self._config.descriptors.trainer in ready or self._config.descriptors.errors in ready:
             self._stopping = True
             return
@@ -211,21 +215,25 @@ class Assembler:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
             self._sampling.handle_event(event)
-        elif death := self._pool.handle_event(event, time.monotonic()):
+        elif death := self._pool.handle_event(event, self._now()):
             # Its last reports may already lie in the socket: what they tick off need not be made again.
             self._drain_results()
             self._bury(death, self._pool)
 
     def _take_remote_events(self, bridge: Bridge) -> None:
-        for event in bridge.receive(time.monotonic(), self._poller):
+        for event in bridge.receive(self._now(), self._poller):
             if isinstance(event, JoinFailed):
                 self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
-            elif death := bridge.pool.handle_event(event, time.monotonic()):
+            elif death := bridge.pool.handle_event(event, self._now()):
                 self._drain_results()
                 self._bury(death, bridge.pool)
 
+    def _now(self) -> float:
+        """The time without that in which the whole job was suspended: no loader can have used it."""
+        return time.monotonic() - self._overslept_s
+
     def _timeout_ms(self) -> int:
-        now = time.monotonic()
+        now = self._now()
         limit = self._plan.parameters.task_timeout_s
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
         deadlines += [] if self._bridge is None else [self._bridge.next_start()]
@@ -237,19 +245,19 @@ class Assembler:
 
     def _kill_overdue(self) -> None:
         limit = self._plan.parameters.task_timeout_s
-        for loader in self._assembly.ledger.overdue(time.monotonic(), limit):
+        for loader in self._assembly.ledger.overdue(self._now(), limit):
             self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         for pool in self._pools:
-            pool.kill_slow_starters(time.monotonic())
+            pool.kill_slow_starters(self._now())
         if self._sampling is not None:
-            self._sampling.kill_overdue(time.monotonic())
+            self._sampling.kill_overdue(self._now())
 
     def _pool_of(self, loader: int) -> LoaderPool:
         return next((pool for pool in self._pools if loader in pool), self._pool)
 
     def _scale(self, waited_s: float) -> None:
         auto, before = self._auto, self._pool.wanted
-        if auto is None or not auto.observe(waited_s, time.monotonic()):
+        if auto is None or not auto.observe(waited_s, self._now()):
             return
         if auto.wanted < before:
             self._assembly.ledger.dismiss_one()
@@ -273,6 +281,10 @@ class Assembler:
                     self._book(done)
                 case StartFailed(loader, text, cause, traceback):
                     what = f"loader {loader} could not start: {text}"
+                    if self._assembly.tasks_done and self._bridge is None:
+                        # Others could: memory may be short for a while. Its end counts as that of one that crashes.
+                        _log.warning("%s", what)
+                        continue
                     failure = Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,))
                     self._assembly.end(failure)
 
@@ -287,7 +299,7 @@ class Assembler:
         self._assembly.ledger.add_loader(loader, remote=remote)
 
     def _book(self, done: Done) -> None:
-        if not self._assembly.done(done, time.monotonic()):
+        if not self._assembly.done(done, self._now()):
             self._results.dropped += 1
             return
         self._pool_of(done.loader).note_task_done()
@@ -302,7 +314,7 @@ class Assembler:
         if not death.dismissed:
             if self._trace is not None:
                 self._trace.died(death)
-            pool.count(death, was_idle, time.monotonic())
+            pool.count(death, was_idle, self._now())
 
     # ---- from the trainer
 

@@ -10,15 +10,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.base.errors import AssemblerDied, PipelineStalled, SampleError
+from blobfeed.workers.base.errors import AssemblerDied, PipelineClosed, PipelineStalled, SampleError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import feed
@@ -39,7 +41,7 @@ from tests.support.pipelines import (
     parameters,
     trapped_pipeline,
 )
-from tests.support.waiting import is_gone, wait_until
+from tests.support.waiting import DEADLINE_S, is_gone, wait_until
 
 
 def assembler_of(pipeline: Pipeline) -> psutil.Process:
@@ -131,6 +133,51 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
         assert np.array(third.tops["label"]).tolist() == [8, 9, 10, 11]
 
 
+# ---- the whole job stands still, as under a scheduler that suspends it
+
+
+def test_the_trainer_does_not_count_the_time_for_which_it_was_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, suspended_s = tmp_path / "gate", [0]
+
+    def monotonic() -> float:
+        return time.monotonic() + suspended_s[0]
+
+    with slow_pipeline(gate) as pipeline:
+        held = [take(pipeline), take(pipeline)]
+        running: Any = pipeline._feed
+        poll = running._poller.poll
+
+        def suspended(timeout: int) -> object:
+            if not suspended_s[0]:
+                suspended_s[0] = 10_000
+                return []
+            gate.touch()
+            return poll(timeout)
+
+        clock = SimpleNamespace(monotonic=monotonic, monotonic_ns=lambda: int(monotonic() * 1e9))
+        monkeypatch.setattr(feed, "time", clock)
+        monkeypatch.setattr(running._poller, "poll", suspended)
+        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
+    assert suspended_s[0]
+
+
+def test_the_assembler_does_not_count_the_time_for_which_it_was_suspended(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with slow_pipeline(gate, task_timeout_s=4.0) as pipeline:
+        held, deaths = [take(pipeline), take(pipeline)], pipeline.statistics().loader_deaths
+        assembler = assembler_of(pipeline)
+        assembler.suspend()
+        end = time.monotonic() + 5.0
+        wait_until(lambda: time.monotonic() > end, "more than task_timeout_s has passed")
+        assembler.resume()
+        wait_until(lambda: assembler.status() != psutil.STATUS_STOPPED, "it goes on")
+        gate.touch()
+        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
+        assert pipeline.statistics().loader_deaths == deaths
+
+
 # ---- the assembler stands still
 
 
@@ -158,6 +205,59 @@ def test_a_pipeline_whose_assembler_stands_still_closes() -> None:
         assembler.suspend()
         wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
     assert_gone_soon(family)
+
+
+# ---- another thread closes
+
+
+def test_who_waits_while_another_thread_closes_is_told_that_it_is_closed(tmp_path: Path) -> None:
+    with slow_pipeline(tmp_path / "gate") as pipeline, ThreadPoolExecutor(1) as waiter:
+        held, stalls = [take(pipeline), take(pipeline)], pipeline.statistics().stalls
+        waiting = waiter.submit(pipeline.take)
+        wait_until(lambda: pipeline.statistics().stalls > stalls, "the thread waits for sample 9")
+        pipeline.close()
+        with pytest.raises(PipelineClosed, match="closed while a batch was waited for"):
+            waiting.result(DEADLINE_S)
+        del held
+
+
+def test_a_handler_of_a_signal_may_close_the_pipeline_that_is_waited_for_and_leave(tmp_path: Path) -> None:
+    class Left(Exception):
+        pass
+
+    with slow_pipeline(tmp_path / "gate") as pipeline:
+        held = [take(pipeline), take(pipeline)]
+
+        def closes(*_: object) -> NoReturn:
+            pipeline.close()
+            raise Left
+
+        before = signal.signal(signal.SIGALRM, closes)
+        try:
+            with pytest.raises(Left):  # noqa: PT012 - the signal may come before `take` is called
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                pipeline.take()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        del held
+
+
+def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline, start = Pipeline(parameters(), source=Numbered()), Pipeline._started
+    before, processes = psutil.Process().children(), set[psutil.Process]()
+
+    def started_and_closed(starting: Pipeline) -> object:
+        made = start(starting)
+        processes.update(set(psutil.Process().children()) - set(before))
+        with ThreadPoolExecutor(1) as another:
+            another.submit(pipeline.close).result(DEADLINE_S)
+        return made
+
+    monkeypatch.setattr(Pipeline, "_started", started_and_closed)
+    with pytest.raises(PipelineClosed, match="closed while it started"):
+        pipeline.take()
+    assert processes
+    assert_gone_soon([*processes])
 
 
 # ---- the assembler dies

@@ -25,6 +25,7 @@ import pytest
 from blobfeed.workers.base.errors import (
     AssemblerDied,
     InterpreterError,
+    LoaderDied,
     ParameterError,
     PipelineClosed,
     RingAllocationError,
@@ -40,7 +41,18 @@ from blobfeed.workers.transport import links
 from blobfeed.workers.transport.status_board import Activity, LoaderState, StatusBoard
 
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
-from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters, trapped_pipeline
+from tests.support.pipelines import (
+    Fault,
+    Numbered,
+    Place,
+    Promise,
+    Trap,
+    deliver,
+    deliver_all,
+    first_of_all,
+    parameters,
+    trapped_pipeline,
+)
 from tests.support.trainers import trainer
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -329,6 +341,39 @@ def test_ctrl_c_waits_until_a_process_or_a_socket_or_memory_is_in_somebodys_hand
 
 
 # ---- starts that fail
+
+
+class Unlucky(Numbered):
+    """Its loader is killed at a late sample, once; those that start after it, or only the next one, lack memory."""
+
+    def __init__(self, folder: Path, always: bool) -> None:
+        victim = Promise(parameters()).sample_at(30)
+        super().__init__(trap=Trap(Fault.KILLED, Place.READ, frozenset({victim}), folder / "killed"))
+        self._folder, self._always = folder, always
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if os.environ.get("BLOBFEED_ROLE") != "loader" or not (self._folder / "killed").exists():
+            return
+        if first_of_all(self._folder / "failed") or self._always:
+            raise MemoryError
+
+
+def test_a_loader_that_cannot_start_in_place_of_a_dead_one_is_tried_again(tmp_path: Path) -> None:
+    given = parameters(num_loaders=1)
+    with Pipeline(given, source=Unlucky(tmp_path, always=False)) as pipeline:
+        assert list(deliver(pipeline)) == Promise(given).batches()
+        assert pipeline.statistics().loader_deaths == 2
+
+
+def test_if_no_loader_can_start_in_place_of_a_dead_one_the_run_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
+        with pytest.raises(LoaderDied, match=r"\d+ loaders died in a row"):
+            list(deliver(pipeline))
+        assert pipeline.statistics().batches == 7
+    assert "could not start: MemoryError" in caplog.text
 
 
 def fails(pipeline: Pipeline, error: type[Exception], match: str) -> None:
