@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -133,6 +134,7 @@ class SmallFeed(Feed):
             "_arrived": None,
             "_releasing": deque(),
             "_in_doubt": False,
+            "_waiting": nullcontext(),
             "_failure": None,
             "_sealer": _Plain(),
             "_opener": _Plain(),

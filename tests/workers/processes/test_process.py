@@ -113,20 +113,26 @@ def test_more_loaders_than_the_hard_limit_of_descriptors_allows_are_refused() ->
 
 TOO_MANY_LOADERS = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import msgspec
+from dataclasses import replace
 from blobfeed.workers.base.parameters import RemoteLoaders
-feed = pipeline({loaders})
+from blobfeed.workers.pipeline.feed import Feed
+plan = pipeline(num_loaders={here}).plan
+plan = replace(plan, parameters=msgspec.structs.replace(plan.parameters, remote_loaders={remote}))
 before = len(os.listdir("/proc/self/fd"))
 try:
-    feed.start()
+    Feed(plan)
 except DescriptorLimitError as error:
     say(error)
 say(len(os.listdir("/proc/self/fd")) - before)
 """
 
 
-@pytest.mark.parametrize("loaders", ["num_loaders=30", "num_loaders=2, remote_loaders=RemoteLoaders(count=28)"])
-def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor(tmp_path: Path, loaders: str) -> None:
-    with trainer(tmp_path, TOO_MANY_LOADERS.format(loaders=loaders)) as run:
+@pytest.mark.parametrize(("here", "remote"), [(30, "None"), (2, "RemoteLoaders(count=28)")])
+def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor(
+    tmp_path: Path, here: int, remote: str
+) -> None:
+    with trainer(tmp_path, TOO_MANY_LOADERS.format(here=here, remote=remote)) as run:
         assert "30 loaders need 174 file descriptors, and the limit is 64" in run.next_line()
         run.expect("0")
         assert run.end() == 0, run.stderr
