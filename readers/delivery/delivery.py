@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     Memory = AnyArray | torch.Tensor
 
 
-_SLOTS_LEFT = 2
-"""For the loaders to fill while the user has the others. With three, one batch that is kept, as an example for plots,
-takes away the slot that every second batch needs: 51,000 samples/s instead of 77,000, of 64×3×224×224 bytes."""
+_SLOTS_LEFT = 3
+"""For the loaders to fill while the user has the others, if prefetch_batches is given."""
+
+_SLOTS_LEFT_BY_AUTO = 2
+"""With three, one batch that is kept, as an example for plots, takes away the slot that every second batch needs:
+51,000 samples/s instead of 77,000, of 64×3×224×224 bytes."""
 
 _WRONG = (InexactValueError, UnequalShapesError)
 """What is wrong with a batch for ever: it is told once, and the batch is passed over."""
@@ -230,7 +233,8 @@ class HostDelivery(Delivery):
         self._if_shown_copied = [(i, top) for i, top in every if not (shows and shows[i])]
         self._if_copied = every
         self._show(shows=loans > 0)
-        self._most_given = max(0, pipeline.plan.slots - _SLOTS_LEFT) if gives and self._is_worth_giving() else 0
+        left = _SLOTS_LEFT_BY_AUTO if pipeline.parameters.prefetch_batches == "auto" else _SLOTS_LEFT
+        self._most_given = max(0, pipeline.plan.slots - left) if gives and self._is_worth_giving() else 0
         self._forks = _forks
         self._shown_as = shown_as
         self._gathered = pipeline.gathered

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ..base.linux import memfd_create
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels
+from ..transport.linux import memfd_create
 from ..transport.status_board import LoaderStatus, StatusBoard
 from ..transport.trace_ring import TracedStatus, TraceRing
 

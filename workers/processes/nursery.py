@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
-from ..base.linux import pidfd_open
+from ..transport.linux import pidfd_open
 from .process import close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
 
 _END_S = 0.5

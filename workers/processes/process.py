@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..base.errors import DescriptorLimitError
-from ..base.linux import pidfd_send_signal
+from ..transport.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _START_DESCRIPTORS = 32

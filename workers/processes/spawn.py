@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..base.linux import pidfd_open, pidfd_send_signal
 from ..plan.plan import Plan
 from ..plan.sampled_plan import SampledPlan
 from ..transport import links
+from ..transport.linux import pidfd_open, pidfd_send_signal
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard

@@ -21,8 +21,8 @@ from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
 from ..base.keys import blake2b
-from ..base.linux import memfd_create
 from ..base.specs import AnyArray, IndexArray
+from ..transport.linux import memfd_create
 from ..transport.memory import available_memory
 from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import linux
 from ..base.errors import RingAllocationError
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
+from . import linux
 from .memory import available_memory
 from .shared_map import SharedMap
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..base.files import another_host
-from ..base.linux import memfd_create
 from ..base.specs import AnyArray
+from .linux import memfd_create
 
 _ALIGNMENT = 64
 

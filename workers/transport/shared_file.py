@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.linux import memfd_create
+from .linux import memfd_create
 from .memory import available_memory
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2

@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..base.linux import memfd_create
 from ..base.source import CacheCounts
+from .linux import memfd_create
 
 NAME: Final = "blobfeed-board"
 """Of the memory file, as /proc shows it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from blobfeed.workers.base import linux
 from blobfeed.workers.base.errors import BlobfeedError
+from blobfeed.workers.transport import linux
 
 from tests.support.trainers import trainer
 

@@ -260,7 +260,7 @@ def in_memory(descriptor: int, size: int, ranges: Iterable[tuple[int, int]]) -> 
                 os.preadv(descriptor, probe, min(offset + length, size) - 1, os.RWF_NOWAIT)
     except (OSError, AttributeError):
         # EAGAIN: it would have to wait for the disk. EOPNOTSUPP: the file system (a network's) cannot say. Anything
-        # else will be met by the read that follows. AttributeError: this Python is as base/linux.py says.
+        # else will be met by the read that follows. AttributeError: this Python is as transport/linux.py says.
         return False
     return True
 
