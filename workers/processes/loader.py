@@ -80,8 +80,9 @@ def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[
         status.begin_task(message.task, message.group)
         begun = time.monotonic_ns()
         done = worker.work(message)
-        report(Done(loader, message.task, time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows))
-        status.begin_task(0)
+        took = time.monotonic_ns() - begun
+        status.begin_task(0)  # before the report: with the last one the run may end, and the task's spans be lost
+        report(Done(loader, message.task, took, tuple(done.bad), done.stream_rows))
 
 
 class Tasks:
