@@ -44,8 +44,13 @@ class DetachedLayer:
         return changed
 
     def postprocess_with_rng(self, batch: HookBatch, rng: np.random.Generator) -> Mapping[str, AnyArray] | None:
-        own = self._made().postprocess
-        changed: Mapping[str, AnyArray] | None = own(batch, rng=rng) if takes_rng(own) == "by name" else own(batch, rng)
+        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
+        return changed
+
+    def postprocess_with_named_rng(
+        self, batch: HookBatch, *, rng: np.random.Generator
+    ) -> Mapping[str, AnyArray] | None:
+        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng=rng)
         return changed
 
     def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
@@ -68,8 +73,12 @@ def hooks_of(layer: Any, base: type[Any]) -> Hooks:
         return Hooks()
     detached = DetachedLayer(layer)
     hooks = Hooks(**{name: getattr(detached, name) for name in overridden})
-    with_rng = hooks.postprocess is not None and takes_rng(layer.postprocess)
-    return replace(hooks, postprocess=detached.postprocess_with_rng) if with_rng else hooks
+    match hooks.postprocess and takes_rng(layer.postprocess):
+        case "by name":
+            return replace(hooks, postprocess=detached.postprocess_with_named_rng)
+        case "by position":
+            return replace(hooks, postprocess=detached.postprocess_with_rng)
+    return hooks
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

@@ -155,11 +155,11 @@ def _attribute_names(
     It is the first that comes to hand: the first in natural order would be known after sorting all names. `datasets`:
     the paths of a sample's data sets in its group; empty where each data set is a sample. Raises SourceError.
     """
+    inside = [name.strip("/") for name in datasets]
     for path in paths:
         with open_file(stamp_of(path), locking) as file:
             for name in groups:
                 group = file.get(name) if name else file
-                inside = [path.strip("/") for path in datasets]
                 holders = _first_sample(group, inside) if isinstance(group, h5py.Group) else None
                 if holders:
                     return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))

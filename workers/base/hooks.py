@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +55,18 @@ class HookBatch(dict[str, NDArray[Any]]):
         self.epoch = epoch
 
 
+class NamedRngHook(Protocol):
+    """A postprocess hook that takes its generator by name alone."""
+
+    def __call__(self, batch: HookBatch, /, *, rng: np.random.Generator) -> Mapping[str, AnyArray] | None: ...
+
+
 # As text: to import numpy.random takes 3.6 MB, and anyone who has no hooks does without.
 DecodeHook = Callable[[Sample, "np.random.Generator"], object]
 PostprocessHook = (
     Callable[[HookBatch], Mapping[str, AnyArray] | None]
     | Callable[[HookBatch, "np.random.Generator"], Mapping[str, AnyArray] | None]
+    | NamedRngHook
 )
 SamplerHook = Callable[[int, int, "np.random.Generator"], Any]
 

@@ -11,6 +11,8 @@ from blobfeed.layers.torch_blob import Blob, BlobError, BlobTensor
 from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from numpy.typing import NDArray
 
+from tests.support.trainer_nets import write_as_on_cuda
+
 CPU = torch.device("cpu")
 
 
@@ -125,8 +127,7 @@ def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
 def test_what_was_written_to_an_array_stays_though_the_blob_gets_the_shape_that_it_has() -> None:
     blob = shaped(2)
     shown = ArrayBlob(blob)
-    written, before = np.array([[3, 4], [0, 0]], np.float32)
-    shown._copies["data"] = blob.tensor, written, before  # as on CUDA, where the array is a copy
+    write_as_on_cuda(shown, [3, 4])
     shown.reshape(2)
     assert blob.data.tolist() == [3.0, 4.0]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
@@ -19,6 +18,7 @@ from tests.support.trainer_nets import (
     BATCHES,
     SMALL_NET,
     with_inputs,
+    write_as_on_cuda,
     write_project,
 )
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
@@ -251,11 +251,6 @@ def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     close(other.blobs["prob"].data, net.forward(data=drawn(2, 1, 6, 6))["prob"])
     with pytest.raises(SnapshotError, match="cannot be read"):
         net.copy_from("none.caffemodel")
-
-
-def write_as_on_cuda(blob: ArrayBlob, values: ArrayLike) -> None:
-    """Write to an array that is a copy, as all are on CUDA."""
-    blob._copies["data"] = blob._tensor("data"), np.full(blob.shape, values, np.float32), np.zeros(1, np.float32)
 
 
 def test_what_was_written_by_way_of_one_net_is_seen_by_all_that_share_the_weights(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
 
 from tests.support.trainer_nets import (
     SMALL_SOLVER,
+    write_as_on_cuda,
     write_golden_solver,
     write_project,
 )
@@ -138,10 +139,9 @@ def test_a_solver_trains_the_weights_that_its_net_shares(tmp_path: Path) -> None
 def test_a_test_net_sees_what_was_written_to_the_solvers_net(tmp_path: Path) -> None:
     solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 2 test_interval: 10"))
     shown, (test_net,) = solver.net.params["ip1"][0], solver.test_nets
-    written, before = np.ones(shown.shape, np.float32), np.zeros(shown.shape, np.float32)
-    shown._copies["data"] = shown._tensor("data"), written, before  # as on CUDA, where the array is a copy
+    write_as_on_cuda(shown, 1)
     test_net.forward()
-    np.testing.assert_array_equal(test_net.params["ip1"][0].data, written)
+    np.testing.assert_array_equal(test_net.params["ip1"][0].data, np.ones(shown.shape, np.float32))
 
 
 def test_callbacks_see_each_step_and_may_change_gradients(tmp_path: Path) -> None:

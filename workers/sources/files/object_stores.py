@@ -326,8 +326,8 @@ def _version(meta: Any) -> str:
 
 def _version_of(info: Mapping[str, Any]) -> str:
     """As `_version`, of what fsspec says of an object."""
-    of_stores = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC")
-    named = (*of_stores, "blob_id", "sha", "modify", "modificationTime")
+    named = ["ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC"]
+    named += ["blob_id", "sha", "modify", "modificationTime"]
     return repr([(name, info[name]) for name in named if name in info] or sorted(info.items(), key=str))
 
 

@@ -68,12 +68,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield lambda: str(tmp_path / "a.zarr")
         return
     if request.param == "http, threads":
-        stamp_of = RemoteStamp.of
-        monkeypatch.setattr(
-            RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
-        )
+        as_in_a_loader(monkeypatch)
     with range_server() as server:
         yield lambda: publish(server, tmp_path)
+
+
+def as_in_a_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have objects fetched ahead by threads, as only processes do that have not examined them."""
+    stamp_of = RemoteStamp.of
+    monkeypatch.setattr(
+        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
+    )
 
 
 def publish(server: RangeServer, folder: Path) -> str:
@@ -147,10 +152,7 @@ def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> N
 def test_chunks_that_failed_beside_another_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = some_array((4, 5), "f4")
     write(tmp_path, "data", values, chunks=(1, 5))
-    stamp_of = RemoteStamp.of
-    monkeypatch.setattr(
-        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
-    )
+    as_in_a_loader(monkeypatch)
     with range_server() as server:
         source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
         server.fault = lambda _path, _number: "expired"
@@ -167,10 +169,7 @@ def test_chunks_that_were_announced_and_never_read_give_way_to_the_next(
 ) -> None:
     values = some_array((700, 5), "f4")
     write(tmp_path, "data", values, chunks=(1, 5))
-    stamp_of = RemoteStamp.of
-    monkeypatch.setattr(
-        RemoteStamp, "of", lambda url: RemoteStamp(url, stamp_of(url).size, stamp_of(url).version, home=-1)
-    )
+    as_in_a_loader(monkeypatch)
     with range_server() as server:
         source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
         server.requests.clear()
