@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,61 @@ def test_what_hooks_make_in_another_byte_order_comes_in_this_machines(device: st
     assert {name: values.dtype.str for name, values in got.items()} == {"wide": "<i4", "sums": "<f8"}
     np.testing.assert_array_equal(got["wide"][:, :3].astype(np.uint8), pixels(got["wide"][:, 3]))
     np.testing.assert_array_equal(got["sums"], got["wide"].sum(axis=1))
+
+
+# ---- what a hook makes at its first call
+
+
+class _Opens:
+    lock: Any = None
+
+    def __call__(self, sample: Sample, _: np.random.Generator) -> Any:
+        self.lock = self.lock or threading.Lock()
+        return dict(sample)
+
+    def batch(self, batch: HookBatch) -> None:
+        self.lock = self.lock or threading.Lock()
+
+
+def _in_a_closure() -> Callable[..., Any]:
+    lock: Any = None
+
+    def decode(sample: Sample, _: np.random.Generator) -> Any:
+        nonlocal lock
+        lock = lock or threading.Lock()
+        return dict(sample)
+
+    return decode
+
+
+_made: Any = None
+
+
+def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
+    global _made  # noqa: PLW0603 - what users do
+    _made = _made or threading.Lock()
+    return dict(sample)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decode": _Opens()},
+        {"decode": partial(_Opens())},
+        {"postprocess": _Opens().batch},
+        {"decode": _in_a_closure()},
+        {"decode": _in_a_global},
+    ],
+)
+def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_in_a_global, "__module__", "__main__")  # sent with the globals that it uses
+    with BatchReader(Pictures(), batch_size=8, epochs=1, num_loaders=1, **given) as reader:
+        state = reader.state_dict()
+        for _ in range(2):
+            assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
+            reader.load_state_dict(state)  # setup tries the hook again
 
 
 # ---- tops are what comes out

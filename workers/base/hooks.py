@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from dis import get_instructions
+from functools import partial
+from types import CellType, FunctionType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -88,6 +92,37 @@ class Hooks:
     postprocess: PostprocessHook | None = None
     sampler: SamplerHook | None = None
     batch_sampler: SamplerHook | None = None
+
+
+@contextmanager
+def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
+    """For trials in the trainer: what a hook assigns to its own attributes, closure or globals is gone afterwards.
+
+    A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
+    left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
+    """
+    spaces: list[tuple[dict[str, Any], dict[str, Any], Iterable[str]]] = []
+    cells: list[tuple[CellType, Any]] = []
+    for given in filter(None, (hooks.decode, hooks.postprocess)):
+        hook = given.func if isinstance(given, partial) else given
+        owner = getattr(hook, "__self__", hook)
+        if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):
+            spaces.append((vars(owner), dict(vars(owner)), vars(owner)))
+        function = getattr(hook, "__func__", hook if isinstance(hook, FunctionType) else type(hook).__call__)
+        if isinstance(function, FunctionType):
+            there = function.__globals__
+            assigned = {each.argval for each in get_instructions(function) if each.opname == "STORE_GLOBAL"}
+            spaces.append((there, {name: there[name] for name in assigned & there.keys()}, assigned))
+            cells += [(cell, cell.cell_contents) for cell in function.__closure__ or () if cell != CellType()]
+    try:
+        yield
+    finally:
+        for space, before, names in spaces:
+            for name in set(names) - set(before):
+                space.pop(name, None)
+            space.update(before)
+        for cell, content in cells:
+            cell.cell_contents = content
 
 
 BY_POSITION = (

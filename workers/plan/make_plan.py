@@ -17,7 +17,7 @@ from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
-from ..base.hooks import Hooks, PostprocessHook, Sample
+from ..base.hooks import Hooks, PostprocessHook, Sample, hooks_kept
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
@@ -86,7 +86,7 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, opened)
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept():
+    with globals_kept(), hooks_kept(hooks, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
