@@ -87,7 +87,7 @@ class MemoryData(Layer):
 
 @layer_type("DummyData")
 class DummyData(Layer):
-    """Tops filled by fillers: constants once, random numbers anew at every forward."""
+    """Tops filled by fillers: constants once, so that a script may write over them; random numbers at every forward."""
 
     bottoms = range(1)
     tops = ANY
@@ -111,16 +111,26 @@ class DummyData(Layer):
             self.check_filler(filler, "data_filler", nth)
         self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
         self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)
-        self._constants: list[Tensor | None] = [None] * tops
+        self._tops: Sequence[Blob] = ()
+
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        for blob, shape, filler in zip(top, self._shapes, self._fillers, strict=True):
+            blob.reshape(*shape)
+            if filler.type == "constant":
+                blob.tensor.fill_(filler.value)
+        self._tops = top
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        return self._shapes
+        return [blob.shape for blob in self._tops]
 
     def forward(self) -> Tensors:
-        for nth, (shape, filler) in enumerate(zip(self._shapes, self._fillers, strict=True)):
-            if self._constants[nth] is None or filler.type != "constant":
-                self._constants[nth] = self.filled(shape, filler)
-        return tuple(top for top in self._constants if top is not None)
+        return tuple(self._top(*each) for each in zip(self._tops, self._fillers, strict=True))
+
+    def _top(self, blob: Blob, filler: FillerParameter) -> Tensor:
+        if filler.type != "constant":
+            return self.filled(blob.shape, filler)
+        blob.own()
+        return blob.tensor
 
 
 @layer_type("Parameter")

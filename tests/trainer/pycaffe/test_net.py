@@ -117,6 +117,19 @@ def test_what_is_written_to_a_blob_counts_when_the_rest_of_the_net_runs(tmp_path
     close(net.forward(start="left", blobs=["sum"])["sum"], [[0, 2, 4]] * 2)
 
 
+def test_what_is_written_to_a_constant_of_dummy_data_stays_there(tmp_path: Path) -> None:
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "noise" dummy_data_param {
+                shape { dim: [2, 3] } shape { dim: 2 } data_filler { value: 4 } data_filler { type: "uniform" } } }
+              layer { name: "y" type: "Power" bottom: "x" top: "y" power_param { scale: 10 } }"""
+    net = Net(write(tmp_path, text), TEST)
+    assert (net.forward()["y"] == 40).all()
+    net.blobs["x"].data[...] = [[1, 2, 3], [4, 5, 6]]
+    for _ in range(2):
+        assert net.forward()["y"].tolist() == [[10, 20, 30], [40, 50, 60]]
+    net.blobs["x"].reshape(1, 3)
+    assert net.forward()["y"].tolist() == [[10, 20, 30]]
+
+
 def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None:
     net = Net(write(tmp_path, BRANCHES.replace("dim: 2 dim: 1", "dim: 2 dim: 3")), TEST)
     weights = net.params["conv"][0].data
