@@ -103,11 +103,16 @@ class Net:
 
     def _add(self, context: LayerContext) -> None:
         layer = LAYER_TYPES[context.param.type](context)
-        self.layers[context.param.name] = layer
+        key = context.param.name
+        while key in self.layers:  # both losses of Caffe's autoencoder are called "loss"
+            key += "'"
+        self.layers[key] = layer
         for name in context.param.top:
             self.blobs.setdefault(name, Blob(self.device))
         bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
         layer.setup(bottom, top)
+        if key != context.param.name and layer.blobs:
+            raise context.unsupported("a layer above has the same name, and weights are found by the name", "name")
         self._weights.add(layer)
         self.steps.append(Step(layer, top))
         if len(context.param.param) > len(layer.blobs):

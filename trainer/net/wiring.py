@@ -20,12 +20,8 @@ _WITHOUT_EFFECT = frozenset(
 def check_wiring(layers: Sequence[LayerContext]) -> None:
     """Raises PrototxtError with the line of what is wrong."""
     makers: dict[str, LayerContext] = {}
-    names: set[str] = set()
     for context in layers:
         layer_class = _layer_class(context)
-        if context.param.name in names:
-            raise context.unsupported("a layer above has the same name", "name")
-        names.add(context.param.name)
         if layer_class.is_loss and not context.param.top:
             # As in Caffe, a loss need not name its top. Here that top is an output, so it needs a name.
             context.param.top.append(context.param.name)

@@ -61,6 +61,16 @@ def test_include_takes_any_rule_that_is_met_and_exclude_drops_any(tmp_path: Path
     assert names(make_net(tmp_path, text, Phase.TEST)) == ["x", "both", "not_train"]
 
 
+def test_layers_without_weights_may_have_the_same_name(tmp_path: Path) -> None:
+    loss = 'layer { name: "loss" type: "%s" bottom: "x" bottom: "y" top: "%s" }'
+    net = make_net(
+        tmp_path,
+        with_inputs(loss % ("SigmoidCrossEntropyLoss", "a") + loss % ("EuclideanLoss", "b"), x=(1, 2), y=(1, 2)),
+    )
+    assert names(net) == ["x", "y", "loss", "loss'"]
+    assert float(net.forward()) == pytest.approx(2 * np.log(2))
+
+
 def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PrototxtError, match="no layer is included in phase TRAIN"):
         make_net(tmp_path, 'layer { name: "a" type: "Input" include { phase: TEST } }')
@@ -71,7 +81,10 @@ def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
     [
         ('layer { name: "l" }', "needs a 'type'"),
         ('layer { type: "ReLU" }', "needs a 'name'"),
-        ('layer { name: "x" type: "ReLU" bottom: "x" top: "y" }', "layer 'x': a layer above has the same name"),
+        (
+            'layer { name: "x" type: "PReLU" bottom: "x" top: "y" }',
+            "layer 'x': a layer above has the same name, and weights are found by the name",
+        ),
         ('layer { name: "l" type: "EuclideanLoss" bottom: "x" top: "y" }', "EuclideanLoss needs 2 bottom, got 1"),
         ('layer { name: "l" type: "ReLU" bottom: "x" top: "y" top: "z" }', "needs 1 top, got 2"),
         ('layer { name: "l" type: "Eltwise" bottom: "x" top: "y" }', "needs at least 2 bottom, got 1"),
