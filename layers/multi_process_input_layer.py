@@ -148,7 +148,7 @@ class MultiProcessInputLayer(CaffeLayer):
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         """Turn one raw sample into what its row of each top shall hold; runs in a loader.
 
-        `sample`: the raw arrays by name, `index` and `epoch`. `rng`: this sample's own generator, the same however many
+        `sample`: the raw arrays by name; `.index`, `.epoch`. `rng`: this sample's own generator, the same however many
         loaders there are. Returns a mapping of top names to arrays, a tuple in the tops' order, or one array where
         there is one top; the same shapes and types for every sample. Without an override: the raw arrays.
 

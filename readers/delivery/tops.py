@@ -119,7 +119,7 @@ class UnevenTop(Top):
             raise UnequalShapesError(
                 f"top {self.name!r}: samples {first} and {second} of one batch have the shapes "
                 f"{tuple(map(int, shapes[0]))} and {tuple(map(int, shapes[other[0]]))}: pad them (parameter 'pad'), "
-                "bring them to one shape in decode, or use batch_size 1"
+                "put them end to end ('concatenate'), bring them to one shape in decode, or use batch_size 1"
             )
 
 
