@@ -66,30 +66,35 @@ class Transformer:
     """Turns images (height, width, channels) into the rows of a net's inputs, and back.
 
     `inputs`: the shape of each input blob, by name. Each step is done if it was set: resize, transpose, swap the
-    channels, multiply by raw_scale, subtract the mean, multiply by input_scale.
+    channels, multiply by raw_scale, subtract the mean, multiply by input_scale. What was set is found by input in the
+    attributes of these names, which scripts read.
     """
 
     def __init__(self, inputs: dict[str, Sequence[int]]) -> None:
         self.inputs = {name: tuple(shape) for name, shape in inputs.items()}
-        self._set: dict[str, dict[str, Any]] = {name: {} for name in inputs}
+        self.transpose: dict[str, tuple[int, ...]] = {}
+        self.channel_swap: dict[str, tuple[int, ...]] = {}
+        self.raw_scale: dict[str, np.float32] = {}
+        self.mean: dict[str, Floats] = {}
+        self.input_scale: dict[str, np.float32] = {}
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
         """The order of the axes in the blob; (2, 0, 1) puts the channels first."""
-        self._set_order("transpose", in_, order, len(self._shape(in_)) - 1)
+        self.transpose[in_] = self._order("transpose", in_, order, len(self._shape(in_)) - 1)
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
         """The order of the channels in the blob; (2, 1, 0) makes BGR of RGB."""
-        self._set_order("channel_swap", in_, order, self._shape(in_)[1])
+        self.channel_swap[in_] = self._order("channel_swap", in_, order, self._shape(in_)[1])
 
-    def _set_order(self, step: str, in_: str, order: Sequence[int], count: int) -> None:
+    def _order(self, step: str, in_: str, order: Sequence[int], count: int) -> tuple[int, ...]:
         if sorted(order) != list(range(count)):
             raise ParameterError(f"{step} of {in_!r} needs 0 to {count - 1} in some order, got {tuple(order)}")
-        self._set[in_][step] = tuple(order)
+        return tuple(order)
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
         """What the image is multiplied by before the mean is subtracted; 255 for one from load_image."""
         self._shape(in_)
-        self._set[in_]["raw_scale"] = np.float32(scale)
+        self.raw_scale[in_] = np.float32(scale)
 
     def set_mean(self, in_: str, mean: ArrayLike) -> None:
         """What is subtracted: a number for each channel, or an image (channels, height, width)."""
@@ -99,36 +104,35 @@ class Transformer:
         fits = array.shape in ((1, 1, 1), (shape[0], 1, 1)) or array.shape == shape[-array.ndim :]
         if not fits:
             raise ParameterError(f"the mean of {in_!r} has the shape {np.shape(mean)}, and the input {shape}")
-        self._set[in_]["mean"] = array
+        self.mean[in_] = array
 
     def set_input_scale(self, in_: str, scale: float) -> None:
         """What the image is multiplied by at last."""
         self._shape(in_)
-        self._set[in_]["input_scale"] = np.float32(scale)
+        self.input_scale[in_] = np.float32(scale)
 
     def preprocess(self, in_: str, data: ArrayLike) -> Floats:
         """The row of blob `in_` for the image `data`."""
-        size, steps = self._shape(in_)[2:], self._set[in_]
+        size = self._shape(in_)[2:]
         row = np.array(data, np.float32)
         if row.shape[:2] != size:
             row = resize_image(row, size)
-        if "transpose" in steps:
-            row = row.transpose(steps["transpose"])
-        if "channel_swap" in steps:
-            row = row[list(steps["channel_swap"])]
-        row = row * steps.get("raw_scale", np.float32(1)) - steps.get("mean", np.float32(0))
-        return np.ascontiguousarray(row * steps.get("input_scale", np.float32(1)))
+        if in_ in self.transpose:
+            row = row.transpose(self.transpose[in_])
+        if in_ in self.channel_swap:
+            row = row[list(self.channel_swap[in_])]
+        row = row * self.raw_scale.get(in_, np.float32(1)) - self.mean.get(in_, np.float32(0))
+        return np.ascontiguousarray(row * self.input_scale.get(in_, np.float32(1)))
 
     def deprocess(self, in_: str, data: ArrayLike) -> Floats:
         """The image for a row of blob `in_`; it keeps the size that it has in the blob."""
         self._shape(in_)
-        steps = self._set[in_]
-        image = np.array(data, np.float32).squeeze() / steps.get("input_scale", np.float32(1))
-        image = (image + steps.get("mean", np.float32(0))) / steps.get("raw_scale", np.float32(1))
-        if "channel_swap" in steps:
-            image = image[np.argsort(steps["channel_swap"])]
-        if "transpose" in steps:
-            image = image.transpose(np.argsort(steps["transpose"]))
+        image = np.array(data, np.float32).squeeze() / self.input_scale.get(in_, np.float32(1))
+        image = (image + self.mean.get(in_, np.float32(0))) / self.raw_scale.get(in_, np.float32(1))
+        if in_ in self.channel_swap:
+            image = image[np.argsort(self.channel_swap[in_])]
+        if in_ in self.transpose:
+            image = image.transpose(np.argsort(self.transpose[in_]))
         return np.ascontiguousarray(image)
 
     def _shape(self, name: str) -> tuple[int, ...]:
