@@ -50,6 +50,10 @@ class Stepwise:
                     blob.diff.fill_(weight)
             after(nth)
 
+    def forget(self) -> None:
+        """The weights, or all blobs, are no longer those of the last forward: no layer can go back until the next."""
+        self._graphs.clear()
+
     def backward(self, first: int, last: int, after: After = lambda nth: None) -> None:
         """From layer `last` up to layer `first`. Gradients of weights are added to those that are there.
 

@@ -226,6 +226,10 @@ class Net:
                 if blob.shape != tuple(shape):
                     blob.reshape(*shape)
 
+    def forget_forward(self) -> None:
+        """Have `backward` ask for a new forward."""
+        self._stepwise.forget()
+
     def close(self) -> None:
         """Close the Python layers, and the processes of those that have some."""
         self._net.close()

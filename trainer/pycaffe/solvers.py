@@ -44,17 +44,22 @@ class Solver:
 
     def step(self, iterations: int) -> None:
         """Train, also past max_iter; test, display and save when the prototxt says so."""
-        self.net.upload()
+        self._begin()
         if self.param.snapshot:
             self._training.check_snapshots()
         run(self._training, self._reporter, StopRequest(), self.iter + iterations)
 
     def solve(self, resume: str | Path | None = None) -> None:
         """Train up to max_iter, save and test."""
-        self.net.upload()
+        self._begin()
         if resume is not None:
             self.restore(resume)
         train(self._training, self._reporter, StopRequest())
+
+    def _begin(self) -> None:
+        self.net.upload()
+        for net in (self.net, *self.test_nets):
+            net.forget_forward()
 
     def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
         """Have them called in each step, before the forward and before the update; they may write to blobs."""
@@ -62,7 +67,7 @@ class Solver:
 
     def apply_update(self) -> None:
         """Update the weights by their `diff`, after `net.forward()` and `net.backward()`. Counts no iteration."""
-        self.net.upload()
+        self._begin()
         self._training.update()
 
     def snapshot(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import PrototxtError, SolverError
+from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SolverError
 from blobfeed.trainer.pycaffe import mode, solvers
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
@@ -69,6 +69,16 @@ def test_forward_backward_and_update_are_a_step(tmp_path: Path) -> None:
     solver.apply_update()
     assert_weights(solver, "sgd", 1)
     assert solver.iter == 0
+
+
+def test_a_net_goes_back_only_from_a_forward_with_the_weights_that_it_has_now(tmp_path: Path) -> None:
+    solver = get_solver(write_golden_solver("sgd", tmp_path))
+    solver.net.forward()
+    solver.step(1)
+    with pytest.raises(NetError, match="backward needs a forward of this layer before it"):
+        solver.net.backward()
+    solver.net.forward()
+    solver.net.backward()
 
 
 def test_a_script_trains_tests_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
