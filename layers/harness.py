@@ -51,8 +51,11 @@ class LayerHarness(Closing, Generic[_LayerT]):
         if phase not in _PHASES:
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
         text = param_str if isinstance(param_str, str) else _as_text(param_str)
-        declared = parse_param_str(text).get("tops") or ("data", "label") if tops is None else tops
-        self.top_names: tuple[str, ...] = (declared,) if isinstance(declared, str) else tuple(declared)
+        if tops is None:
+            is_mapping = issubclass(layer_class, MultiProcessInputLayer)  # other layers may expect any text
+            given: Any = parse_param_str(text) if is_mapping else param_str
+            tops = (given.get("tops") if isinstance(given, Mapping) else None) or ("data", "label")
+        self.top_names: tuple[str, ...] = (tops,) if isinstance(tops, str) else tuple(tops)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
         self._top: Any = BlobVector([_blob(device) for _ in self.top_names])

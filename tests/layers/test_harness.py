@@ -45,6 +45,13 @@ def test_the_name_of_a_single_top_needs_no_list() -> None:
         assert list(harness.forward()) == ["out"]
 
 
+def test_another_layer_gets_its_param_str_as_it_is() -> None:
+    for text in ("", "3", "'num_classes': 21"):
+        with LayerHarness(_Recorder, text) as harness:
+            assert harness.layer.param_str == text
+            assert harness.top_names == ("data", "label")
+
+
 class _TooEarly(Layer):
     def setup(self, bottom: Any, top: Any) -> None:
         top[0].data[...] = 0
