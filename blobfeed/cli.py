@@ -8,6 +8,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -332,6 +333,10 @@ def options(
     """Train Caffe-style nets on data that other processes make ready."""
 
 
+_CAFFES_DASH = re.compile(r"^-(?=(solver|model|weights|snapshot|iterations|gpu|phase|level|stage|sig\w+_effect)(=|$))")
+"""The command `caffe` takes its options with one dash, too, as its documents write them."""
+
+
 def main() -> None:
     fill_standard_streams()
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
@@ -340,7 +345,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does it: a terminal may know ASCII alone
     try:
-        app(prog_name="blobfeed")
+        app([_CAFFES_DASH.sub("--", argument) for argument in sys.argv[1:]], prog_name="blobfeed")
     finally:
         # First of all at Python's end, of which Ctrl-C would make "Exception ignored in atexit callback". Not now: a
         # program that calls this function still wants its KeyboardInterrupt.

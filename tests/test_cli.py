@@ -309,6 +309,17 @@ def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
 
 
+def test_options_may_have_one_dash_as_those_of_caffe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    options = ["-model", str(tmp_path / "net.prototxt"), "-iterations=1", "-phase", "TRAIN"]
+    monkeypatch.setattr(sys, "argv", ["blobfeed", "time", *options])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main()
+    assert "backward ms" in capsys.readouterr().out
+
+
 def test_training_needs_no_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
