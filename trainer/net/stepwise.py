@@ -25,6 +25,7 @@ class Stepwise:
     def __init__(self, net: Net) -> None:
         self._net = net
         self._takers = _takers(net.steps)
+        self._in_need = _in_need(net.steps)
         self._graphs: dict[int, tuple[Mapping[str, Tensor], Tensors]] = {}
         """By layer: its bottoms by name and its tops at the last forward; autograd's graph reaches no further."""
 
@@ -36,9 +37,9 @@ class Stepwise:
         for nth in range(first, last + 1):
             step = self._net.steps[nth]
             bottoms = {name: values[name] if name in values else blobs[name].tensor for name in step.bottoms}
-            forced = {step.bottoms[at] for at in step.forced}
+            in_need = {step.bottoms[at] for at in step.forced} | (self._in_need - values.keys())
             bottoms = {
-                name: each.detach().requires_grad_(each.requires_grad or name in forced)
+                name: each.detach().requires_grad_(each.requires_grad or name in in_need)
                 for name, each in bottoms.items()
             }
             tops = step.run(bottoms)
@@ -64,6 +65,8 @@ class Stepwise:
         for nth in range(last, first - 1, -1):
             if nth not in self._graphs:
                 layer = self._net.steps[nth].layer
+                if not layer.param.bottom:  # a script has filled its tops, and begun the forward below
+                    continue
                 raise NetError(f"{layer.context.where}: backward needs a forward of this layer before it")
             bottoms, tops = self._graphs[nth]
             found = self._top_diffs(nth, last, diffs)
@@ -97,6 +100,17 @@ class Stepwise:
                 blob.diff.copy_(diff)
             found.append(diff if top.requires_grad else None)
         return found
+
+
+def _in_need(steps: Sequence[Step]) -> set[str]:
+    """The blobs that get a gradient. A forward finds them too, but one may begin below the layers that make them."""
+    found: set[str] = set()
+    for step in steps:
+        passed_on = {name for nth, name in enumerate(step.bottoms) if nth not in step.stopped}
+        learns = any(weights.requires_grad for weights in step.layer.blobs)
+        if learns or step.begins_graph or step.forced or found & passed_on:
+            found.update(name for name, _, _ in step.tops)
+    return found
 
 
 def _takers(steps: Sequence[Step]) -> list[list[list[int]]]:

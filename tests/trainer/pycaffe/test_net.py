@@ -130,6 +130,21 @@ def test_what_is_written_to_a_constant_of_dummy_data_stays_there(tmp_path: Path)
     assert net.forward()["y"].tolist() == [[10, 20, 30]]
 
 
+def test_a_net_goes_back_from_a_first_forward_that_began_in_the_middle(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    whole = Net(path, TEST)
+    whole.save(tmp_path / "w.caffemodel")
+    part = Net(path, str(tmp_path / "w.caffemodel"), TEST)
+    whole.blobs["data"].data[...] = part.blobs["data"].data[...] = drawn(2, 1, 6, 6)
+    for net, start in ((whole, None), (part, "conv")):
+        net.forward(start=start)
+        net.blobs["prob"].diff[...] = drawn(2, 3)
+        net.backward()
+    assert whole.blobs["data"].diff.any()
+    np.testing.assert_array_equal(part.blobs["data"].diff, whole.blobs["data"].diff)
+    np.testing.assert_array_equal(part.params["conv"][0].diff, whole.params["conv"][0].diff)
+
+
 def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None:
     net = Net(write(tmp_path, BRANCHES.replace("dim: 2 dim: 1", "dim: 2 dim: 3")), TEST)
     weights = net.params["conv"][0].data
