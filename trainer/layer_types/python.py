@@ -25,18 +25,22 @@ class WeightBlobs(list[Blob | ArrayBlob]):
     `made` are the blobs, and the items what `show` makes of them.
     """
 
-    def __init__(self, device: torch.device, show: Callable[[Blob], Blob | ArrayBlob]) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.made: list[Blob] = []
+        self.show: Callable[[Blob], Blob | ArrayBlob] = _as_it_is
         self._device = device
-        self._show = show
 
     def add_blob(self, *shape: int) -> Blob | ArrayBlob:
         blob = Blob(self._device)
         blob.reshape(*shape)
         self.made.append(blob)
-        self.append(self._show(blob))
+        self.append(self.show(blob))
         return self[-1]
+
+
+def _as_it_is(blob: Blob) -> Blob:
+    return blob
 
 
 @layer_type("Python")
@@ -59,17 +63,15 @@ class PythonLayer(Layer):
         self._shown_bottom: Sequence[Any] = ()
         self._shown_top: Sequence[Any] = ()
         """The same blobs as the hooks get them."""
-        self._weights = WeightBlobs(context.device, self._as_shown)
+        self._weights = WeightBlobs(context.device)  # knows nothing of this layer: a cycle would keep loaders running
         self.user_layer = self._make()
-
-    def _as_shown(self, blob: Blob) -> Blob | ArrayBlob:
-        """`blob` as the user's layer gets it: with arrays if it was written for Caffe."""
-        return ArrayBlob(blob) if getattr(self.user_layer, "takes_arrays", False) else blob
 
     def _make(self) -> Any:
         user_class = self._find_class()
         with self._noting("__init__"):
             user_layer = user_class(self.param)
+        if getattr(user_layer, "takes_arrays", False):  # it was written for Caffe
+            self._weights.show = ArrayBlob
         user_layer.param_str = self._param_str()
         user_layer.phase = int(self.context.phase)
         # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
@@ -108,7 +110,7 @@ class PythonLayer(Layer):
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         self._bottom, self._top = tuple(bottom), tuple(top)
-        shown = {blob: self._as_shown(blob) for blob in (*bottom, *top)}
+        shown = {blob: self._weights.show(blob) for blob in (*bottom, *top)}
         self._shown_bottom, self._shown_top = tuple(shown[blob] for blob in bottom), tuple(shown[blob] for blob in top)
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,19 @@ def user_layer(net: Net, name: str = "p") -> object:
     layer = net.layers[name]
     assert isinstance(layer, PythonLayer)
     return layer.user_layer
+
+
+def test_the_layer_goes_with_its_net_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECORDER)
+    net = make_net(tmp_path, python_layer("Recorder"))
+    net.forward()
+    layer = weakref.ref(user_layer(net))
+    gc.disable()  # else a loader that it holds would run until some collection
+    try:
+        del net
+        assert layer() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.TEST])
