@@ -385,3 +385,24 @@ layer {{ name: "mine" type: "Python" bottom: "x" top: "{top}" python_param {{ mo
     if given is not None:
         (gradient,) = torch.autograd.grad(net.values["y"].sum(), given)
         np.testing.assert_array_equal(gradient, np.abs(data) < data.std(ddof=1))
+
+
+def test_a_layer_of_ours_may_ask_for_arrays_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.uint8).reshape(2, 3))
+    (tmp_path / "mine.py").write_text("""
+from blobfeed.layers import MultiProcessInputLayer
+
+class Reversed(MultiProcessInputLayer):
+    takes_arrays = True
+
+    def forward(self, bottom, top):
+        super().forward(bottom, top)
+        top[0].data[...] = top[0].data[:, ::-1].copy()
+""")
+    net = make_net(
+        tmp_path,
+        python_layer("Reversed", 'param_str: "{source: {npy: {y: x.npy}}, tops: y, batch_size: 2, num_loaders: 0}"'),
+    )
+    net.forward()
+    assert net.blobs["y"].data.tolist() == [[2, 1, 0], [5, 4, 3]]
+    net.close()
