@@ -40,8 +40,7 @@ class Input(Layer):
         return [blob.shape for blob in self._tops]
 
     def forward(self) -> Tensors:
-        for blob in self._tops:
-            blob.own()
+        # Also what a layer in place has put there: into that memory its user has written since.
         return tuple(blob.tensor for blob in self._tops)
 
 
@@ -124,13 +123,10 @@ class DummyData(Layer):
         return [blob.shape for blob in self._tops]
 
     def forward(self) -> Tensors:
-        return tuple(self._top(*each) for each in zip(self._tops, self._fillers, strict=True))
-
-    def _top(self, blob: Blob, filler: FillerParameter) -> Tensor:
-        if filler.type != "constant":
-            return self.filled(blob.shape, filler)
-        blob.own()
-        return blob.tensor
+        tops = zip(self._tops, self._fillers, strict=True)
+        return tuple(
+            blob.tensor if filler.type == "constant" else self.filled(blob.shape, filler) for blob, filler in tops
+        )
 
 
 @layer_type("Parameter")

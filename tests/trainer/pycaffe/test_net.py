@@ -130,6 +130,20 @@ def test_what_is_written_to_a_constant_of_dummy_data_stays_there(tmp_path: Path)
     assert net.forward()["y"].tolist() == [[10, 20, 30]]
 
 
+@pytest.mark.parametrize(
+    "source",
+    ['type: "Input" input_param { shape { dim: 2 } }', 'type: "DummyData" dummy_data_param { shape { dim: 2 } }'],
+)
+def test_what_is_written_to_an_input_counts_also_if_a_layer_works_in_place_there(tmp_path: Path, source: str) -> None:
+    text = f"""layer {{ name: "x" top: "x" {source} }}
+               layer {{ name: "scaled" type: "Power" bottom: "x" top: "x" power_param {{ scale: 10 }} }}
+               layer {{ name: "y" type: "Power" bottom: "x" top: "y" }}"""
+    net = Net(write(tmp_path, text), TEST)
+    for number in (1, 2, 3):
+        net.blobs["x"].data[...] = number
+        assert net.forward()["y"].tolist() == [10 * number, 10 * number]
+
+
 def test_a_net_goes_back_from_a_first_forward_that_began_in_the_middle(tmp_path: Path) -> None:
     path = write(tmp_path)
     whole = Net(path, TEST)
