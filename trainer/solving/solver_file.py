@@ -110,7 +110,10 @@ def choose_device(asked: str | None, solver: SolverParameter | None = None) -> t
         wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
         asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
     elif asked != "cpu" and not torch.cuda.is_available():
-        raise SolverError(f"device {asked!r} was asked for, but torch finds no CUDA device here; use --device cpu")
+        raise SolverError(
+            f"device {asked!r} was asked for, but torch finds no CUDA device here; use --device cpu, or in a script "
+            "caffe.set_mode_cpu()"
+        )
     if asked == "cpu":
         return torch.device("cpu")
     _, _, number = asked.partition(":")
