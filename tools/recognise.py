@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -248,14 +248,26 @@ def _text(path: Path) -> Found:
 
 
 def _folder(path: Path, image_list: Path | None) -> Found:
-    files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: natural_key(str(file)))
+    files = sorted(_files(path), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
     images = [file for file in files if file.suffix.lower()[1:] in PICTURES]
     if len(images) * 2 > len(files):
-        return _folder_of_images(path, images, image_list)
+        found = _folder_of_images(path, images, image_list)
+        others = Counter(file.suffix or file.name for file in set(files) - set(images))
+        named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
+        remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
+        return replace(found, remarks=(*found.remarks, remark)) if others else found
     suffix = Counter(file.suffix for file in files).most_common(1)[0][0]
     return _recognised([file for file in files if file.suffix == suffix], image_list)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden."""
+    for root, folders, names in os.walk(folder, followlinks=True):
+        here = Path(root).resolve()
+        folders[:] = [name for name in folders if name[0] != "." and not here.is_relative_to((here / name).resolve())]
+        yield from (Path(root, name) for name in names if name[0] != "." and Path(root, name).is_file())
 
 
 def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
@@ -266,7 +278,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
             f"{path} --list train.txt` writes it and goes on"
         )
     folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
-    classes = sorted(set(folders) - {""}, key=natural_key)
+    classes = sorted(set(folders) - {""})  # 10 before 2, as torchvision and Keras number them
     if classes and "" in folders:
         raise SourceError(
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"

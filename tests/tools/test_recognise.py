@@ -194,6 +194,33 @@ def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> Non
         source_of(["."], image_list=Path("all.txt"))
 
 
+def test_folders_behind_links_are_listed_and_nothing_hidden_is() -> None:
+    Path("store/0").mkdir(parents=True)
+    Path("photos/1").mkdir(parents=True)
+    (Path("photos") / ".ipynb_checkpoints").mkdir()
+    for name in ("store/0/0.png", "photos/1/0.png", "photos/1/._0.png", "photos/.ipynb_checkpoints/0.png"):
+        Path(name).write_bytes(encoded(picture(20, 30), ".png"))
+    Path("photos/0").symlink_to("../store/0")
+    Path("photos/1/round").symlink_to("..")
+    source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("all.txt").read_text() == "photos/0/0.png 0\nphotos/1/0.png 1\n"
+
+
+def test_classes_are_numbered_as_torchvision_does() -> None:
+    for name in ("2", "10", "b", "B"):
+        Path("photos", name).mkdir(parents=True)
+        Path("photos", name, "0.png").write_bytes(encoded(picture(20, 30), ".png"))
+    source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("classes.txt").read_text() == "10\n2\nB\nb\n"
+
+
+def test_files_that_are_left_out_are_named() -> None:
+    write_images(*[(20, 30)] * 4)
+    Path("photos/cats/0.jfif").touch()
+    found = source_of(["photos"], image_list=Path("all.txt"))
+    assert found.remarks[-1] == "left out by the ends of their names: .jfif (1)"
+
+
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
     write_images((20, 30), (40, 30), (50, 50))
     found = source_of(["photos"], image_list=Path("all.txt"))
