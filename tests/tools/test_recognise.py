@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import itertools
+import json
 import os
 import shutil
 import tarfile
@@ -65,6 +66,30 @@ def test_data_sets_of_other_names_are_named_the_largest_first() -> None:
     found = source_of(["a.h5"])
     assert found.tops == ("images/left", "y")
     assert (first_batch(found)["y"] == LABEL).all()
+
+
+def test_data_sets_that_are_no_arrays_are_left_out() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = DATA, LABEL
+        file["table"] = np.zeros(SAMPLES, [("a", "i4")])
+        file.create_dataset("names", (SAMPLES,), h5py.string_dtype())
+        file.create_dataset("cells", (SAMPLES,), h5py.ref_dtype)
+        file.create_dataset("grows", (0, 3), maxshape=(None, 3))
+    found = source_of(["a.h5"])
+    assert found.tops == ("data", "label", "names")
+    assert found.remarks == (
+        "left out, since they have another length than 12: grows",
+        "left out, since they are no arrays of numbers or strings: cells, table",
+    )
+    assert (first_batch(found)["data"] == DATA).all()
+
+
+def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
+    with h5py.File("a.mat", "w", userblock_size=512) as file:
+        file["data"], file["label"] = DATA, LABEL
+    with Path("a.mat").open("r+b") as stream:
+        stream.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM")
+    assert (first_batch(source_of(["a.mat"]))["data"] == DATA).all()
 
 
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
@@ -303,11 +328,42 @@ def test_a_list_is_seen_as_its_source_reads_it(start: str, labels: str) -> None:
     assert source_of(["all.txt"]).declared == {"image_list": {"path": "all.txt", "equal_sizes": True}}
 
 
+def write_zarr(path: Path, shape: tuple[int, ...], dtype: object = "<f4") -> None:
+    """An array without chunks, which has the fill value everywhere."""
+    path.mkdir(parents=True)
+    form = {"zarr_format": 2, "order": "C", "compressor": None, "filters": None, "fill_value": 0}
+    (path / ".zarray").write_text(json.dumps({**form, "shape": shape, "chunks": shape, "dtype": dtype}))
+
+
 def test_a_zarr_group_is_seen_by_its_files() -> None:
-    for name in ("zarr.json", ".zgroup"):
-        Path(f"{name}.zarr").mkdir()
-        Path(f"{name}.zarr", name).write_text("{}")
-        assert source_of([f"{name}.zarr"]).declared == {"zarr": {"path": f"{name}.zarr"}}
+    for name, shape in {"data": (12, 3), "label": (12,)}.items():
+        write_zarr(Path("a.zarr", name), shape)
+    Path("a.zarr/.zgroup").write_text('{"zarr_format": 2}')
+    assert source_of(["a.zarr"]) == Found({"zarr": {"path": "a.zarr"}})
+    assert source_of(["a.zarr/data"]) == Found({"zarr": {"path": "a.zarr/data"}})
+    Path("a.zarr/data").rename("a.zarr/images")
+    write_zarr(Path("a.zarr/x"), (3,))
+    write_zarr(Path("a.zarr/deep/fields"), (12,), [["a", "<i4"]])
+    found = source_of(["a.zarr"])
+    assert found.tops == ("images", "label")
+    assert found.remarks == (
+        "left out, since they have another length than 12: x",
+        "left out, since they are no arrays of numbers or strings: deep/fields",
+    )
+
+
+def test_the_tops_of_an_npz_file_are_its_arrays_of_one_length() -> None:
+    np.savez("all.npz", x=DATA, y=LABEL)
+    assert source_of(["all.npz"]) == Found({"npz": {"path": "all.npz"}})
+    fields = np.zeros(SAMPLES, [("a", "i4")])
+    np.savez("mnist.npz", x_test=DATA[:4], y_test=LABEL[:4], x_train=DATA, y_train=LABEL, n=3, fields=fields)
+    found = source_of(["mnist.npz"])
+    assert found.tops == ("x_train", "y_train")
+    assert found.remarks == (
+        "left out, since they have another length than 12: n, x_test, y_test",
+        "left out, since they are no arrays of numbers or strings: fields",
+    )
+    assert (first_batch(found)["x_train"] == DATA).all()
 
 
 def test_a_declaration_is_taken_as_it_stands() -> None:
@@ -345,8 +401,10 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["x.npy", "x.npz"], "are of different kinds"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
+        (["table.h5"], "no array of numbers or strings .*; a cannot be read"),
+        (["a.tar.gz"], "unpack a compressed one"),
         (["words.txt"], "its first path, 'no such.jpg', is no file"),
-        (["scalars.h5"], "no data set with an axis"),
+        (["scalars.h5"], "no array of numbers or strings with an axis"),
         (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
     ],
 )
@@ -359,6 +417,9 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("words.txt").write_text("no such.jpg 3\n")
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
+    with h5py.File("table.h5", "w") as file:
+        file["a"] = np.zeros(3, [("a", "i4")])
+    Path("a.tar.gz").write_bytes(gzip.compress(b"any"))
     Path("cut.h5").write_bytes(Path("scalars.h5").read_bytes()[:-500])
     with pytest.raises(BlobfeedError, match=message):
         source_of(paths)
