@@ -235,6 +235,11 @@ def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.L
     ("members", "options", "says"),
     [
         ([("a.cls", b"1"), ("b.txt", b"x")], {"members": {"y": "cls"}}, "1 of 2 samples have no member .cls"),
+        (
+            [("a.cls", b"1"), ("b.txt", b"x"), ("a.txt", b"x"), ("b.cls", b"2")],
+            {"members": {"y": "cls"}},
+            "2 of 4 samples have no member .cls .* write the file with tar --sort=name",
+        ),
         ([("a.cls", b"1"), ("a.cls", b"2")], {}, "has two members 'cls'"),
         ([], {}, "no samples"),
         ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
@@ -260,6 +265,13 @@ def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
     second = whole.index(b"some.dir/000001")
     path.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
     with pytest.raises(SourceError, match=f"damaged at byte {second}"):
+        opened("tar", shards, path="train-2.tar", members={"label": "cls"})
+
+
+def test_a_second_tar_file_behind_the_first_is_an_error(shards: Path) -> None:
+    whole = (shards / "train-2.tar").read_bytes()
+    (shards / "train-2.tar").write_bytes(whole * 2)
+    with pytest.raises(SourceError, match="and more follows: tar files that were put end to end by cat"):
         opened("tar", shards, path="train-2.tar", members={"label": "cls"})
 
 
