@@ -165,7 +165,7 @@ def _kind(path: Path) -> str:
         return "tar"
     if _has_user_block(path):
         return "hdf5"
-    if b"\0" in head or not head.strip():
+    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
         kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
         raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
     return "text"
