@@ -134,6 +134,21 @@ def test_a_shuffled_epoch_has_each_sample_once_and_goes_on_where_it_was_left(sha
         assert begun + labels_of(reader) == whole
 
 
+def test_a_range_of_numbers_stands_for_as_many_shards(tmp_path: Path) -> None:
+    for number in range(9, 12):
+        write_tar(tmp_path / f"a-{number:03}.tar", [("0.cls", b"%d" % number)])
+
+    def labels(path: str) -> list[int]:
+        source = opened("tar", tmp_path, path=path)
+        return list(rows_of(source, range(len(source)))["cls"])
+
+    assert labels("a-{009..010}.tar") == [9, 10]
+    with pytest.raises(SourceError, match=r"a-012\.tar' cannot be opened"):
+        labels("a-{011..012}.tar")
+    write_tar(tmp_path / "a-{009..010}.tar", [("0.cls", b"7")])
+    assert labels("a-{009..010}.tar") == [7]
+
+
 def test_the_index_is_kept_until_the_file_changes(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
