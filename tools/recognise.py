@@ -237,12 +237,14 @@ def _tops_of(
 
     `others`: what is no array of numbers or strings. Raises SourceError if none counts samples.
     """
-    lengths = Counter(shape[0] for shape in shapes.values() if shape and all(shape))
-    if not lengths:
+    counting = {name: shape for name, shape in shapes.items() if shape}
+    usable = {name: shape for name, shape in counting.items() if all(shape)} or counting
+    if not usable:
         held = f"; {', '.join(others)} cannot be read" if others else ""
         raise SourceError(f"{path} has no array of numbers or strings with an axis that could count samples{held}")
+    lengths = Counter(shape[0] for shape in usable.values())
     length = max(lengths, key=lambda length: (lengths[length], length))
-    fitting = [name for name, shape in shapes.items() if shape[:1] == (length,) and all(shape)]
+    fitting = [name for name, shape in usable.items() if shape[0] == length]
     first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
     reasons = {
         f"they have another length than {length:,}": set(shapes) - set(fitting),

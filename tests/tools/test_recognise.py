@@ -320,6 +320,13 @@ def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
         assert len(first_batch(source_of([path]))["data"]) == SAMPLES
 
 
+def test_the_first_of_several_files_may_be_empty() -> None:
+    for name, samples in {"0.h5": DATA[:0], "1.h5": DATA}.items():
+        with h5py.File(name, "w") as file:
+            file["data"], file["label"] = samples, LABEL[: len(samples)]
+    assert (first_batch(source_of(["0.h5", "1.h5"]))["data"] == DATA).all()
+
+
 @pytest.mark.parametrize("start", ["# two pictures\n\n", "\ufeff"])
 @pytest.mark.parametrize("labels", ["0", "0 1"])
 def test_a_list_is_seen_as_its_source_reads_it(start: str, labels: str) -> None:
