@@ -261,6 +261,8 @@ def _pattern(name: str) -> str:
 
 def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
     """One data set, or one group of data sets, is a sample: the names differ in their numbers alone."""
+    from ..workers.sources.hdf5_samples.scan import label_array
+
     first = file[min(names, key=natural_key)]
     if not re.search(r"\d", first.name.rpartition("/")[2]):
         first = first.parent
@@ -268,9 +270,11 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
         first.visititems(lambda name, item: inside.append(name) if _is_part(item) else None)
         other = file[max(names, key=natural_key)].parent
         options["datasets"] = [name for name in inside if name in other]
-    if len(first.attrs):
-        return Found({"hdf5_samples": {**options, "labels": list(first.attrs)}})
-    return Found({"hdf5_samples": options}, None, ("the samples have no attributes, so there are no labels",))
+    labels = [label for label, value in first.attrs.items() if label_array(value) is not None]
+    if labels:
+        return Found({"hdf5_samples": {**options, "labels": labels}})
+    said = "the samples have no attributes that hold numbers or strings, so there are no labels"
+    return Found({"hdf5_samples": options}, None, (said,))
 
 
 def _is_part(item: Any) -> bool:

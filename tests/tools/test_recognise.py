@@ -104,6 +104,18 @@ def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> Non
     assert (batch["class"] == LABEL).all()
 
 
+def test_attributes_that_are_no_labels_are_left_out() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number, sample in enumerate(DATA):
+            attributes = file.create_dataset(f"sample_{number}", data=sample).attrs
+            attributes["TITLE"] = h5py.Empty("S1")  # as PyTables writes it
+            attributes["class"] = LABEL[number]
+            attributes["scale"] = file["sample_0"].ref
+    found = source_of(["a.h5"])
+    assert found.declared == {"hdf5_samples": {"path": "a.h5", "labels": ["class"]}}
+    assert (first_batch(found)["class"] == LABEL).all()
+
+
 def test_a_group_of_data_sets_for_each_sample_too() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):

@@ -387,12 +387,19 @@ def _attribute(holders: Sequence[h5py.HLObject], name: str, where: str) -> AnyAr
         raise SourceError(
             f"{_WHAT}: {where} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known) or 'none'}"
         )
+    values = label_array(value)
+    if values is None:
+        raise SourceError(f"{_WHAT}: attribute {name!r} of {where} holds {value!r}: expected numbers or strings")
+    return values
+
+
+def label_array(value: object) -> AnyArray | None:
+    """What h5py gives for an attribute, as numbers or as strings of bytes; None if it is neither."""
     values = np.asarray(value)
     if values.dtype.kind in "UO" and all(isinstance(text, str | bytes) for text in values.ravel().tolist()):
-        values = np.char.encode(values.astype(str), "utf-8")
-    if values.dtype.kind not in "biufcS":
-        raise SourceError(f"{_WHAT}: attribute {name!r} of {where} holds {value!r}: expected numbers or strings")
-    return values.astype(values.dtype.newbyteorder("="))
+        # Bytes that are no UTF-8 come as surrogates.
+        values = np.char.encode(values.astype(str), "utf-8", "surrogateescape")
+    return values.astype(values.dtype.newbyteorder("=")) if values.dtype.kind in "biufcS" else None
 
 
 def _held(group: h5py.Group) -> str:

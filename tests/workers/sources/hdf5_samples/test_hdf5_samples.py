@@ -52,6 +52,15 @@ def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
     assert rows_of(source, [0, 2])["none"].shape == (2, 0, 2)
 
 
+def test_a_text_that_is_no_utf_8_is_a_label_as_it_is(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, text in enumerate((b"caf\xe9", b"tea")):
+            attributes = file.create_dataset(f"s{number}", data=number).attrs
+            attributes.create("name", np.array(text, object), dtype=h5py.string_dtype("ascii"))
+    source = opened(KIND, tmp_path, path="a.h5", labels=["name"])
+    assert rows_of(source, [0, 1])["name"].tolist() == [b"caf\xe9", b"tea"]
+
+
 @pytest.mark.parametrize("path", [["b10.h5", "b9.h5"], "*.h5", "list.txt"])
 def test_several_files_follow_each_other(path: Any, tmp_path: Path) -> None:
     data = some_array((SAMPLES, 4), "i4")
