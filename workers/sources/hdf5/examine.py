@@ -19,7 +19,7 @@ from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
+from ..stored.library_rows import errors_named, find_dataset, longest_element, open_file, require_filters
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {
@@ -131,12 +131,7 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
         filters = tuple(_direct_filter(found[0], found[2]) for found in applied)
         return _chunked(dataset, filters, stamp, name)
-    unknown = [number for number in numbers if not has_filter(number)]
-    if unknown:
-        raise SourceError(
-            f"source hdf5: {stamp.path}:{name} is stored with the HDF5 filter {unknown[0]}, which is not available "
-            "here; `pip install hdf5plugin` brings the common ones"
-        )
+    require_filters(dataset, f"source hdf5: {stamp.path}:{name}")
     return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
 
 

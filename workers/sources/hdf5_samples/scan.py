@@ -22,7 +22,7 @@ from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import h5py
-from ..stored.library_rows import errors_named, open_file
+from ..stored.library_rows import errors_named, open_file, require_filters
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -92,6 +92,7 @@ class Scan:
             column, before = self._data[top], len(self._data[top].offsets)
             column.add(dataset, where, stamp, self._direct_in)
             if column.offsets[before] < 0:
+                require_filters(dataset, f"{_WHAT}: {where}")
                 others = self._external.stamps(dataset, f"{_WHAT}: {where}")
                 if isinstance(stamp, FileStamp) and dataset.file.filename != stamp.path:
                     others = (FileStamp.of(dataset.file.filename), *others)

@@ -128,8 +128,22 @@ def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
     )
 
 
-def has_filter(number: int) -> bool:
-    """Whether the library can undo the filter of this number, if need be with what hdf5plugin adds."""
+def require_filters(dataset: h5py.Dataset, where: str) -> list[int]:
+    """The numbers of its filters, which the library can undo from now on, if need be with what hdf5plugin adds.
+
+    Raises SourceError begun by `where`.
+    """
+    plist = dataset.id.get_create_plist()
+    numbers = [plist.get_filter(position)[0] for position in range(plist.get_nfilters())]
+    if unknown := [number for number in numbers if not _has_filter(number)]:
+        raise SourceError(
+            f"{where} is stored with the HDF5 filter {unknown[0]}, which is not available here; `pip install "
+            "hdf5plugin` brings the common ones"
+        )
+    return numbers
+
+
+def _has_filter(number: int) -> bool:
     if not h5py.h5z.filter_avail(number):
         register_plugins()
     return bool(h5py.h5z.filter_avail(number))
