@@ -131,8 +131,10 @@ def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
 def require_filters(dataset: h5py.Dataset, where: str) -> list[int]:
     """The numbers of its filters, which the library can undo from now on, if need be with what hdf5plugin adds.
 
-    Raises SourceError begun by `where`.
+    Raises SourceError begun by `where`. The parts of a virtual data set have filters of their own.
     """
+    if dataset.is_virtual:
+        register_plugins()
     plist = dataset.id.get_create_plist()
     numbers = [plist.get_filter(position)[0] for position in range(plist.get_nfilters())]
     if unknown := [number for number in numbers if not _has_filter(number)]:
@@ -212,14 +214,14 @@ class LibraryRows:
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:
     """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
-    if layout.plugin:
-        register_plugins()
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
     try:
-        return _opened(file, array.name, access)
+        dataset = _opened(file, array.name, access)
     except KeyError as error:
         raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+    require_filters(dataset, str(array))
+    return dataset
 
 
 def _opened(file: h5py.File, name: str, access: h5py.h5p.PropDAID) -> h5py.Dataset:
