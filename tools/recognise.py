@@ -297,7 +297,10 @@ def _npz(path: Path) -> Found:
                 with archive.open(member) as stream, suppress(ValueError, TokenError):
                     shape, _, dtype = read_header(cast("BinaryIO", stream))
                     name = member.removesuffix(".npy")
-                    (shapes.update({name: shape}) if dtype.kind in "biufcSU" else others.append(name))
+                    if dtype.kind in "biufcSU":
+                        shapes[name] = shape
+                    else:
+                        others.append(name)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{path} cannot be read: {error}; write or copy it again") from error
     tops, remarks = _tops_of(shapes, others, path)

@@ -128,10 +128,10 @@ def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
     )
 
 
-def require_filters(dataset: h5py.Dataset, where: str) -> list[int]:
-    """The numbers of its filters, which the library can undo from now on, if need be with what hdf5plugin adds.
+def require_filters(dataset: h5py.Dataset, where: str) -> None:
+    """Have the library undo its filters, if need be with what hdf5plugin adds; raises SourceError begun by `where`.
 
-    Raises SourceError begun by `where`. The parts of a virtual data set have filters of their own.
+    The parts of a virtual data set have filters of their own.
     """
     if dataset.is_virtual:
         register_plugins()
@@ -142,7 +142,6 @@ def require_filters(dataset: h5py.Dataset, where: str) -> list[int]:
             f"{where} is stored with the HDF5 filter {unknown[0]}, which is not available here; `pip install "
             "hdf5plugin` brings the common ones"
         )
-    return numbers
 
 
 def _has_filter(number: int) -> bool:
