@@ -280,7 +280,8 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
 def _is_part(item: Any) -> bool:
     from ..workers.sources.hdf5.examine import holds_values
 
-    return hasattr(item, "shape") and holds_values(item)
+    # hdf5_samples takes no elements of varying length.
+    return hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS"
 
 
 # ---- npz, zarr

@@ -120,6 +120,7 @@ def test_a_group_of_data_sets_for_each_sample_too() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
             file[f"demo_{number}/obs"], file[f"demo_{number}/act"] = sample, LABEL[number : number + 1]
+            file[f"demo_{number}/said"], file[f"demo_{number}/table"] = "lift it", np.zeros(2, [("a", "i4")])
     found = source_of(["a.h5"])
     assert found.kind == "hdf5_samples"
     assert set(first_batch(found)) == {"obs", "act"}
