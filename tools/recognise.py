@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import yaml
@@ -134,14 +138,18 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     if kind in ("lmdb", "leveldb"):
         need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
         return sized(kind, {"path": str(path)})
-    if kind in ("npz", "zarr"):
-        return Found({kind: {"path": str(path)}})
+    if kind == "npz":
+        return _npz(path)
+    if kind == "zarr":
+        return _zarr(path)
     return _text(path)
 
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr"}
+        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb"} | dict.fromkeys(
+            ("zarr.json", ".zgroup", ".zarray"), "zarr"
+        )
         return next((kind for name, kind in databases.items() if (path / name).exists()), "folder")
     with path.open("rb") as file:
         head = file.read(512)
@@ -153,10 +161,21 @@ def _kind(path: Path) -> str:
     for offset, sign, kind in signs:
         if head[offset:].startswith(sign):
             return kind
-    if b"\0" in head or not head.strip():
+    if path.suffix in (".tar", ".tgz") or ".tar." in path.name:  # its source says what is wrong with it
+        return "tar"
+    if _has_user_block(path):
+        return "hdf5"
+    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
         kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
         raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
     return "text"
+
+
+def _has_user_block(path: Path) -> bool:
+    """Whether other bytes stand before the HDF5 file proper, as in MATLAB's files."""
+    from ..workers.sources.stored.hdf5_library import h5py
+
+    return bool(h5py.is_hdf5(path))
 
 
 def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
@@ -187,25 +206,53 @@ def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
 
 
 def _hdf5(paths: Sequence[Path]) -> Found:
+    from ..workers.sources.hdf5.examine import holds_values
+    from ..workers.sources.stored.hdf5_library import h5py
     from ..workers.sources.stored.library_rows import open_file
 
     path = _one_or_all(paths)
     shapes: dict[str, tuple[int, ...]] = {}
+    others: list[str] = []
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not holds_values(item):
+            others.append(name)
+        elif getattr(item, "shape", ()):
+            shapes[name] = item.shape
+
     with open_file(FileStamp.of(str(paths[0])), None) as file:
-        file.visititems(lambda name, item: shapes.update({name: item.shape} if getattr(item, "shape", ()) else {}))
-        if not shapes:
-            raise SourceError(f"{paths[0]} has no data set with an axis that could count samples")
-        pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0]
+        file.visititems(visit)
+        pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0] if shapes else ("", 0)
         if most >= _MANY_DATASETS and "#" in pattern:
             return _hdf5_samples(file, {"path": path}, [name for name in shapes if _pattern(name) == pattern])
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
-    length = Counter(shape[0] for shape in shapes.values()).most_common(1)[0][0]
-    fitting = [name for name, shape in shapes.items() if shape[0] == length]
-    others = sorted(set(shapes) - set(fitting))
-    first = sorted(fitting, key=lambda name: (name != "data", -int(np.prod(shapes[name][1:])), name != "label", name))
-    remarks = (f"left out, since they have another length than {length:,}: {', '.join(others)}",) if others else ()
-    named = tuple(first) if first != ["data", "label"] else None
-    return Found({"hdf5": {"path": path}}, named, remarks, noted_bgr)
+    tops, remarks = _tops_of(shapes, others, paths[0])
+    return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
+
+
+def _tops_of(
+    shapes: Mapping[str, tuple[int, ...]], others: Sequence[str], path: Path
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of arrays with these shapes, those of the usual length, the largest first; and what is left out, for remarks.
+
+    `others`: what is no array of numbers or strings. Raises SourceError if none counts samples.
+    """
+    counting = {name: shape for name, shape in shapes.items() if shape}
+    usable = {name: shape for name, shape in counting.items() if all(shape)} or counting
+    if not usable:
+        held = f"; {', '.join(others)} cannot be read" if others else ""
+        raise SourceError(f"{path} has no array of numbers or strings with an axis that could count samples{held}")
+    lengths = Counter(shape[0] for shape in usable.values())
+    length = max(lengths, key=lambda length: (lengths[length], length))
+    fitting = [name for name, shape in usable.items() if shape[0] == length]
+    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
+    reasons = {
+        f"they have another length than {length:,}": set(shapes) - set(fitting),
+        "they are no arrays of numbers or strings": set(others),
+    }
+    return tuple(first), tuple(
+        f"left out, since {reason}: {', '.join(sorted(names))}" for reason, names in reasons.items() if names
+    )
 
 
 def _pattern(name: str) -> str:
@@ -214,16 +261,79 @@ def _pattern(name: str) -> str:
 
 def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
     """One data set, or one group of data sets, is a sample: the names differ in their numbers alone."""
+    from ..workers.sources.hdf5_samples.scan import label_array
+
     first = file[min(names, key=natural_key)]
     if not re.search(r"\d", first.name.rpartition("/")[2]):
         first = first.parent
         inside: list[str] = []
-        first.visititems(lambda name, item: inside.append(name) if hasattr(item, "shape") else None)
+        first.visititems(lambda name, item: inside.append(name) if _is_part(item) else None)
         other = file[max(names, key=natural_key)].parent
         options["datasets"] = [name for name in inside if name in other]
-    if len(first.attrs):
-        return Found({"hdf5_samples": {**options, "labels": list(first.attrs)}})
-    return Found({"hdf5_samples": options}, None, ("the samples have no attributes, so there are no labels",))
+    labels = [label for label, value in first.attrs.items() if label_array(value) is not None]
+    if labels:
+        return Found({"hdf5_samples": {**options, "labels": labels}})
+    said = "the samples have no attributes that hold numbers or strings, so there are no labels"
+    return Found({"hdf5_samples": options}, None, (said,))
+
+
+def _is_part(item: Any) -> bool:
+    from ..workers.sources.hdf5.examine import holds_values
+
+    # hdf5_samples takes no elements of varying length.
+    return hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS"
+
+
+# ---- npz, zarr
+
+
+def _npz(path: Path) -> Found:
+    from ..workers.sources.stored.npy import read_header
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    others: list[str] = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as stream, suppress(ValueError, TokenError):
+                    shape, _, dtype = read_header(cast("BinaryIO", stream))
+                    name = member.removesuffix(".npy")
+                    if dtype.kind in "biufcSU":
+                        shapes[name] = shape
+                    else:
+                        others.append(name)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise SourceError(f"{path} cannot be read: {error}; write or copy it again") from error
+    tops, remarks = _tops_of(shapes, others, path)
+    return Found({"npz": {"path": str(path)}}, tops if remarks else None, remarks)
+
+
+def _zarr(path: Path) -> Found:
+    need("zarr", f"{path}")
+    from ..workers.sources.zarr.examine import examine_array
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    others: list[str] = []
+    for folder, below, names in os.walk(path):
+        if not {"zarr.json", ".zarray"} & set(names):
+            continue
+        if (name := str(Path(folder).relative_to(path))) == ".":
+            name = ""
+        try:
+            array = examine_array(folder, name)
+        except SourceError:
+            if not name:
+                raise
+            others.append(name)
+        else:
+            if array is None:
+                continue
+            if not name:
+                return Found({"zarr": {"path": str(path)}})
+            shapes[name] = array.shape
+        below.clear()  # chunks
+    tops, remarks = _tops_of(shapes, others, path)
+    return Found({"zarr": {"path": str(path)}}, None if tops == ("data", "label") else tops, remarks)
 
 
 # ---- images
@@ -248,14 +358,26 @@ def _text(path: Path) -> Found:
 
 
 def _folder(path: Path, image_list: Path | None) -> Found:
-    files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: natural_key(str(file)))
+    files = sorted(_files(path), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
     images = [file for file in files if file.suffix.lower()[1:] in PICTURES]
     if len(images) * 2 > len(files):
-        return _folder_of_images(path, images, image_list)
+        found = _folder_of_images(path, images, image_list)
+        others = Counter(file.suffix or file.name for file in set(files) - set(images))
+        named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
+        remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
+        return replace(found, remarks=(*found.remarks, remark)) if others else found
     suffix = Counter(file.suffix for file in files).most_common(1)[0][0]
     return _recognised([file for file in files if file.suffix == suffix], image_list)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden."""
+    for root, folders, names in os.walk(folder, followlinks=True):
+        here = Path(root).resolve()
+        folders[:] = [name for name in folders if name[0] != "." and not here.is_relative_to((here / name).resolve())]
+        yield from (Path(root, name) for name in names if name[0] != "." and Path(root, name).is_file())
 
 
 def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
@@ -266,7 +388,7 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
             f"{path} --list train.txt` writes it and goes on"
         )
     folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
-    classes = sorted(set(folders) - {""}, key=natural_key)
+    classes = sorted(set(folders) - {""})  # 10 before 2, as torchvision and Keras number them
     if classes and "" in folders:
         raise SourceError(
             f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"

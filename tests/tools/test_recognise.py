@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import itertools
+import json
 import os
 import shutil
 import tarfile
@@ -67,6 +68,30 @@ def test_data_sets_of_other_names_are_named_the_largest_first() -> None:
     assert (first_batch(found)["y"] == LABEL).all()
 
 
+def test_data_sets_that_are_no_arrays_are_left_out() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = DATA, LABEL
+        file["table"] = np.zeros(SAMPLES, [("a", "i4")])
+        file.create_dataset("names", (SAMPLES,), h5py.string_dtype())
+        file.create_dataset("cells", (SAMPLES,), h5py.ref_dtype)
+        file.create_dataset("grows", (0, 3), maxshape=(None, 3))
+    found = source_of(["a.h5"])
+    assert found.tops == ("data", "label", "names")
+    assert found.remarks == (
+        "left out, since they have another length than 12: grows",
+        "left out, since they are no arrays of numbers or strings: cells, table",
+    )
+    assert (first_batch(found)["data"] == DATA).all()
+
+
+def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
+    with h5py.File("a.mat", "w", userblock_size=512) as file:
+        file["data"], file["label"] = DATA, LABEL
+    with Path("a.mat").open("r+b") as stream:
+        stream.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM")
+    assert (first_batch(source_of(["a.mat"]))["data"] == DATA).all()
+
+
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
@@ -79,10 +104,23 @@ def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> Non
     assert (batch["class"] == LABEL).all()
 
 
+def test_attributes_that_are_no_labels_are_left_out() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number, sample in enumerate(DATA):
+            attributes = file.create_dataset(f"sample_{number}", data=sample).attrs
+            attributes["TITLE"] = h5py.Empty("S1")  # as PyTables writes it
+            attributes["class"] = LABEL[number]
+            attributes["scale"] = file["sample_0"].ref
+    found = source_of(["a.h5"])
+    assert found.declared == {"hdf5_samples": {"path": "a.h5", "labels": ["class"]}}
+    assert (first_batch(found)["class"] == LABEL).all()
+
+
 def test_a_group_of_data_sets_for_each_sample_too() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
             file[f"demo_{number}/obs"], file[f"demo_{number}/act"] = sample, LABEL[number : number + 1]
+            file[f"demo_{number}/said"], file[f"demo_{number}/table"] = "lift it", np.zeros(2, [("a", "i4")])
     found = source_of(["a.h5"])
     assert found.kind == "hdf5_samples"
     assert set(first_batch(found)) == {"obs", "act"}
@@ -194,6 +232,33 @@ def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> Non
         source_of(["."], image_list=Path("all.txt"))
 
 
+def test_folders_behind_links_are_listed_and_nothing_hidden_is() -> None:
+    Path("store/0").mkdir(parents=True)
+    Path("photos/1").mkdir(parents=True)
+    (Path("photos") / ".ipynb_checkpoints").mkdir()
+    for name in ("store/0/0.png", "photos/1/0.png", "photos/1/._0.png", "photos/.ipynb_checkpoints/0.png"):
+        Path(name).write_bytes(encoded(picture(20, 30), ".png"))
+    Path("photos/0").symlink_to("../store/0")
+    Path("photos/1/round").symlink_to("..")
+    source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("all.txt").read_text() == "photos/0/0.png 0\nphotos/1/0.png 1\n"
+
+
+def test_classes_are_numbered_as_torchvision_does() -> None:
+    for name in ("2", "10", "b", "B"):
+        Path("photos", name).mkdir(parents=True)
+        Path("photos", name, "0.png").write_bytes(encoded(picture(20, 30), ".png"))
+    source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("classes.txt").read_text() == "10\n2\nB\nb\n"
+
+
+def test_files_that_are_left_out_are_named() -> None:
+    write_images(*[(20, 30)] * 4)
+    Path("photos/cats/0.jfif").touch()
+    found = source_of(["photos"], image_list=Path("all.txt"))
+    assert found.remarks[-1] == "left out by the ends of their names: .jfif (1)"
+
+
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
     write_images((20, 30), (40, 30), (50, 50))
     found = source_of(["photos"], image_list=Path("all.txt"))
@@ -268,6 +333,13 @@ def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
         assert len(first_batch(source_of([path]))["data"]) == SAMPLES
 
 
+def test_the_first_of_several_files_may_be_empty() -> None:
+    for name, samples in {"0.h5": DATA[:0], "1.h5": DATA}.items():
+        with h5py.File(name, "w") as file:
+            file["data"], file["label"] = samples, LABEL[: len(samples)]
+    assert (first_batch(source_of(["0.h5", "1.h5"]))["data"] == DATA).all()
+
+
 @pytest.mark.parametrize("start", ["# two pictures\n\n", "\ufeff"])
 @pytest.mark.parametrize("labels", ["0", "0 1"])
 def test_a_list_is_seen_as_its_source_reads_it(start: str, labels: str) -> None:
@@ -276,11 +348,42 @@ def test_a_list_is_seen_as_its_source_reads_it(start: str, labels: str) -> None:
     assert source_of(["all.txt"]).declared == {"image_list": {"path": "all.txt", "equal_sizes": True}}
 
 
+def write_zarr(path: Path, shape: tuple[int, ...], dtype: object = "<f4") -> None:
+    """An array without chunks, which has the fill value everywhere."""
+    path.mkdir(parents=True)
+    form = {"zarr_format": 2, "order": "C", "compressor": None, "filters": None, "fill_value": 0}
+    (path / ".zarray").write_text(json.dumps({**form, "shape": shape, "chunks": shape, "dtype": dtype}))
+
+
 def test_a_zarr_group_is_seen_by_its_files() -> None:
-    for name in ("zarr.json", ".zgroup"):
-        Path(f"{name}.zarr").mkdir()
-        Path(f"{name}.zarr", name).write_text("{}")
-        assert source_of([f"{name}.zarr"]).declared == {"zarr": {"path": f"{name}.zarr"}}
+    for name, shape in {"data": (12, 3), "label": (12,)}.items():
+        write_zarr(Path("a.zarr", name), shape)
+    Path("a.zarr/.zgroup").write_text('{"zarr_format": 2}')
+    assert source_of(["a.zarr"]) == Found({"zarr": {"path": "a.zarr"}})
+    assert source_of(["a.zarr/data"]) == Found({"zarr": {"path": "a.zarr/data"}})
+    Path("a.zarr/data").rename("a.zarr/images")
+    write_zarr(Path("a.zarr/x"), (3,))
+    write_zarr(Path("a.zarr/deep/fields"), (12,), [["a", "<i4"]])
+    found = source_of(["a.zarr"])
+    assert found.tops == ("images", "label")
+    assert found.remarks == (
+        "left out, since they have another length than 12: x",
+        "left out, since they are no arrays of numbers or strings: deep/fields",
+    )
+
+
+def test_the_tops_of_an_npz_file_are_its_arrays_of_one_length() -> None:
+    np.savez("all.npz", x=DATA, y=LABEL)
+    assert source_of(["all.npz"]) == Found({"npz": {"path": "all.npz"}})
+    fields = np.zeros(SAMPLES, [("a", "i4")])
+    np.savez("mnist.npz", x_test=DATA[:4], y_test=LABEL[:4], x_train=DATA, y_train=LABEL, n=3, fields=fields)
+    found = source_of(["mnist.npz"])
+    assert found.tops == ("x_train", "y_train")
+    assert found.remarks == (
+        "left out, since they have another length than 12: n, x_test, y_test",
+        "left out, since they are no arrays of numbers or strings: fields",
+    )
+    assert (first_batch(found)["x_train"] == DATA).all()
 
 
 def test_a_declaration_is_taken_as_it_stands() -> None:
@@ -318,8 +421,10 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["x.npy", "x.npz"], "are of different kinds"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
+        (["table.h5"], "no array of numbers or strings .*; a cannot be read"),
+        (["a.tar.gz"], "unpack a compressed one"),
         (["words.txt"], "its first path, 'no such.jpg', is no file"),
-        (["scalars.h5"], "no data set with an axis"),
+        (["scalars.h5"], "no array of numbers or strings with an axis"),
         (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
     ],
 )
@@ -332,6 +437,9 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("words.txt").write_text("no such.jpg 3\n")
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
+    with h5py.File("table.h5", "w") as file:
+        file["a"] = np.zeros(3, [("a", "i4")])
+    Path("a.tar.gz").write_bytes(gzip.compress(b"any"))
     Path("cut.h5").write_bytes(Path("scalars.h5").read_bytes()[:-500])
     with pytest.raises(BlobfeedError, match=message):
         source_of(paths)

@@ -21,6 +21,7 @@ from .remote import RangeStream, RemoteStamp
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +55,28 @@ def natural_key(text: str) -> tuple[tuple[tuple[int, str], ...], str]:
 def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
     """The files and URLs that `paths` names, relative ones from `base_dir`, those of a glob in natural order.
 
-    A path that exists is not a glob, whatever characters it has. Raises SourceError, its message begun by `what`, if a
-    glob matches nothing; it does not check whether the other files exist.
+    `{000..146}` stands for each of these numbers, as WebDataset and the shell have it, also in URLs that nobody lists.
+    A path that exists is neither that nor a glob, whatever characters it has. Raises SourceError, its message begun by
+    `what`, if a glob matches nothing; it does not check whether the other files exist.
     """
     return [
         file
-        for path in ([paths] if isinstance(paths, str) else paths)
+        for given in ([paths] if isinstance(paths, str) else paths)
+        for path in _numbered(given, base_dir)
         for file in (_expand_url(path, what) if is_url(path) else _expand(in_folder(base_dir, path), what))
+    ]
+
+
+def _numbered(path: str, base_dir: Path) -> list[str]:
+    """A path for each number of a range in `path`."""
+    found = _RANGE.search(path)
+    if not found or (not is_url(path) and in_folder(base_dir, path).exists()):
+        return [path]
+    first, last = found.groups()
+    return [
+        one
+        for number in range(int(first), int(last) + 1)
+        for one in _numbered(f"{path[: found.start()]}{number:0{len(first)}}{path[found.end() :]}", base_dir)
     ]
 
 

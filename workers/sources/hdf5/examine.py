@@ -19,7 +19,7 @@ from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import h5py
 from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import errors_named, find_dataset, has_filter, longest_element, open_file
+from ..stored.library_rows import errors_named, find_dataset, longest_element, open_file, require_filters
 
 _SCAN_ROWS = 4096
 _DIRECT_FILTERS: Mapping[int, FilterKind] = {
@@ -69,32 +69,40 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
         raise SourceError(
             f"source hdf5: {stamp.path}:{name} has no axis that counts samples (its shape is {dataset.shape})"
         )
+    if not holds_values(dataset):
+        raise SourceError(
+            f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
+            "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as "
+            "tops (--tops in commands)"
+        )
     if dataset.dtype.kind == "O":
         return _examine_varying(dataset, stamp, name, max_length)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
-    if base.kind not in "biufcS":
-        raise _unsupported(dataset, stamp, name)
     layout = find_layout(dataset, stamp, name)
     return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout)
 
 
 def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length: int | None) -> StoredArray:
     layout = ThroughLibrary(dataset.chunks)
-    element = h5py.check_vlen_dtype(dataset.dtype)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         longest = max(max_length or _longest(dataset), 1)
         return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{longest}"), layout)
-    if element is None or element.kind not in "biuf" or dataset.ndim != 1:
-        raise _unsupported(dataset, stamp, name)
+    element = h5py.check_vlen_dtype(dataset.dtype)
     return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, max_length or _longest(dataset))
 
 
-def _unsupported(dataset: h5py.Dataset, stamp: Stamp, name: str) -> SourceError:
-    return SourceError(
-        f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
-        "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as tops "
-        "(--tops in commands)"
-    )
+def holds_values(dataset: h5py.Dataset) -> bool:
+    """Whether its elements are numbers, strings, or arrays of numbers."""
+    try:
+        dtype = dataset.dtype
+    except TypeError:  # NumPy has no such type
+        return False
+    if dtype.kind != "O":
+        return (dtype.subdtype or (dtype,))[0].kind in "biufcS"
+    if h5py.check_string_dtype(dtype) is not None:
+        return True
+    element = h5py.check_vlen_dtype(dtype)
+    return element is not None and element.kind in "biuf" and dataset.ndim == 1
 
 
 def _longest(dataset: h5py.Dataset) -> int:
@@ -123,12 +131,7 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
         filters = tuple(_direct_filter(found[0], found[2]) for found in applied)
         return _chunked(dataset, filters, stamp, name)
-    unknown = [number for number in numbers if not has_filter(number)]
-    if unknown:
-        raise SourceError(
-            f"source hdf5: {stamp.path}:{name} is stored with the HDF5 filter {unknown[0]}, which is not available "
-            "here; `pip install hdf5plugin` brings the common ones"
-        )
+    require_filters(dataset, f"source hdf5: {stamp.path}:{name}")
     return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
 
 

@@ -22,7 +22,7 @@ from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import h5py
-from ..stored.library_rows import errors_named, open_file
+from ..stored.library_rows import errors_named, open_file, require_filters
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -92,6 +92,7 @@ class Scan:
             column, before = self._data[top], len(self._data[top].offsets)
             column.add(dataset, where, stamp, self._direct_in)
             if column.offsets[before] < 0:
+                require_filters(dataset, f"{_WHAT}: {where}")
                 others = self._external.stamps(dataset, f"{_WHAT}: {where}")
                 if isinstance(stamp, FileStamp) and dataset.file.filename != stamp.path:
                     others = (FileStamp.of(dataset.file.filename), *others)
@@ -387,12 +388,19 @@ def _attribute(holders: Sequence[h5py.HLObject], name: str, where: str) -> AnyAr
         raise SourceError(
             f"{_WHAT}: {where} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known) or 'none'}"
         )
+    values = label_array(value)
+    if values is None:
+        raise SourceError(f"{_WHAT}: attribute {name!r} of {where} holds {value!r}: expected numbers or strings")
+    return values
+
+
+def label_array(value: object) -> AnyArray | None:
+    """What h5py gives for an attribute, as numbers or as strings of bytes; None if it is neither."""
     values = np.asarray(value)
     if values.dtype.kind in "UO" and all(isinstance(text, str | bytes) for text in values.ravel().tolist()):
-        values = np.char.encode(values.astype(str), "utf-8")
-    if values.dtype.kind not in "biufcS":
-        raise SourceError(f"{_WHAT}: attribute {name!r} of {where} holds {value!r}: expected numbers or strings")
-    return values.astype(values.dtype.newbyteorder("="))
+        # Bytes that are no UTF-8 come as surrogates.
+        values = np.char.encode(values.astype(str), "utf-8", "surrogateescape")
+    return values.astype(values.dtype.newbyteorder("=")) if values.dtype.kind in "biufcS" else None
 
 
 def _held(group: h5py.Group) -> str:

@@ -135,13 +135,15 @@ class HDF5SamplesSource(Source):
     def _read_by_library(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
     ) -> None:
-        from ..stored.library_rows import find_dataset
+        from ..stored.library_rows import find_dataset, require_filters
 
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             name = self._index.name(index)
             file = reading.get(stamp, self._index.others[-1 - data.offsets[index]])
             try:
-                sample = np.asarray(find_dataset(file.library, f"{name}/{data.path}" if data.path else name)[()])
+                dataset = find_dataset(file.library, f"{name}/{data.path}" if data.path else name)
+                require_filters(dataset, self.where(index))  # here, too: no other process has loaded the plugins for it
+                sample = np.asarray(dataset[()])
                 data.require_as_scanned(index, sample)
                 if isinstance(rows, RaggedRows):
                     rows.put(position, sample)

@@ -82,6 +82,8 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
     messages. Raises SourceError for an empty list and, naming the line, for a label that is missing or not a finite
     number.
     """
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise SourceError(f"image list {name} is in UTF-16, as Windows PowerShell writes; write it again in UTF-8")
     whole = np.frombuffer(text, np.uint8)
     if labels is None:
         first = itertools.islice(

@@ -133,7 +133,10 @@ class LmdbSource(Source):
             if (record := self._database.get(self._keys[index])) is None:
                 raise ValueError("the database has no such key")
             datum.ParseFromString(record)
-        except Exception as error:  # DecodeError is no ValueError, and importing it costs every loader
+        except Exception as error:
+            if type(error).__name__ == "DecodeError":  # importing it costs every loader
+                other = f"it is no Datum, as Caffe's tools write them ({error}); other records need a Source subclass"
+                raise self._bad(index, ValueError(other)) from error
             raise self._bad(index, error) from error
         return datum
 

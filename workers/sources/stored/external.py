@@ -16,7 +16,7 @@ from ...base.errors import SourceError
 from ..files.file import FileStamp, Locking
 from ..files.remote import RemoteStamp, Stamp
 from .hdf5_library import h5py
-from .library_rows import find_dataset, open_file
+from .library_rows import find_dataset, open_file, require_filters
 
 
 class ExternalFiles:
@@ -83,6 +83,7 @@ class ExternalFiles:
                 with open_file(FileStamp.of(path), self._locking) as file:
                     part = find_dataset(file, name)
                     self.require_own(part, where)
+                    require_filters(part, f"{where}: its part {path}:{name}")
                     if part.file.filename != path:
                         yield part.file.filename
                     yield from self._storage(part, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +73,8 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
     if entry.external:
-        del entry  # a data set that is open cannot be given another prefix
-        return h5py.Dataset(h5py.h5d.open(file.id, _encoded(name), _access()))
+        del entry  # else it stays open with another prefix
+        return _opened(file, name, h5py.h5p.create(h5py.h5p.DATASET_ACCESS))
     return entry
 
 
@@ -128,8 +128,23 @@ def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
     )
 
 
-def has_filter(number: int) -> bool:
-    """Whether the library can undo the filter of this number, if need be with what hdf5plugin adds."""
+def require_filters(dataset: h5py.Dataset, where: str) -> None:
+    """Have the library undo its filters, if need be with what hdf5plugin adds; raises SourceError begun by `where`.
+
+    The parts of a virtual data set have filters of their own.
+    """
+    if dataset.is_virtual:
+        register_plugins()
+    plist = dataset.id.get_create_plist()
+    numbers = [plist.get_filter(position)[0] for position in range(plist.get_nfilters())]
+    if unknown := [number for number in numbers if not _has_filter(number)]:
+        raise SourceError(
+            f"{where} is stored with the HDF5 filter {unknown[0]}, which is not available here; `pip install "
+            "hdf5plugin` brings the common ones"
+        )
+
+
+def _has_filter(number: int) -> bool:
     if not h5py.h5z.filter_avail(number):
         register_plugins()
     return bool(h5py.h5z.filter_avail(number))
@@ -198,22 +213,30 @@ class LibraryRows:
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:
     """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
-    if layout.plugin:
-        register_plugins()
-    access = _access()
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
     try:
-        return h5py.Dataset(h5py.h5d.open(file.id, array.name.encode(), access))
+        dataset = _opened(file, array.name, access)
     except KeyError as error:
         raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
+    require_filters(dataset, str(array))
+    return dataset
 
 
-def _access() -> h5py.h5p.PropDAID:
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    # Relative names of external storage mean the file's own folder, as those of external links do. By default the
-    # library takes them from the working directory, which is another one for each user.
+def _opened(file: h5py.File, name: str, access: h5py.h5p.PropDAID) -> h5py.Dataset:
+    """The data set; relative names of external storage mean the file's own folder, as those of external links do.
+
+    By default the library takes them from the working directory, which is another one for each user. Only data sets
+    with external storage get this prefix: the library refuses to open a data set twice in a process with two prefixes,
+    and the user's own program may have it open.
+    """
+    with suppress(KeyError):  # another reader may have it open with the prefix
+        dataset = h5py.Dataset(h5py.h5d.open(file.id, _encoded(name), access))
+        if not dataset.external:
+            return dataset
+        del dataset
     access.set_efile_prefix(b"${ORIGIN}")
-    return access
+    return h5py.Dataset(h5py.h5d.open(file.id, _encoded(name), access))
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:

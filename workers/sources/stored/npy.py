@@ -109,7 +109,7 @@ def _examine(path: str, top: str, dims: Sequence[str] | None) -> StoredArray:
         with (
             io.BufferedReader(RangeStream(stamp)) if isinstance(stamp, RemoteStamp) else Path(path).open("rb") as stream
         ):
-            shape, in_fortran_order, dtype = _read_header(stream)
+            shape, in_fortran_order, dtype = read_header(stream)
             offset = stream.tell()
     except OSError as error:
         raise SourceError(
@@ -129,7 +129,8 @@ def _examine(path: str, top: str, dims: Sequence[str] | None) -> StoredArray:
     return StoredArray(stamp, "", shape, dtype, Chunked(shape, np.array([offset])), arrangement=arrangement)
 
 
-def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Shape, whether in Fortran's order, and type; raises ValueError or TokenError for what is no .npy file."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)

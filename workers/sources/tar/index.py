@@ -114,6 +114,12 @@ def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:
     tar.fileobj.seek(tar.offset)
     if any(tar.fileobj.read(tarfile.BLOCKSIZE)):
         raise SourceError(f"source tar: {stamp.path}: it is damaged at byte {tar.offset}, where a member should begin")
+    while rest := tar.fileobj.read(_READ_AHEAD_BYTES):
+        if rest.strip(b"\0"):
+            raise SourceError(
+                f"source tar: {stamp.path}: it ends at byte {tar.offset}, and more follows: tar files that were put "
+                "end to end by cat must be named one by one, or put together by tar --concatenate"
+            )
 
 
 def _opened(stamp: Stamp) -> tarfile.TarFile:

@@ -176,9 +176,13 @@ class TarSource(Source):
         lacking = np.flatnonzero(offsets[: self._samples] < 0)
         if len(lacking):
             held = sorted({extension for index in indices for extension in index.extensions})
+            number, local = locate_part(self._starts, int(lacking[0]))
+            keys = self._keys[number]
+            apart = sum(keys[other] == keys[local] for other in range(len(keys))) > 1
+            order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
             raise SourceError(
                 f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{extensions} for the top {top!r}, "
-                f"such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}"
+                f"such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
             )
         return _Field(extensions.split(";", maxsplit=1)[0].strip().removeprefix("."), key, offsets, sizes)
 
@@ -227,7 +231,7 @@ class TarSource(Source):
 
 
 def _index_of(stamp: Stamp) -> TarIndex:
-    index = kept(("tar with names and extensions", stamp), TarIndex, lambda: make_index(stamp))
+    index = kept(("tar read to its end", stamp), TarIndex, lambda: make_index(stamp))
     assert index is not None
     return index
 

@@ -14,6 +14,7 @@ import pytest
 from blobfeed.workers.base.errors import ParameterError, SampleTooLargeError, SourceError
 from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.hdf5 import examine as hdf5_examine
+from blobfeed.workers.sources.stored import library_rows
 
 from tests.support.stored import BY_MAP, BY_PREADV, assert_rows, bytes_read, in_loader, opened, rows_of, some_array
 
@@ -196,7 +197,7 @@ def test_bad_options_are_named_with_what_is_allowed(options: dict[str, Any], mes
 def test_a_filter_that_is_not_available_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", data=np.zeros((9, 3)), chunks=(4, 3), compression="lzf")
-    monkeypatch.setattr(hdf5_examine, "has_filter", lambda _: False)
+    monkeypatch.setattr(library_rows, "_has_filter", lambda _: False)
     with pytest.raises(
         SourceError, match=r"a\.h5:data is stored with the HDF5 filter 32000, which is not available.*hdf5plugin"
     ):

@@ -15,6 +15,7 @@ from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import BatchReader
 from tests.support.stored import (
     BY_MAP,
     BY_PREADV,
@@ -81,6 +82,21 @@ def test_filters_of_hdf5plugin_are_undone_by_the_library(plugin: str, tmp_path: 
     assert source.modules == (LIBRARY_MODULE, "hdf5plugin")
     assert source.chunk_samples == 8
     assert_delivers(source, arrays, patterns(SAMPLES))
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
+def test_a_loader_undoes_the_filters_of_a_virtual_data_sets_parts(kind: str, tmp_path: Path) -> None:
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    values = some_array((SAMPLES, 4), "f4")
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(1, 4), **hdf5plugin.Bitshuffle())
+    layout = h5py.VirtualLayout((SAMPLES, 4), "f4")
+    layout[:] = h5py.VirtualSource("part.h5", "x", (SAMPLES, 4))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("data", layout)
+    source = {kind: {"path": str(tmp_path / "a.h5")}}
+    with BatchReader(source, tops=["data"], batch_size=1, num_loaders=1) as reader:
+        assert (next(iter(reader))["data"][0] == (values[0] if kind == "hdf5" else values)).all()
 
 
 @pytest.fixture(scope="module")

@@ -220,3 +220,20 @@ def test_arrays_of_any_length_become_ragged_rows(tmp_path: Path) -> None:
     rows = rows_of(source, [2, 1, 0, 2])["data"]
     assert [rows.get(row).tolist() for row in range(4)] == [list(range(n)) for n in (7, 0, 3, 7)]
     source.close()
+
+
+@pytest.mark.parametrize("make", [compact, virtual, never_written])
+def test_the_program_may_have_the_data_set_open_too(make: Callable[[h5py.File], None], tmp_path: Path) -> None:
+    source, stored = one_dataset(tmp_path, make)
+    with h5py.File(tmp_path / "a.h5") as file:
+        held = file["data"]
+        assert (rows_of(source, [3])["data"] == held[3]).all()
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert (file["data"][()] == stored).all()
+
+
+def test_two_sources_may_read_external_storage_at_a_time(tmp_path: Path) -> None:
+    first, stored = one_dataset(tmp_path, external)
+    second = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    for source in (first, second):
+        assert (rows_of(source, [3])["data"] == stored[3]).all()

@@ -8,9 +8,12 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.sources.stored import library_rows
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 
+from blobfeed import BatchReader
 from tests.support.stored import (
     MAP_BELOW_BYTES,
     assert_delivers,
@@ -50,6 +53,30 @@ def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
             file.create_dataset(f"s{number}", data=number).attrs["none"] = np.zeros((0, 2), "f4")
     source = opened(KIND, tmp_path, path="a.h5", labels=["none"])
     assert rows_of(source, [0, 2])["none"].shape == (2, 0, 2)
+
+
+def test_a_text_that_is_no_utf_8_is_a_label_as_it_is(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, text in enumerate((b"caf\xe9", b"tea")):
+            attributes = file.create_dataset(f"s{number}", data=number).attrs
+            attributes.create("name", np.array(text, object), dtype=h5py.string_dtype("ascii"))
+    source = opened(KIND, tmp_path, path="a.h5", labels=["name"])
+    assert rows_of(source, [0, 1])["name"].tolist() == [b"caf\xe9", b"tea"]
+
+
+def test_a_loader_undoes_the_filters_of_plugins(tmp_path: Path) -> None:
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    samples = some_array((SAMPLES, 4, 5), "f4")
+    archive(tmp_path / "a.h5", samples, chunks=(4, 5), **hdf5plugin.Zstd())
+    with BatchReader({KIND: {"path": str(tmp_path / "a.h5")}}, batch_size=SAMPLES, num_loaders=1) as reader:
+        assert (next(iter(reader))["data"] == samples).all()
+
+
+def test_a_filter_that_is_not_there_is_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 4), "f4"), chunks=(2,), compression="lzf")
+    monkeypatch.setattr(library_rows, "_has_filter", lambda _: False)
+    with pytest.raises(SourceError, match="trajectory_0 is stored with the HDF5 filter 32000, which is not available"):
+        opened(KIND, tmp_path, path="a.h5")
 
 
 @pytest.mark.parametrize("path", [["b10.h5", "b9.h5"], "*.h5", "list.txt"])

@@ -103,6 +103,12 @@ def test_an_impossible_line_is_named(tmp_path: Path, text: str, message: str) ->
     assert str(tmp_path / "train.txt") in str(raised.value)
 
 
+def test_a_list_in_utf_16_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a.jpg 1\r\n", encoding="utf-16")
+    with pytest.raises(SourceError, match="is in UTF-16, as Windows PowerShell writes"):
+        opened(tmp_path / "list.txt", **SIZE)
+
+
 @pytest.mark.parametrize(
     ("labels", "options", "dtype", "shape"),
     [

@@ -177,7 +177,7 @@ def test_a_database_that_changed_meanwhile_is_not_read(raw: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b"no protobuf", "parsing"),
+        (b"no protobuf", "no Datum, as Caffe's tools write them"),
         (raw_datum(RAW[0])[:30], "parsing"),
         (b"", r"\(0, 0, 0\) and holds 0 bytes of data"),
         (encoded_datum(b"no picture"), "no format that OpenCV knows"),

@@ -134,6 +134,21 @@ def test_a_shuffled_epoch_has_each_sample_once_and_goes_on_where_it_was_left(sha
         assert begun + labels_of(reader) == whole
 
 
+def test_a_range_of_numbers_stands_for_as_many_shards(tmp_path: Path) -> None:
+    for number in range(9, 12):
+        write_tar(tmp_path / f"a-{number:03}.tar", [("0.cls", b"%d" % number)])
+
+    def labels(path: str) -> list[int]:
+        source = opened("tar", tmp_path, path=path)
+        return list(rows_of(source, range(len(source)))["cls"])
+
+    assert labels("a-{009..010}.tar") == [9, 10]
+    with pytest.raises(SourceError, match=r"a-012\.tar' cannot be opened"):
+        labels("a-{011..012}.tar")
+    write_tar(tmp_path / "a-{009..010}.tar", [("0.cls", b"7")])
+    assert labels("a-{009..010}.tar") == [7]
+
+
 def test_the_index_is_kept_until_the_file_changes(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
@@ -235,6 +250,11 @@ def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.L
     ("members", "options", "says"),
     [
         ([("a.cls", b"1"), ("b.txt", b"x")], {"members": {"y": "cls"}}, "1 of 2 samples have no member .cls"),
+        (
+            [("a.cls", b"1"), ("b.txt", b"x"), ("a.txt", b"x"), ("b.cls", b"2")],
+            {"members": {"y": "cls"}},
+            "2 of 4 samples have no member .cls .* write the file with tar --sort=name",
+        ),
         ([("a.cls", b"1"), ("a.cls", b"2")], {}, "has two members 'cls'"),
         ([], {}, "no samples"),
         ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
@@ -260,6 +280,13 @@ def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
     second = whole.index(b"some.dir/000001")
     path.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
     with pytest.raises(SourceError, match=f"damaged at byte {second}"):
+        opened("tar", shards, path="train-2.tar", members={"label": "cls"})
+
+
+def test_a_second_tar_file_behind_the_first_is_an_error(shards: Path) -> None:
+    whole = (shards / "train-2.tar").read_bytes()
+    (shards / "train-2.tar").write_bytes(whole * 2)
+    with pytest.raises(SourceError, match="and more follows: tar files that were put end to end by cat"):
         opened("tar", shards, path="train-2.tar", members={"label": "cls"})
 
 
