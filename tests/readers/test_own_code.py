@@ -74,6 +74,22 @@ def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
         BatchReader(Swapped(), batch_size=4)
 
 
+@pytest.mark.parametrize("decode", [None, dict])
+def test_a_source_that_does_not_write_into_its_batch_is_told_so_in_setup(decode: Any) -> None:
+    class Returning(Pictures):
+        def read(self, indices: IndexArray, out: NamedRows) -> Any:
+            return {"data": np.zeros((len(indices), 3), np.uint8), "label": indices}
+
+    class Replacing(Pictures):
+        def read(self, indices: IndexArray, out: Any) -> None:
+            out["data"], out["label"] = np.zeros((len(indices), 3), np.uint8), indices
+
+    hook = decode and (lambda sample, rng: dict(sample))
+    for source, told in ((Returning(), "Returning.read returned a dict"), (Replacing(), "Replacing.read replaced an")):
+        with pytest.raises(TypeError, match=rf"{told}.*, which reaches no batch: expected it to write into"):
+            BatchReader(source, decode=hook, batch_size=4)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
