@@ -195,6 +195,21 @@ def test_decode_makes_tops_that_the_source_does_not_have_and_leaves_others_out()
     assert sorted(got["of"].tolist()) == list(range(SAMPLES))
 
 
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_decode_may_change_its_sample_and_return_it(num_loaders: int) -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        sample["data"] = sample["data"] / np.float32(2)
+        sample["twice"] = 2 * sample.pop("label")
+        return sample
+
+    for _ in range(2):
+        got = delivered(num_loaders, decode=decode)
+        assert list(got) == ["data", "twice"]
+        labels = got["twice"] // 2
+        assert sorted(labels) == list(range(SAMPLES))
+        np.testing.assert_array_equal(got["data"], pixels(labels) / np.float32(2))
+
+
 def test_tops_names_what_a_tuple_holds() -> None:
     got = delivered(decode=lambda sample, _: (sample["label"], sample["data"], 7), tops=["a", "b", "c"])
     assert list(got) == ["a", "b", "c"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dis import get_instructions
@@ -21,10 +21,11 @@ FLOAT32_WHOLE = 2**24
 """Up to here float32 holds every whole number."""
 
 
-class Sample(Mapping[str, AnyArray]):
+class Sample(MutableMapping[str, AnyArray]):
     """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
 
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
+    A hook may put others in their place, or beside them, and return the sample itself.
     `number`: tells the sample from all others of the epoch; its random numbers depend on it. It is `index`,
     but of a stream, whose `index` counts within a shard.
     """
@@ -39,6 +40,14 @@ class Sample(Mapping[str, AnyArray]):
 
     def __getitem__(self, name: str) -> AnyArray:
         return self._arrays[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._arrays = {**self._arrays, name: value}
+
+    def __delitem__(self, name: str) -> None:
+        left = dict(self._arrays)
+        del left[name]
+        self._arrays = left
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
