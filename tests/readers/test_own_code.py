@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +159,39 @@ def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
     return dict(sample)
 
 
+class _Keeps:
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, Any]] = {"locks": {}}
+
+    def __call__(self, sample: Sample, _: np.random.Generator) -> Any:
+        self.made["locks"].setdefault("one", threading.Lock())
+        return dict(sample)
+
+    @cached_property
+    def lock(self) -> Any:
+        return threading.Lock()
+
+
+_kept: dict[str, Any] = {}
+_keeps = _Keeps()
+
+
+def _lock() -> Any:
+    global _made  # noqa: PLW0603 - what users do
+    _made = _made or threading.Lock()
+    return _made
+
+
+def _in_what_globals_hold(sample: Sample, _: np.random.Generator) -> Any:
+    with _kept.setdefault("lock", threading.Lock()), _keeps.lock, _lock():
+        return dict(sample)
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        {"decode": _Keeps()},
+        {"decode": _in_what_globals_hold},
         {"decode": _Opens()},
         {"decode": partial(_Opens())},
         {"postprocess": _Opens().batch},
@@ -172,7 +202,8 @@ def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
 def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_in_a_global, "__module__", "__main__")  # sent with the globals that it uses
+    for thing in (_in_a_global, _in_what_globals_hold, _lock, _Keeps):
+        monkeypatch.setattr(thing, "__module__", "__main__")  # sent with the globals that it uses
     with BatchReader(Pictures(), batch_size=8, epochs=1, num_loaders=1, **given) as reader:
         state = reader.state_dict()
         for _ in range(2):
