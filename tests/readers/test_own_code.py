@@ -509,6 +509,19 @@ def test_random_numbers_do_not_depend_on_the_number_of_loaders(hooks: dict[str, 
         assert {name: array.tobytes() for name, array in other.items()} == {n: a.tobytes() for n, a in one.items()}
 
 
+def test_random_numbers_of_torch_are_the_samples_though_the_hook_itself_imports_it() -> None:
+    pytest.importorskip("torch")
+
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        import torch
+
+        return {"noise": torch.rand(3).numpy()}
+
+    one, two = (delivered(num_loaders, decode=decode)["noise"] for num_loaders in (0, 2))
+    np.testing.assert_array_equal(one, two)
+    assert len(np.unique(one, axis=0)) == len(one)
+
+
 def test_every_sample_has_random_numbers_of_its_own() -> None:
     got = delivered(decode=of_the_global_generators)
     assert len(set(got["numpy"].tolist())) == len(set(got["python"].tolist())) == SAMPLES
