@@ -139,7 +139,7 @@ def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
         yield
     finally:
         for space, before, names in spaces:
-            for name in set(names) - set(before):
+            for name in [each for each in names if each not in before]:
                 space.pop(name, None)
             space.update(before)
         for cell, content in cells:
@@ -163,7 +163,7 @@ def _dicts_in(held: list[object], module: str, source: object) -> Iterable[dict[
     for value in held:  # grows
         is_own = type(value).__module__ == module and not isinstance(value, type) and value is not source
         is_dict = type(value) in (dict, defaultdict, OrderedDict)
-        inner = value if is_dict else vars(value) if is_own and hasattr(value, "__dict__") else None
+        inner = value if is_dict else vars(value) if is_own and type(value).__dictoffset__ else None
         if isinstance(inner, dict) and id(inner) not in found:
             found[id(inner)] = inner
             held += inner.values() if len(inner) < _MOST_LOOKED_AT else ()
