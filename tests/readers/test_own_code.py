@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,22 @@ def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
 
     with pytest.raises(ParameterError, match=r"its specs say of 'data' .*>i4.* in this machine's byte order"):
         BatchReader(Swapped(), batch_size=4)
+
+
+@pytest.mark.parametrize("decode", [None, dict])
+def test_a_source_that_does_not_write_into_its_batch_is_told_so_in_setup(decode: Any) -> None:
+    class Returning(Pictures):
+        def read(self, indices: IndexArray, out: NamedRows) -> Any:
+            return {"data": np.zeros((len(indices), 3), np.uint8), "label": indices}
+
+    class Replacing(Pictures):
+        def read(self, indices: IndexArray, out: Any) -> None:
+            out["data"], out["label"] = np.zeros((len(indices), 3), np.uint8), indices
+
+    hook = decode and (lambda sample, rng: dict(sample))
+    for source, told in ((Returning(), "Returning.read returned a dict"), (Replacing(), "Replacing.read replaced an")):
+        with pytest.raises(TypeError, match=rf"{told}.*, which reaches no batch: expected it to write into"):
+            BatchReader(source, decode=hook, batch_size=4)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +159,39 @@ def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
     return dict(sample)
 
 
+class _Keeps:
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, Any]] = {"locks": {}}
+
+    def __call__(self, sample: Sample, _: np.random.Generator) -> Any:
+        self.made["locks"].setdefault("one", threading.Lock())
+        return dict(sample)
+
+    @cached_property
+    def lock(self) -> Any:
+        return threading.Lock()
+
+
+_kept: dict[str, Any] = {}
+_keeps = _Keeps()
+
+
+def _lock() -> Any:
+    global _made  # noqa: PLW0603 - what users do
+    _made = _made or threading.Lock()
+    return _made
+
+
+def _in_what_globals_hold(sample: Sample, _: np.random.Generator) -> Any:
+    with _kept.setdefault("lock", threading.Lock()), _keeps.lock, _lock():
+        return dict(sample)
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        {"decode": _Keeps()},
+        {"decode": _in_what_globals_hold},
         {"decode": _Opens()},
         {"decode": partial(_Opens())},
         {"postprocess": _Opens().batch},
@@ -156,7 +202,8 @@ def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
 def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_in_a_global, "__module__", "__main__")  # sent with the globals that it uses
+    for thing in (_in_a_global, _in_what_globals_hold, _lock, _Keeps):
+        monkeypatch.setattr(thing, "__module__", "__main__")  # sent with the globals that it uses
     with BatchReader(Pictures(), batch_size=8, epochs=1, num_loaders=1, **given) as reader:
         state = reader.state_dict()
         for _ in range(2):
@@ -177,6 +224,21 @@ def test_decode_makes_tops_that_the_source_does_not_have_and_leaves_others_out()
     assert got["im_info"].shape == (SAMPLES, 2)
     np.testing.assert_array_equal(got["wide"], np.repeat(pixels(got["of"]), 2, axis=1))
     assert sorted(got["of"].tolist()) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_decode_may_change_its_sample_and_return_it(num_loaders: int) -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        sample["data"] = sample["data"] / np.float32(2)
+        sample["twice"] = 2 * sample.pop("label")
+        return sample
+
+    for _ in range(2):
+        got = delivered(num_loaders, decode=decode)
+        assert list(got) == ["data", "twice"]
+        labels = got["twice"] // 2
+        assert sorted(labels) == list(range(SAMPLES))
+        np.testing.assert_array_equal(got["data"], pixels(labels) / np.float32(2))
 
 
 def test_tops_names_what_a_tuple_holds() -> None:
@@ -445,6 +507,19 @@ def test_random_numbers_do_not_depend_on_the_number_of_loaders(hooks: dict[str, 
     one, *others = (delivered(num_loaders, **hooks) for num_loaders in (1, 2, 7))
     for other in others:
         assert {name: array.tobytes() for name, array in other.items()} == {n: a.tobytes() for n, a in one.items()}
+
+
+def test_random_numbers_of_torch_are_the_samples_though_the_hook_itself_imports_it() -> None:
+    pytest.importorskip("torch")
+
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        import torch
+
+        return {"noise": torch.rand(3).numpy()}
+
+    one, two = (delivered(num_loaders, decode=decode)["noise"] for num_loaders in (0, 2))
+    np.testing.assert_array_equal(one, two)
+    assert len(np.unique(one, axis=0)) == len(one)
 
 
 def test_every_sample_has_random_numbers_of_its_own() -> None:

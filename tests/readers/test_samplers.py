@@ -25,7 +25,10 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.processes.sampler import Drawer
 from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.transport.messages import Draw, DrawFailed
+from blobfeed.workers.transport.shared_file import SharedFile
 
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
@@ -756,6 +759,20 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
         assert isinstance(feed, Feed)
         assert feed.shared.weights is not None
         assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
+
+
+def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpys() -> None:
+    with (
+        _weighted() as reader,
+        contextlib.closing(SharedFile.create("drawn")) as drawn,
+        contextlib.closing(SharedFile.create("weights")) as weights,
+    ):
+        plan: Any = reader._feed.pipeline.plan
+        weights.write(8 * SAMPLES, only(3))
+        weights.free(8 * SAMPLES, 8 * SAMPLES)
+        answer = Drawer(plan, drawn, weights, lambda _: 0).answer(Draw(1, epoch=0, weights=1, offset=0))
+    assert isinstance(answer, DrawFailed)
+    assert answer.text.endswith("the weights of version 1 count no more")
 
 
 def test_a_layer_takes_weights(tmp_path: Path) -> None:

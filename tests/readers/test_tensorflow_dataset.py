@@ -108,6 +108,14 @@ def test_after_resuming_every_pass_has_the_promised_length(source: dict[str, Any
             assert sum(1 for _ in dataset) == 3
 
 
+def test_a_state_counts_what_the_loop_has_got_and_nothing_that_is_drawn_ahead(source: dict[str, Any]) -> None:
+    with BatchReader(source, last_batch="partial", **SETTINGS) as reader:
+        dataset = TensorFlowDataset(reader)
+        # Else a thread of TensorFlow's draws one batch ahead, which the positions may show or not.
+        assert dataset.options().experimental_optimization.inject_prefetch is False
+        assert [reader.state_dict()["position"] for _ in dataset] == [4, 8, 10]
+
+
 def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(source: dict[str, Any]) -> None:
     def decode(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
         if sample.index == 6:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dis import get_instructions
@@ -20,11 +21,15 @@ from .specs import AnyArray, IndexArray
 FLOAT32_WHOLE = 2**24
 """Up to here float32 holds every whole number."""
 
+_MOST_LOOKED_AT = 1000
+"""A dict of more entries holds data, and no objects that hold dicts again."""
 
-class Sample(Mapping[str, AnyArray]):
+
+class Sample(MutableMapping[str, AnyArray]):
     """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
 
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
+    A hook may put others in their place, or beside them, and return the sample itself.
     `number`: tells the sample from all others of the epoch; its random numbers depend on it. It is `index`,
     but of a stream, whose `index` counts within a shard.
     """
@@ -39,6 +44,14 @@ class Sample(Mapping[str, AnyArray]):
 
     def __getitem__(self, name: str) -> AnyArray:
         return self._arrays[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._arrays = {**self._arrays, name: value}
+
+    def __delitem__(self, name: str) -> None:
+        left = dict(self._arrays)
+        del left[name]
+        self._arrays = left
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -96,33 +109,65 @@ class Hooks:
 
 @contextmanager
 def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
-    """For trials in the trainer: what a hook assigns to its own attributes, closure or globals is gone afterwards.
+    """For trials in the trainer: what a hook assigns to its own attributes, closure or globals, or puts into dicts
+    there, is gone afterwards; so is what functions of its module do that it calls.
 
     A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
     left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
     """
-    spaces: list[tuple[dict[str, Any], dict[str, Any], Iterable[str]]] = []
+    spaces: list[tuple[dict[Any, Any], dict[Any, Any], Iterable[Any]]] = []
     cells: list[tuple[CellType, Any]] = []
     for given in filter(None, (hooks.decode, hooks.postprocess)):
         hook = given.func if isinstance(given, partial) else given
         owner = getattr(hook, "__self__", hook)
+        held: list[object] = []
         if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):
             spaces.append((vars(owner), dict(vars(owner)), vars(owner)))
+            held += vars(owner).values()
         function = getattr(hook, "__func__", hook if isinstance(hook, FunctionType) else type(hook).__call__)
-        if isinstance(function, FunctionType):
-            there = function.__globals__
-            assigned = {each.argval for each in get_instructions(function) if each.opname == "STORE_GLOBAL"}
+        if not isinstance(function, FunctionType):
+            continue
+        there = function.__globals__
+        for each in _with_helpers(function):
+            assigned = {one.argval for one in get_instructions(each) if one.opname == "STORE_GLOBAL"}
             spaces.append((there, {name: there[name] for name in assigned & there.keys()}, assigned))
-            cells += [(cell, cell.cell_contents) for cell in function.__closure__ or () if cell != CellType()]
+            cells += [(cell, cell.cell_contents) for cell in each.__closure__ or () if cell != CellType()]
+            held += [there[name] for name in each.__code__.co_names if name in there]
+        held += [content for _, content in cells]
+        spaces += [(space, dict(space), space) for space in _dicts_in(held, function.__module__, source)]
     try:
         yield
     finally:
         for space, before, names in spaces:
-            for name in set(names) - set(before):
+            for name in [each for each in names if each not in before]:
                 space.pop(name, None)
             space.update(before)
         for cell, content in cells:
             cell.cell_contents = content
+
+
+def _with_helpers(function: FunctionType) -> list[FunctionType]:
+    """`function`, and those of its module that it calls by name, and so on."""
+    found = [function]
+    for each in found:
+        for name in each.__code__.co_names:
+            other = each.__globals__.get(name)
+            if isinstance(other, FunctionType) and other.__globals__ is each.__globals__ and other not in found:
+                found.append(other)
+    return found
+
+
+def _dicts_in(held: list[object], module: str, source: object) -> Iterable[dict[Any, Any]]:
+    """The dicts that `held` leads to, by other dicts and by attributes of objects of classes of `module`."""
+    found: dict[int, dict[Any, Any]] = {}
+    for value in held:  # grows
+        is_own = type(value).__module__ == module and not isinstance(value, type) and value is not source
+        is_dict = type(value) in (dict, defaultdict, OrderedDict)
+        inner = value if is_dict else vars(value) if is_own and type(value).__dictoffset__ else None
+        if isinstance(inner, dict) and id(inner) not in found:
+            found[id(inner)] = inner
+            held += inner.values() if len(inner) < _MOST_LOOKED_AT else ()
+    return found.values()
 
 
 BY_POSITION = (

@@ -15,7 +15,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import is_not
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -142,7 +143,7 @@ class DecodedSource:
         """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises."""
         if self.rows.changes_nothing:
             begins(Activity.READING, int(indices[0]), len(indices))
-            self.source.read(indices, out)
+            _read(self.source, indices, out)
             return
         wanted = zip(self._raw_samples(indices, begins), indices.tolist(), epochs.tolist(), strict=True)
         for row, (arrays, index, epoch) in enumerate(wanted):
@@ -164,7 +165,7 @@ class DecodedSource:
             raw = {name: rows[: len(some)] for name, rows in scratch.items()}
             if first or not may_lend:
                 begins(Activity.READING, int(some[0]), len(some))
-            self.source.read(some, raw)
+            _read(self.source, some, raw)
             yield from _samples_in(raw)
 
     def _raw_rows(self) -> dict[str, Rows]:
@@ -189,8 +190,20 @@ def _said_each(
 def read_one(source: Source, index: int) -> Sample:
     """Sample `index` as stored, for epoch 0, in memory of its own."""
     raw = allocate_rows(source.specs, 1)
-    source.read(np.array([index], np.int64), raw)
+    _read(source, np.array([index], np.int64), raw)
     return Sample(next(_samples_in(raw)), index, 0)
+
+
+def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
+    """Raises TypeError if a source of the user's has written nowhere: the batch would keep what was there before."""
+    given = tuple(out.values())
+    returned: Any = source.read(indices, out)  # type: ignore[func-returns-value]  # it may be a user's
+    if (returned is not None and returned is not out) or any(map(is_not, given, out.values())):
+        what = "replaced an array of 'out'" if returned is None else f"returned a {type(returned).__name__}"
+        raise TypeError(
+            f"{type(source).__name__}.read {what}, which reaches no batch: expected it to write into the arrays of "
+            "'out', as in out[name][...] = values"
+        )
 
 
 def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:

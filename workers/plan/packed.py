@@ -14,11 +14,15 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dis import get_instructions
+from functools import cached_property, lru_cache, partial
 from importlib import import_module
+from operator import attrgetter
 from pickle import HIGHEST_PROTOCOL, PickleBuffer
+from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 
@@ -112,8 +116,39 @@ def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
     return False
 
 
+def _reduce_cached(cached: Any) -> Any:
+    """By its name only if a loader can import it: cloudpickle would do so for those of the script, too."""
+    module = cached.__module__
+    try:
+        if module not in ("__main__", _SPAWNED) and attrgetter(cached.__qualname__)(sys.modules[module]) is cached:
+            return cached.__reduce__()
+    except (KeyError, AttributeError):  # made within a function
+        pass
+    return _cache, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cache(function: Any, given: dict[str, Any]) -> Any:
+    return lru_cache(**given)(function)
+
+
+def _loads_torch(function: FunctionType) -> bool:
+    """Its generator can be seeded for a sample only if it is there before the sample's hook runs."""
+    imported = (one.argval for one in get_instructions(function) if one.opname == "IMPORT_NAME")
+    return any(name.partition(".")[0] in ("torch", "torchvision", "torchaudio") for name in imported)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
+
+    # What cloudpickle cannot send, and scripts have. singledispatch has a weak dictionary.
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+        {
+            type(lru_cache(len)): _reduce_cached,
+            cached_property: lambda made: (cached_property, (made.func,), {"attrname": made.attrname}),
+            WeakKeyDictionary: lambda weak: (WeakKeyDictionary, (dict(weak),)),
+            local: lambda _: (local, ()),
+        }
+    )
 
     def __init__(self, file: io.BytesIO) -> None:
         self.modules: dict[str, None] = {}
@@ -132,4 +167,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return import_module, (thing.__name__,)
         elif isinstance(thing, type | FunctionType | BuiltinFunctionType) and isinstance(thing.__module__, str):
             self.modules[thing.__module__] = None
+            if isinstance(thing, FunctionType) and _loads_torch(thing):
+                self.modules["torch"] = None
         return super().reducer_override(thing)

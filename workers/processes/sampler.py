@@ -93,4 +93,7 @@ class Drawer:
         if version in self._plan.log.weights:
             return self._plan.log.weights[version]
         samples = self._plan.source_samples
-        return self._weights.read(8 * samples * version, samples, np.float64)
+        weights = self._weights.read(8 * samples * version, samples, np.float64)
+        if not weights.any():  # given back since this was asked for, so newer ones count: nobody takes the answer
+            raise SourceError(f"{self._plan.about.name}: the weights of version {version} count no more")
+        return weights

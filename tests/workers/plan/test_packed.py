@@ -81,6 +81,64 @@ def _locked(_: object) -> Iterator[int]:
 _LOCK = threading.Lock()
 
 
+@functools.lru_cache(maxsize=7)
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def test_what_keeps_its_results_goes_by_value_if_it_is_the_scripts_and_by_name_if_not() -> None:
+    @functools.cache
+    def factorial(number: int) -> int:
+        return number * factorial(number - 1) if number else 1
+
+    class Table:
+        @functools.cached_property
+        def rows(self) -> list[int]:
+            return [doubled(row) for row in range(3)]
+
+        @functools.lru_cache(maxsize=5)  # noqa: B019 - as scripts have it
+        def row(self, number: int) -> int:
+            return self.rows[number]
+
+    @functools.singledispatch
+    def named(value: object) -> str:
+        return "other"
+
+    named.register(int)(lambda value: "int")
+    mine = threading.local()
+    for thing in (factorial, Table, Table.row):
+        thing.__module__ = "__main__"
+    assert (factorial(3), named(1), Table().row(1)) == (6, "int", 2)
+    sent = cloudpickle.loads(pack((factorial, Table(), named, mine, doubled))[0])
+    assert (sent[0](4), sent[1].rows, sent[1].row(2), sent[2](1), sent[2]("")) == (24, [0, 2, 4], 4, "int", "other")
+    assert "rows" in vars(sent[1])
+    assert sent[1].row.cache_parameters() == {"maxsize": 5, "typed": False}
+    assert type(sent[3]) is threading.local
+    assert sent[4] is doubled
+
+
+def test_a_cached_function_of_the_script_runs_in_the_loaders(tmp_path: Path) -> None:
+    with trainer(tmp_path, CACHED) as run:
+        assert run.next_line() == "12", run.stderr
+        assert run.end() == 0
+
+
+CACHED = """
+from functools import cache
+
+@cache
+def table():
+    return np.uint8(0)
+
+def decode(sample, rng):
+    return sample["data"] + table()
+
+with pipeline(decode) as feed:
+    steps(feed, 12)
+say(12)
+"""
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
