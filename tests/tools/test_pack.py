@@ -222,6 +222,27 @@ def test_a_run_that_is_killed_loses_no_sample(large: tuple[Found, Any], tmp_path
     assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
 
 
+@pytest.mark.parametrize("name", ["a.h5", "a.lmdb"])
+def test_two_runs_at_a_time_do_not_write_one_file(tmp_path: Path, name: str) -> None:
+    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
+    found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+    refusals = []
+
+    def run(meanwhile: packing.Told) -> Packed:
+        if name == "a.lmdb":
+            return pack_encoded(found, tmp_path / name, meanwhile)
+        return pack(found, tmp_path / name, Layout(), loaders=1, told=meanwhile)
+
+    def second(step: str, done: int, samples: int) -> None:
+        if done and not refusals:
+            with pytest.raises(ParameterError, match="is being packed by another run: wait until") as refusal:
+                run(told)
+            refusals.append(refusal)
+
+    assert run(second).samples == len(refusals) == 1
+    assert [path.name for path in tmp_path.glob("a.*")] == [name]
+
+
 def test_a_file_that_is_there_is_left_alone(found: Found, tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("precious")
     with pytest.raises(ParameterError, match="is there already: name another file, or remove it"):
@@ -375,7 +396,7 @@ def refused(*arguments: object) -> str:
 def test_what_cannot_be_packed_is_said_and_nothing_is_left_behind(found: Found, tmp_path: Path) -> None:
     data = found.declared["npy"]["data"]
     assert f"there is no folder {tmp_path}/none" in refused(data, tmp_path / "none" / "a.h5")
-    assert "/proc/a.h5.part cannot be written: " in refused(data, "/proc/a.h5")
+    assert "/proc/a.h5 cannot be written: " in refused(data, "/proc/a.h5")
     assert "ends in .h5 or .hdf5" in refused(data, tmp_path / "a.npy")
     np.save(tmp_path / "text.npy", np.array(["one", "two"]))
     assert "'data' holds text of type <U3" in refused(tmp_path / "text.npy", tmp_path / "a.h5")
