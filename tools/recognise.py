@@ -41,6 +41,8 @@ _MANY_DATASETS = 8
 _LOOKED_AT = 32
 _LARGEST_SIDE = 8192
 _USUAL_SIDE = 256
+_LONGEST_SHOWN = 100
+"""Characters of a path in a message."""
 
 
 @dataclass(frozen=True)
@@ -232,15 +234,22 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
 def _text(path: Path) -> Found:
     from ..workers.sources.stored.hdf5_library import h5py
 
+    if path.suffix == ".prototxt":
+        raise SourceError(
+            f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
+            f"net sees by `blobfeed inspect {path} --sheet sheet.png`"
+        )
     first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0].path(0))
     for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             continue
         if h5py.is_hdf5(folder / name):
             found = _hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
         need("cv2", f"{path}")
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+    if len(first) > _LONGEST_SHOWN:  # a line of a table of numbers, say
+        first = f"{first[:_LONGEST_SHOWN]}…"
     raise SourceError(
         f"{path}: its first path, {first!r}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"

@@ -319,6 +319,8 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),
         (["words.txt"], "its first path, 'no such.jpg', is no file"),
+        (["table.csv"], r"its first path, '0,0,(0,)*…', is no file"),
+        (["net.prototxt"], r"is a definition .*, and no data: .*`blobfeed inspect net.prototxt --sheet sheet.png`"),
         (["scalars.h5"], "no data set with an axis"),
         (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
     ],
@@ -330,6 +332,8 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("empty").mkdir()
     Path("empty.txt").touch()
     Path("words.txt").write_text("no such.jpg 3\n")
+    Path("table.csv").write_text("0,0," * 2500 + "1\n")
+    Path("net.prototxt").write_text('name: "net"\n')
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
     Path("cut.h5").write_bytes(Path("scalars.h5").read_bytes()[:-500])
