@@ -14,6 +14,7 @@ import numpy as np
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
 from ..workers.base.files import writing
+from ..workers.transport.trace_ring import SUFFIX
 from ..workers.watching.trace_events import load
 from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
@@ -67,6 +68,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
 def _is_trace(path: Path) -> bool:
     if not path.is_file():
         raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
+    if path.name.endswith(SUFFIX):
+        return True
     with path.open("rb") as file:
         return b'"traceEvents"' in file.read(1 << 16)
 
