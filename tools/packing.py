@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -184,9 +185,15 @@ class _Packing:
         if not self._sums:
             _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
-        with self._log.open("w", buffering=1) as log:
-            log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
-            self._append(log, resumed, told)
+        try:
+            with self._log.open("w", buffering=1) as log:
+                log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
+                self._append(log, resumed, told)
+        except OSError as error:  # the HDF5 library's own text has buffers and offsets
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ParameterError(
+                f"{self._part} cannot be written: {reason}: mend that, and run the command again, it goes on there"
+            ) from None
         if (sound := self._sound_batches(told, "checking")) < len(self._sums):
             raise SourceError(
                 f"{self._part}: samples {sound * self._rows:,} and following are not read back as they were written: "

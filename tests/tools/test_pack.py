@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import subprocess
@@ -219,6 +220,25 @@ def test_a_run_that_is_killed_loses_no_sample(large: tuple[Found, Any], tmp_path
     run = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=100)
     assert run.returncode == -signal.SIGKILL
     packed(found, tmp_path / "a.h5", Layout(chunk=2, compression="gzip"))
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+def test_a_full_disk_is_told_in_short_and_packing_goes_on_when_there_is_room(
+    large: tuple[Found, Any], tmp_path: Path
+) -> None:
+    found, data = large
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full(step: str, done: int, samples: int) -> None:
+        if done >= 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+
+    try:
+        with pytest.raises(ParameterError, match=r"a\.h5\.part cannot be written: File too large: mend that, and run"):
+            pack(found, tmp_path / "a.h5", Layout(), loaders=1, told=full)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert packed(found, tmp_path / "a.h5").resumed == 10
     assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
 
 
