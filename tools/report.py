@@ -61,6 +61,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
     if target.exists() and any(map(target.samefile, paths)):
         raise ParameterError(f"--out {target} is one of the files that the page is made of: name another file")
+    if target.suffix.lower() not in ("", ".html", ".htm"):
+        raise ParameterError(f"--out {target}: the page is HTML: name a file that ends in .html")
     with writing(target):
         target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 

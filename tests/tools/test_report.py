@@ -264,6 +264,10 @@ def test_the_page_does_not_take_the_place_of_a_trace(tmp_path: Path) -> None:
     said = run(tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
     assert "run.json is one of the files that the page is made of: name another file" in said
     assert json.loads((tmp_path / "run.json").read_text()) == trace()
+    (tmp_path / "run.csv").write_text(log := "iteration,loss\n1,2\n")
+    said = run(tmp_path / "run.json", "--out", tmp_path / "run.csv").stderr
+    assert "run.csv: the page is HTML: name a file that ends in .html" in said
+    assert (tmp_path / "run.csv").read_text() == log
 
 
 def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
