@@ -286,8 +286,11 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         classes = _numbered(classes, numbering)
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
+    text = os.fsencode("\n".join(lines) + "\n")
+    if image_list.is_file() and image_list.read_bytes() != text:
+        raise SourceError(f"{image_list} is there already, with other content: name another file, or remove it")
     with writing(image_list):
-        image_list.write_bytes(os.fsencode("\n".join(lines) + "\n"))
+        image_list.write_bytes(text)
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})

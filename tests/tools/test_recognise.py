@@ -150,6 +150,18 @@ def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> Non
         assert [source.where(index).rpartition("/")[2] for index in range(4)] == ["0.png", "2.png", "1.png", "3.png"]
 
 
+def test_a_list_takes_the_place_of_no_other_file() -> None:
+    write_images(*[(20, 30)] * 2)
+    source_of(["photos"], image_list=Path("all.txt"))
+    source_of(["photos"], image_list=Path("all.txt"))  # the same command again, as of a pack that was killed
+    Path("all.txt").write_text(mine := "photos/cats/0.png 7\n")
+    with pytest.raises(
+        SourceError, match=r"all\.txt is there already, with other content: name another file, or remove"
+    ):
+        source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("all.txt").read_text() == mine
+
+
 def test_a_list_that_cannot_be_written_is_named() -> None:
     write_images((20, 30))
     with pytest.raises(
