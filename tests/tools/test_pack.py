@@ -401,6 +401,13 @@ def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threa
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
 
 
+def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="else it says that torch is not installed")
+    np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))
+    lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    assert lines[-1] == "torch's DataLoader was left out: samples differ in size, or are no real numbers"
+
+
 @pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]
