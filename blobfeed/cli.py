@@ -247,6 +247,8 @@ def draw_net(
         picture = draw(document, state)
         if target.exists() and target.samefile(model):
             raise ParameterError(f"{target} is the net itself: name another file for the drawing")
+        if target.suffix.lower() not in ("", ".svg"):  # no viewer would show an SVG called net.png
+            raise ParameterError(f"{target}: the drawing is an SVG: name a file that ends in .svg")
         with writing(target):
             target.write_text(picture, encoding="utf-8")
         typer.echo(f"{target}: {len(included_layers(document, state))} layers")

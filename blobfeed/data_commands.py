@@ -12,7 +12,7 @@ import typer
 
 from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
-from .workers.base.extras import need
+from .workers.base.extras import is_installed, need
 
 _Paths = Annotated[
     list[str],
@@ -140,6 +140,9 @@ def bench(
         for name, rate in rates.items():
             table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
         console.print(table)
+        if base != TORCH:
+            why = "samples differ in size, or are no real numbers" if is_installed("torch") else "it is not installed"
+            console.print(f"torch's DataLoader was left out: {why}")
 
 
 def params(

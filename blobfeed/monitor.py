@@ -149,6 +149,7 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "seconds": (now.now_ns - now.begun_ns) / 1e9,
         **counts,
         "slots": now.about.slots,
+        "batches_per_slot": now.about.batches_per_slot,
         "batches_per_s": recent.batches / max(recent.seconds, 1e-9),
         "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
@@ -194,7 +195,9 @@ def _panel(told: dict[str, Any]) -> Panel:
     if whole["blame"] != found["blame"]:
         sentences.append(Text(f"since the start: {whole['sentence']}", "dim"))
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("batches", f"{told['batches']:,}", f"{told['batches_per_s']:,.1f}/s")
+    at_once = told["batches_per_slot"]
+    counted = f", counted {at_once} at a time" if at_once > 1 else ""
+    facts.add_row("batches", f"{told['batches']:,}{counted}", f"{told['batches_per_s']:,.1f}/s")
     facts.add_row("samples", f"{told['samples']:,}", f"{told['samples_per_s']:,.0f}/s")
     stall = Text(sparkline(told["stall_history"]), "yellow")
     facts.add_row("making them" if told["in_process"] else "stall", f"{told['stall_share']:.1%} of the time", stall)

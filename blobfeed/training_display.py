@@ -31,6 +31,9 @@ _TRAINED = ("loss", "rate", "samples_per_s", "stall_share")
 _EVERY = 100
 """Iterations between two rows, if the solver has no `display`."""
 
+_BESIDE_BAR = 76
+"""Characters of the numbers on both sides of the bar, if there are hundreds of thousands of iterations."""
+
 Row = Mapping[str, Any]
 """Iteration, seconds since the start, the net ("train", "test 0" and so on), and the net's numbers by name."""
 
@@ -41,15 +44,15 @@ class BarReporter(LineReporter):
     def __init__(self, solver: Solver) -> None:
         super().__init__()
         self._shares_screen = sys.stdout.isatty()
+        console = Console(stderr=True)
         self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
             MofNCompleteColumn(),
+            BarColumn(max(4, min(40, console.width - _BESIDE_BAR))),  # what does not fit is cut off: the count, too
             TextColumn(
                 "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
             ),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             # Drawn after an iteration: a thread that draws would take the interpreter from the one that trains.
             auto_refresh=False,
             redirect_stdout=self._shares_screen,

@@ -299,6 +299,17 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     assert "InnerProduct" in net.read_text()
 
 
+def test_a_drawing_is_not_written_under_the_name_of_something_else(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    solver = tmp_path / "solver.prototxt"
+    before = solver.read_text()
+    for target in (solver, tmp_path / "net.png"):
+        assert f"{target}: the drawing is an SVG: name a file that ends in .svg" in message_of(
+            run("draw", tmp_path / "net.prototxt", target)
+        )
+    assert (solver.read_text(), (tmp_path / "net.png").exists()) == (before, False)
+
+
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     for name in ("a.svg", "a.jsonl"):

@@ -9,9 +9,13 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+
+from blobfeed.training_display import BarReporter
 
 from .support.trainer_nets import SMALL_SOLVER, write_project
 from .support.waiting import readable
@@ -57,11 +61,30 @@ def test_nothing_but_the_bar_and_its_own_lines_appears_in_a_terminal(tmp_path: P
     path = write_project(tmp_path, net=OURS.replace("num_loaders: 1", "num_loaders: auto"), solver=solver)
     shown = shown_in_a_terminal(sys.executable, "-P", "-m", "blobfeed", "train", "--solver", path)
     pieces = [piece.strip() for piece in re.split(r"[\r\n]+", CONTROLS.sub("", shown)) if piece.strip()]
-    bars = [piece for piece in pieces if re.fullmatch(r"training .+ stall \d+\.\d s [-\d:]+", piece)]
+    bars = [piece for piece in pieces if re.fullmatch(r"\d+/\d+ .+ stall \d+\.\d s [-\d:]+", piece)]
     lines = [piece for piece in pieces if piece.startswith(("iteration ", "snapshot: ", "data of layer "))]
-    assert f"{LONG_ENOUGH}/{LONG_ENOUGH}" in bars[-1]
+    assert bars[-1].startswith(f"{LONG_ENOUGH}/{LONG_ENOUGH} ")
     assert any("test net 0" in line for line in lines)
     assert len(bars) + len(lines) == len(pieces), set(pieces) - {*bars, *lines}
+
+
+def test_the_iteration_is_whole_in_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    solver: Any = SimpleNamespace(
+        iteration=450_000,
+        param=SimpleNamespace(max_iter=450_000),
+        samples_per_step=64,
+        stall_s=lambda: 1234.5,
+        loss=lambda: 0.0123456,
+    )
+    bar = BarReporter(solver)
+    bar.stepped(solver)
+    bar.close()
+    shown = CONTROLS.sub("", capsys.readouterr().err).split("\r")[-1]
+    assert re.match(r"450000/450000 ━+ loss 0.01235 · .* samples/s · stall 1234.5 s ", shown)
 
 
 def test_a_contact_sheet_appears_in_a_terminal_that_says_its_size(tmp_path: Path) -> None:

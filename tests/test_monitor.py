@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from blobfeed.readers.batch_reader import BatchReader
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -167,6 +169,14 @@ def test_without_a_terminal_it_is_printed_once(tmp_path: Path) -> None:
     with trainer("starving", tmp_path) as process:
         printed = CliRunner().invoke(app, ["monitor", str(process.pid), "--seconds", "0.5"])
     assert f"trainer {process.pid}" in printed.stdout
+
+
+def test_batches_that_share_a_slot_are_said_to_be_counted_together() -> None:
+    here = str(os.getpid())
+    with BatchReader({"arrays": {"data": np.zeros((640, 1))}}, batch_size=1, num_loaders=1) as reader:
+        next(iter(reader))
+        printed = CliRunner().invoke(app, ["monitor", here, "--once", "--seconds", "0.1"])
+    assert "batches  0, counted 64 at a time" in printed.stdout
 
 
 def test_without_a_pipeline_there_is_a_message() -> None:

@@ -9,12 +9,14 @@ name.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -95,7 +97,8 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
-            return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
+            with _alone(part.with_name(f"{part.name}.log"), target):  # HDF5 locks the part itself
+                return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
 
 
 def _check_target(target: Path) -> None:
@@ -103,6 +106,22 @@ def _check_target(target: Path) -> None:
         raise ParameterError(f"{target} is there already: name another file, or remove it")
     if not target.parent.is_dir():
         raise ParameterError(f"{target}: there is no folder {target.parent}: make it, or name another one")
+
+
+@contextmanager
+def _alone(held: Path, target: Path) -> Iterator[None]:
+    """Lock the file `held`: two runs at a time would ruin what they write. Raises ParameterError."""
+    with writing(target):
+        file = held.open("ab")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ParameterError(
+                f"{target} is being packed by another run: wait until that has ended, or name another file"
+            ) from None
+        _check_target(target)  # the other run may have ended just now
+        yield
 
 
 def _resized(found: Found, layout: Layout) -> Found:
@@ -166,9 +185,15 @@ class _Packing:
         if not self._sums:
             _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
-        with self._log.open("w", buffering=1) as log:
-            log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
-            self._append(log, resumed, told)
+        try:
+            with self._log.open("w", buffering=1) as log:
+                log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
+                self._append(log, resumed, told)
+        except OSError as error:  # the HDF5 library's own text has buffers and offsets
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ParameterError(
+                f"{self._part} cannot be written: {reason}: mend that, and run the command again, it goes on there"
+            ) from None
         if (sound := self._sound_batches(told, "checking")) < len(self._sums):
             raise SourceError(
                 f"{self._part}: samples {sound * self._rows:,} and following are not read back as they were written: "
@@ -289,11 +314,12 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
     try:
-        with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
-            resumed = _put_records(environment, source, labels, part, told)
+        with _alone(part, target):
+            with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
+                resumed = _put_records(environment, source, labels, part, told)
+            part.rename(target)
     except lmdb.Error as error:
         raise ParameterError(f"{part} cannot be written: {error}: name another file, or mend that") from None
-    part.rename(target)
     return Packed(samples, resumed, time.monotonic() - begun, target.stat().st_blocks * 512)
 
 

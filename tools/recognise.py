@@ -45,6 +45,8 @@ _MANY_DATASETS = 8
 _LOOKED_AT = 32
 _LARGEST_SIDE = 8192
 _USUAL_SIDE = 256
+_LONGEST_SHOWN = 100
+"""Characters of a path in a message."""
 
 
 @dataclass(frozen=True)
@@ -342,15 +344,22 @@ def _zarr(path: Path) -> Found:
 def _text(path: Path) -> Found:
     from ..workers.sources.stored.hdf5_library import h5py
 
+    if path.suffix == ".prototxt":
+        raise SourceError(
+            f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
+            f"net sees by `blobfeed inspect {path} --sheet sheet.png`"
+        )
     first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0].path(0))
     for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             continue
         if h5py.is_hdf5(folder / name):
             found = _hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
         need("cv2", f"{path}")
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+    if len(first) > _LONGEST_SHOWN:  # a line of a table of numbers, say
+        first = f"{first[:_LONGEST_SHOWN]}…"
     raise SourceError(
         f"{path}: its first path, {first!r}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
@@ -399,8 +408,11 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         classes = _numbered(classes, numbering)
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
+    text = os.fsencode("\n".join(lines) + "\n")
+    if image_list.is_file() and image_list.read_bytes() != text:
+        raise SourceError(f"{image_list} is there already, with other content: name another file, or remove it")
     with writing(image_list):
-        image_list.write_bytes(os.fsencode("\n".join(lines) + "\n"))
+        image_list.write_bytes(text)
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})

@@ -14,6 +14,7 @@ import numpy as np
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed, need
 from ..workers.base.files import writing
+from ..workers.transport.trace_ring import SUFFIX
 from ..workers.watching.trace_events import load
 from .recognise import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
@@ -60,6 +61,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
     if target.exists() and any(map(target.samefile, paths)):
         raise ParameterError(f"--out {target} is one of the files that the page is made of: name another file")
+    if target.suffix.lower() not in ("", ".html", ".htm"):
+        raise ParameterError(f"--out {target}: the page is HTML: name a file that ends in .html")
     with writing(target):
         target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 
@@ -67,6 +70,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
 def _is_trace(path: Path) -> bool:
     if not path.is_file():
         raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
+    if path.name.endswith(SUFFIX):
+        return True
     with path.open("rb") as file:
         return b'"traceEvents"' in file.read(1 << 16)
 

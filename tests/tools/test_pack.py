@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import subprocess
@@ -222,6 +223,46 @@ def test_a_run_that_is_killed_loses_no_sample(large: tuple[Found, Any], tmp_path
     assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
 
 
+def test_a_full_disk_is_told_in_short_and_packing_goes_on_when_there_is_room(
+    large: tuple[Found, Any], tmp_path: Path
+) -> None:
+    found, data = large
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full(step: str, done: int, samples: int) -> None:
+        if done >= 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+
+    try:
+        with pytest.raises(ParameterError, match=r"a\.h5\.part cannot be written: File too large: mend that, and run"):
+            pack(found, tmp_path / "a.h5", Layout(), loaders=1, told=full)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert packed(found, tmp_path / "a.h5").resumed == 10
+    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.lmdb"])
+def test_two_runs_at_a_time_do_not_write_one_file(tmp_path: Path, name: str) -> None:
+    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
+    found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
+    refusals = []
+
+    def run(meanwhile: packing.Told) -> Packed:
+        if name == "a.lmdb":
+            return pack_encoded(found, tmp_path / name, meanwhile)
+        return pack(found, tmp_path / name, Layout(), loaders=1, told=meanwhile)
+
+    def second(step: str, done: int, samples: int) -> None:
+        if done and not refusals:
+            with pytest.raises(ParameterError, match="is being packed by another run: wait until") as refusal:
+                run(told)
+            refusals.append(refusal)
+
+    assert run(second).samples == len(refusals) == 1
+    assert [path.name for path in tmp_path.glob("a.*")] == [name]
+
+
 def test_a_file_that_is_there_is_left_alone(found: Found, tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("precious")
     with pytest.raises(ParameterError, match="is there already: name another file, or remove it"):
@@ -360,6 +401,13 @@ def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threa
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
 
 
+def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="else it says that torch is not installed")
+    np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))
+    lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    assert lines[-1] == "torch's DataLoader was left out: samples differ in size, or are no real numbers"
+
+
 @pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]
@@ -375,7 +423,7 @@ def refused(*arguments: object) -> str:
 def test_what_cannot_be_packed_is_said_and_nothing_is_left_behind(found: Found, tmp_path: Path) -> None:
     data = found.declared["npy"]["data"]
     assert f"there is no folder {tmp_path}/none" in refused(data, tmp_path / "none" / "a.h5")
-    assert "/proc/a.h5.part cannot be written: " in refused(data, "/proc/a.h5")
+    assert "/proc/a.h5 cannot be written: " in refused(data, "/proc/a.h5")
     assert "ends in .h5 or .hdf5" in refused(data, tmp_path / "a.npy")
     np.save(tmp_path / "text.npy", np.array(["one", "two"]))
     assert "'data' holds text of type <U3" in refused(tmp_path / "text.npy", tmp_path / "a.h5")

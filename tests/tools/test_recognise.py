@@ -188,6 +188,18 @@ def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> Non
         assert [source.where(index).rpartition("/")[2] for index in range(4)] == ["0.png", "2.png", "1.png", "3.png"]
 
 
+def test_a_list_takes_the_place_of_no_other_file() -> None:
+    write_images(*[(20, 30)] * 2)
+    source_of(["photos"], image_list=Path("all.txt"))
+    source_of(["photos"], image_list=Path("all.txt"))  # the same command again, as of a pack that was killed
+    Path("all.txt").write_text(mine := "photos/cats/0.png 7\n")
+    with pytest.raises(
+        SourceError, match=r"all\.txt is there already, with other content: name another file, or remove"
+    ):
+        source_of(["photos"], image_list=Path("all.txt"))
+    assert Path("all.txt").read_text() == mine
+
+
 def test_a_list_that_cannot_be_written_is_named() -> None:
     write_images((20, 30))
     with pytest.raises(
@@ -425,6 +437,8 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["a.tar.gz"], "unpack a compressed one"),
         (["words.txt"], "its first path, 'no such.jpg', is no file"),
         (["scalars.h5"], "no array of numbers or strings with an axis"),
+        (["table.csv"], r"its first path, '0,0,(0,)*…', is no file"),
+        (["net.prototxt"], r"is a definition .*, and no data: .*`blobfeed inspect net.prototxt --sheet sheet.png`"),
         (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
     ],
 )
@@ -435,6 +449,8 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
     Path("empty").mkdir()
     Path("empty.txt").touch()
     Path("words.txt").write_text("no such.jpg 3\n")
+    Path("table.csv").write_text("0,0," * 2500 + "1\n")
+    Path("net.prototxt").write_text('name: "net"\n')
     with h5py.File("scalars.h5", "w") as file:
         file["one"] = 1
     with h5py.File("table.h5", "w") as file:

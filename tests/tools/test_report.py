@@ -264,6 +264,23 @@ def test_the_page_does_not_take_the_place_of_a_trace(tmp_path: Path) -> None:
     said = run(tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
     assert "run.json is one of the files that the page is made of: name another file" in said
     assert json.loads((tmp_path / "run.json").read_text()) == trace()
+    (tmp_path / "run.csv").write_text(log := "iteration,loss\n1,2\n")
+    said = run(tmp_path / "run.json", "--out", tmp_path / "run.csv").stderr
+    assert "run.csv: the page is HTML: name a file that ends in .html" in said
+    assert (tmp_path / "run.csv").read_text() == log
+
+
+def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the report needs plotly")
+    np.save(tmp_path / "x.npy", np.zeros((64, 4)))
+    source = {"npy": {"data": str(tmp_path / "x.npy")}}
+    with BatchReader(source, batch_size=8, epochs=1, num_loaders=1, trace=str(tmp_path / "run.json")) as reader:
+        assert len(list(reader)) == 8
+        left = (tmp_path / "run.json.ring").read_bytes()
+    (tmp_path / "killed.json.ring").write_bytes(left)
+    result = run(tmp_path / "killed.json.ring", "--out", tmp_path / "report.html")
+    assert result.exit_code == 0, result.output
+    assert "<h1>killed.json.ring</h1>" in (tmp_path / "report.html").read_text()
 
 
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:

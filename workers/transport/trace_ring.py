@@ -197,6 +197,8 @@ def read_ring(path: Path) -> tuple[Run, Iterator[Span]]:
     if len(data) < _HEADER_BYTES or _HEADER.unpack_from(data)[0] != _MAGIC:
         raise BlobfeedError(f"{path} is no trace of this version of blobfeed: expected a file that ends in {SUFFIX}")
     _, rings, epoch, trainer, slots, batches_per_slot, first, source = _HEADER.unpack_from(data)
+    if len(data) < (whole := _HEADER_BYTES + rings * _RING_BYTES):
+        raise BlobfeedError(f"{path} is cut short: it has {len(data):,} of {whole:,} bytes; copy it to its end")
     about = About(trainer, slots, batches_per_slot, source.rstrip(b"\0").decode(errors="replace"))
     trainers, assembler, *lines = (_records(data, ring) for ring in range(rings))
     of_trainer = _of_trainer(list(trainers), batches_per_slot)

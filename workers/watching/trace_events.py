@@ -34,7 +34,7 @@ def convert(given: Path, target: Path | None, merge: Path | None) -> Path:
     Returns the path that was written. Raises BlobfeedError, and OSError if a file cannot be read.
     """
     is_ring = given.name.endswith(SUFFIX)
-    made = trace_of(*read_ring(given)) if is_ring else load(given)
+    made = load(given)
     if target is None:
         if not is_ring:
             raise BlobfeedError(f"{given} is a trace already: say with -o where the merged one shall be written")
@@ -47,7 +47,9 @@ def convert(given: Path, target: Path | None, merge: Path | None) -> Path:
 
 
 def load(path: Path) -> Trace:
-    """A trace from a file; raises BlobfeedError."""
+    """A trace from its file, or from the ring file that a killed run has left; raises BlobfeedError."""
+    if path.name.endswith(SUFFIX):
+        return trace_of(*read_ring(path))
     try:
         loaded = json.loads(path.read_bytes())
     except ValueError as error:

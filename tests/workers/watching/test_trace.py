@@ -137,8 +137,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
     (tmp_path / "b.json").write_text('{"traceEvents": []}')
     (tmp_path / "a.json.ring").write_bytes(b"x" * 5000)
+    ring = TraceRing.create(tmp_path / "b", RUN, lines=1)
+    ring.trainer().write(Kind.STEP, 0, 1, 1, -1, 0)
+    ring.close()
+    (tmp_path / "a.ring").write_bytes(ring_of(tmp_path / "b").read_bytes()[:5000])
     for arguments, words in (
         (["a.json.ring"], "is no trace of this version"),
+        (["a.ring"], "a.ring is cut short: it has 5,000 of "),
         (["a.json", "-o", "b.json"], "expected a JSON object with 'traceEvents'"),
         (["b.json"], "say with -o where"),
         (["none.json"], "error: there is no file 'none.json'; name FILE.ring or a trace"),
