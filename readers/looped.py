@@ -26,7 +26,7 @@ from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
 from .loops import LOOP_START, IndexedLoops, Loops, SampledLoops, StreamLoops
-from .sharding import with_shard
+from .sharding import warn_of_later_group, with_shard
 
 if TYPE_CHECKING:
     from .delivery.cuda_device import CudaDevice
@@ -62,6 +62,7 @@ class LoopedPipeline:
         check_hook(what, "postprocess", hooks.postprocess)
         self._base_dir = Path(base_dir or "").absolute()
         self.parameters = _check(what, source, values)
+        self._is_whole_by_default = values.get("rank") is None and self.parameters.world_size == 1
         if copy is not None:
             delivery: Literal["copy", "view"] = "copy" if copy else "view"
             if values.get("delivery", delivery) != delivery:
@@ -106,6 +107,9 @@ class LoopedPipeline:
 
     def begin_loop(self, state: State) -> None:
         """A loop begins in `state`, or goes on there after a jump."""
+        if self._is_whole_by_default:
+            self._is_whole_by_default = False  # warned of once
+            warn_of_later_group()
         self._loop_start = {name: start for name, start in state.items() if name == LOOP_START}
 
     def go_to(self, state: Mapping[str, object], batches: int | None) -> None:

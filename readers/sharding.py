@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +12,8 @@ import msgspec
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.parameters import Parameters
+
+_log = logging.getLogger("blobfeed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,18 @@ def with_shard(parameters: Parameters) -> Parameters:
     return msgspec.structs.replace(parameters, rank=shard.rank, world_size=shard.world_size)
 
 
+def warn_of_later_group() -> None:
+    """For who reads everything since nobody told of ranks: warn if torch has a process group by now."""
+    shard = _from_torch_distributed()
+    if shard is not None and shard.world_size > 1:
+        _log.warning(
+            "this reader was made before torch's process group, so it reads all of the data, and so does each of the "
+            "%d ranks that made theirs like this: make it after init_process_group (Lightning: in train_dataloader), "
+            "or give it 'rank' and 'world_size'; rank=0, world_size=1 if it is to read everything",
+            shard.world_size,
+        )
+
+
 def shard_in_environment(environment: Mapping[str, str]) -> Shard | None:
     """The shard that RANK and WORLD_SIZE tell, or None where neither is set; raises ParameterError for half of one."""
     told = {name: environment[name] for name in ("RANK", "WORLD_SIZE") if environment.get(name)}
@@ -66,7 +81,8 @@ def shard_in_environment(environment: Mapping[str, str]) -> Shard | None:
         missing = "WORLD_SIZE" if name == "RANK" else "RANK"
         raise ParameterError(
             f"the environment has {name}={value} but no {missing}: which shard to read is told by both or neither; "
-            f"set {missing} too, or give 'rank' and 'world_size' as parameters"
+            f"set {missing} too, or give 'rank' and 'world_size' as parameters, or make the reader when torch's "
+            "process group is initialised (Lightning: in train_dataloader)"
         )
     return Shard(_number("RANK", told["RANK"]), _number("WORLD_SIZE", told["WORLD_SIZE"]), "RANK and WORLD_SIZE")
 

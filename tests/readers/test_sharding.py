@@ -5,13 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import pytest
+from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.sharding import WHOLE, find_shard, shard_in_environment, with_shard
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import check_parameters
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.reader_data import write_hdf5
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +133,21 @@ def test_parameters_get_the_shard_that_they_left_open(monkeypatch: pytest.Monkey
     assert (with_shard(open_parameters).rank, with_shard(open_parameters).world_size) == (1, 3)
     told = check_parameters({"source": {"npy": {}}, "batch_size": 2, "rank": 0, "world_size": 1})
     assert with_shard(told) == told
+
+
+@pytest.mark.parametrize(("told", "warnings"), [({}, 1), ({"rank": 0, "world_size": 1}, 0)])
+def test_a_reader_made_before_the_process_group_warns_once_that_it_reads_everything(
+    told: dict[str, Any],
+    warnings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = write_hdf5(tmp_path / "train.h5", 6)
+    with BatchReader(source, batch_size=2, num_loaders=0, epochs=1, **told) as reader:
+        monkeypatch.setitem(sys.modules, "torch.distributed", distributed(1, 2))
+        assert [len(list(reader)) for _ in range(2)] == [3, 3]
+    assert [record.getMessage().count("before torch's process group") for record in caplog.records] == [1] * warnings
 
 
 def test_asking_for_the_shard_imports_neither_torch_nor_caffe() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import random
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -201,7 +200,6 @@ def draw_epoch(
 
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
-    had_torch = "torch" in sys.modules
     seed_generators(seed, epoch)
     what = f"{sampler.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
@@ -215,8 +213,6 @@ def draw_epoch(
     items = len(made.indices if made.sizes is None else made.sizes)
     if sampler.length is not None and items != sampler.length:
         raise SourceError(f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as long")
-    if "torch" in sys.modules and not had_torch:  # the sampler has loaded it: its generator began by chance
-        return draw_epoch(sampler, epoch, seed=seed, samples=samples, batch_size=batch_size, weights=weights)
     return made
 
 

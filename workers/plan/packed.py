@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dis import get_instructions
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from operator import attrgetter
@@ -131,12 +130,6 @@ def _cache(function: Any, given: dict[str, Any]) -> Any:
     return lru_cache(**given)(function)
 
 
-def _loads_torch(function: FunctionType) -> bool:
-    """Its generator can be seeded for a sample only if it is there before the sample's hook runs."""
-    imported = (one.argval for one in get_instructions(function) if one.opname == "IMPORT_NAME")
-    return any(name.partition(".")[0] in ("torch", "torchvision", "torchaudio") for name in imported)
-
-
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
@@ -167,6 +160,4 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return import_module, (thing.__name__,)
         elif isinstance(thing, type | FunctionType | BuiltinFunctionType) and isinstance(thing.__module__, str):
             self.modules[thing.__module__] = None
-            if isinstance(thing, FunctionType) and _loads_torch(thing):
-                self.modules["torch"] = None
         return super().reducer_override(thing)
