@@ -47,6 +47,7 @@ class Shared:
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
+            self.errors.settimeout(None)  # a default that the program has set would make each look wait, and then raise
             self._childrens = stack.enter_context(ExitStack())
             self._childrens.enter_context(theirs)
             trainer = pidfd_open(os.getpid())
