@@ -31,6 +31,7 @@ from ..processes.process import (
     interrupts_deferred,
     is_stopped,
     require_descriptors,
+    require_threads,
     wait_for_exit,
 )
 from ..processes.spawn import AssemblerProcess, Shared
@@ -82,6 +83,7 @@ class Feed:
         self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
+        require_threads()
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
