@@ -138,11 +138,15 @@ def _is_out_of_reach(name: str) -> bool:
     Such as one that was made from a path (by a configuration, by pytest's `importlib` mode), one whose entry of
     `sys.path` is gone, and the main script in a process that multiprocessing has spawned.
     """
-    module, top = sys.modules.get(name), name.partition(".")[0]
-    if name == "__main__" or getattr(module, "__file__", None) is None or getattr(module, "__name__", None) != name:
+    module, (top, dot, _) = sys.modules.get(name), name.partition(".")
+    file = str(getattr(module, "__file__", None))
+    if name == "__main__" or not file.endswith(".py") or getattr(module, "__name__", None) != name:
         return False
     finders = [each for each in sys.meta_path if hasattr(each, "find_spec")]
-    return not any([PathFinder.find_spec(top, trainer_sys_path()), *(each.find_spec(top, None) for each in finders)])
+    specs = [PathFinder.find_spec(top, trainer_sys_path()), *(each.find_spec(top, None) for each in finders)]
+    # A package `tests` may be found that is another one.
+    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    return not (any(Path(file).is_relative_to(folder) for folder in folders) if dot else any(specs))
 
 
 def _working_directory() -> tuple[str, ...]:

@@ -70,12 +70,13 @@ def decode(sample, rng):
 """
 
 
+@pytest.mark.parametrize("name", ["settings_of_a_path", "tests.settings_of_a_path"])
 def test_a_hook_of_a_module_that_only_the_trainer_can_import_runs_in_a_loader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "settings.py"
     path.write_text(_OF_A_PATH)
-    spec = spec_from_file_location("settings_of_a_path", path)
+    spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
