@@ -16,6 +16,7 @@ from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
 from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
+from ..workers.base.files import absolute
 from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
@@ -97,7 +98,7 @@ class MultiProcessInputLayer(CaffeLayer):
         )
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
-        base_dir = Path(self.base_dir or "").absolute()
+        base_dir = absolute(self.base_dir)
         parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ..workers.base.errors import ParameterError, SourceError
+from ..workers.base.files import absolute
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files
@@ -60,7 +61,7 @@ class H5Dataset(Dataset[Item]):
         **options: Any,
     ) -> None:
         self._transform = check_hook("H5Dataset", "transform", transform)
-        where = Path(base_dir).absolute()
+        where = absolute(base_dir)
         listed = list_hdf5_files(_text(paths), where, "H5Dataset")
         wanted, datasets = _names(groups), _names(datasets)
         locking = options.get("locking")

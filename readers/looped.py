@@ -14,6 +14,7 @@ import msgspec
 
 from ..workers.base.closing import close_all
 from ..workers.base.errors import BlobfeedError, ParameterError
+from ..workers.base.files import absolute
 from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.base.source import Source
@@ -60,7 +61,7 @@ class LoopedPipeline:
         """`what` begins the messages about wrong parameters. Raises what Pipeline raises."""
         check_hook(what, "decode", hooks.decode)
         check_hook(what, "postprocess", hooks.postprocess)
-        self._base_dir = Path(base_dir or "").absolute()
+        self._base_dir = absolute(base_dir)
         self.parameters = _check(what, source, values)
         self._is_whole_by_default = values.get("rank") is None and self.parameters.world_size == 1
         if copy is not None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.layers.harness import LayerHarness
+from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError, SampleError
 from blobfeed.workers.base.hooks import HookBatch, Sample
@@ -269,6 +271,22 @@ def test_a_relative_base_directory_stays_where_it_was(tmp_path: Path, monkeypatc
     with BatchReader({"npy": {"x": "x.npy"}}, base_dir=tmp_path.name, batch_size=6, epochs=1, num_loaders=0) as reader:
         monkeypatch.chdir("/")
         assert next(iter(reader))["x"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_data_with_an_absolute_path_are_read_where_the_working_directory_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_loaders: int
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6))
+    source = {"npy": {"x": str(tmp_path / "x.npy")}}
+    given: dict[str, Any] = {"source": source, "batch_size": 6, "num_loaders": num_loaders}
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with BatchReader(**given, epochs=1) as reader, LayerHarness(MultiProcessInputLayer, given, tops=["x"]) as harness:
+        assert next(iter(reader))["x"].tolist() == harness.forward()["x"].tolist() == list(range(6))
 
 
 def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:

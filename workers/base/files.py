@@ -23,6 +23,14 @@ def in_folder(folder: Path, path: str | Path) -> Path:
     return folder / os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises for a user that is not there
 
 
+def absolute(folder: Path | str | None) -> Path:
+    """`folder`, else the working directory. If that was removed, what is relative stays so: nothing else needs it."""
+    try:
+        return Path(folder or "").absolute()
+    except FileNotFoundError:
+        return Path(folder or "")
+
+
 def is_url(path: str | Path) -> bool:
     """Whether it names something in object storage (s3://…), and not a file: a scheme of two letters or more."""
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None

@@ -23,6 +23,7 @@ from ..base.statistics import Statistics
 from ..loading.worker import location_of
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
+from ..plan.packed import trainer_sys_path
 from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import (
@@ -30,9 +31,10 @@ from ..processes.process import (
     interrupts_deferred,
     is_stopped,
     require_descriptors,
+    require_threads,
     wait_for_exit,
 )
-from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..processes.spawn import AssemblerProcess, Shared
 from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
@@ -81,6 +83,7 @@ class Feed:
         self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
+        require_threads()
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None

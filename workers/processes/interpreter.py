@@ -43,9 +43,9 @@ def _candidates() -> Iterator[str]:
     if sys.executable:
         yield sys.executable
     for prefix in dict.fromkeys((sys.exec_prefix, sys.base_exec_prefix)):
-        candidate = Path(prefix, "bin", f"python{_VERSION}")
-        if candidate.exists():
-            yield str(candidate)
+        candidate = str(Path(prefix, "bin", f"python{_VERSION}"))
+        if os.access(candidate, os.F_OK):  # no error if the folder may not be looked into
+            yield candidate
 
 
 def _is_this_process(candidate: str) -> bool:

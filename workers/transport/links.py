@@ -21,6 +21,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -47,7 +48,7 @@ _M = TypeVar("_M")
 def choose_socket_directory() -> Path:
     """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
     tried = []
-    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+    for base in dict.fromkeys(_bases()):
         directory = Path(base, _PREFIX + os.urandom(6).hex())
         length = len(os.fsencode(directory / _LONGEST_NAME))
         if length > _MAX_PATH:
@@ -57,6 +58,14 @@ def choose_socket_directory() -> Path:
         else:
             return directory
     raise SocketPathError(f"no directory for the sockets: tried {'; '.join(tried)}; {_ADVICE}")
+
+
+def _bases() -> Iterator[str]:
+    """A container whose root file system is read-only has /dev/shm, and often nothing else that can be written to."""
+    with suppress(FileNotFoundError):  # none is usable
+        yield tempfile.gettempdir()
+    yield "/tmp"
+    yield "/dev/shm"
 
 
 def make_socket_directory(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,6 +50,15 @@ SMALL = 8
 
 
 # ---- what is promised
+
+
+def test_a_default_timeout_of_the_programs_sockets_is_none_of_ours() -> None:
+    given = parameters(num_loaders=1)
+    socket.setdefaulttimeout(0.2)
+    try:
+        assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 @pytest.mark.parametrize(

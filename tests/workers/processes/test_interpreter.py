@@ -116,6 +116,16 @@ def test_the_error_says_when_there_was_nothing_to_try(monkeypatch: pytest.Monkey
         find_interpreter()
 
 
+def test_a_prefix_that_cannot_be_looked_into_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
+) -> None:
+    # As after setuid, if Python lies below /root. A name that no folder can have stands for it: root may look anywhere.
+    monkeypatch.setattr(sys, "executable", program("python3", "exit 13"))
+    no_prefixes(monkeypatch, tmp_path / ("d" * 300))
+    with pytest.raises(InterpreterError, match=r"python3 \(does not run: .*13.*set the environment variable"):
+        find_interpreter()
+
+
 def test_a_program_that_never_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
 ) -> None:

@@ -152,6 +152,18 @@ def test_a_temporary_directory_that_is_not_there_is_passed_over(
     assert links.choose_socket_directory().parent == Path("/tmp")
 
 
+def test_where_only_dev_shm_can_be_written_to_it_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a container whose root file system is read-only.
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", raises_that_none_is_usable)
+    monkeypatch.setattr(os, "access", lambda folder, _: folder == "/dev/shm")
+    assert links.choose_socket_directory().parent == Path("/dev/shm")
+
+
+def raises_that_none_is_usable() -> None:
+    raise FileNotFoundError("No usable temporary directory found")
+
+
 # ---- the sockets
 
 
