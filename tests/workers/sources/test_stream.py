@@ -121,6 +121,15 @@ def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
         assert begun + [seen(batch) for batch in batches(pipeline)] == whole
 
 
+def test_batches_are_counted_without_the_empty_ones_that_a_shard_gave_at_its_end() -> None:
+    with make_pipeline() as pipeline:
+        assert [batch.number for batch in batches(pipeline, 20)] == [*range(20)]
+        state = pipeline.state_dict()
+    with make_pipeline(num_loaders=0) as pipeline:
+        pipeline.load_state_dict(state)
+        assert next(batches(pipeline)).number == 20
+
+
 def test_drop_leaves_short_batches_out() -> None:
     assert {len(batch) for _, _, batch in read_all(last_batch="drop")} == {4}
 
