@@ -25,7 +25,11 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan.sampled_plan import SampledPlan
+from blobfeed.workers.processes.sampler import Drawer
 from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.transport.messages import Draw, DrawFailed
+from blobfeed.workers.transport.shared_file import SharedFile
 
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
@@ -756,6 +760,17 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
         assert isinstance(feed, Feed)
         assert feed.shared.weights is not None
         assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
+
+
+def test_weights_that_were_freed_before_they_were_read_are_no_error_of_the_samplers() -> None:
+    sent: list[BaseException] = []
+    with _weighted() as reader, contextlib.closing(SharedFile.create("empty")) as empty:
+        plan = reader._feed.pipeline.plan
+        assert isinstance(plan, SampledPlan)
+        answer = Drawer(plan, empty, empty, lambda error: len(sent.append(error) or sent)).answer(Draw(1, 0, 3, 0))
+    assert isinstance(answer, DrawFailed)
+    assert answer.text == "no batch will be drawn by these weights any more: newer ones count"
+    assert not sent
 
 
 def test_a_layer_takes_weights(tmp_path: Path) -> None:

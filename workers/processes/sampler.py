@@ -93,4 +93,7 @@ class Drawer:
         if version in self._plan.log.weights:
             return self._plan.log.weights[version]
         samples = self._plan.source_samples
-        return self._weights.read(8 * samples * version, samples, np.float64)
+        weights = self._weights.read(8 * samples * version, samples, np.float64)
+        if not weights.any():  # newer ones were set, and these were freed before they could be read
+            raise SourceError("no batch will be drawn by these weights any more: newer ones count")
+        return weights
