@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import msgspec
 
@@ -118,8 +118,10 @@ class LoopedPipeline:
 
         If they are quickly made, leaving them out takes less time than starting other processes.
         """
-        if batches is None or not self._leave_out(batches):
+        if batches is None:
             self.jump(state)
+        elif not self._leave_out(batches):
+            self.jump({**state, "batches": batches + cast("int", state["batches"])})  # counted in either case
 
     def _leave_out(self, batches: int) -> bool:
         """Whether the next `batches` have been left out."""

@@ -283,16 +283,20 @@ class World:
 
     def _turn(self) -> None:
         self._start_missing()
-        for order in self.assembly.assignments(0.0):
-            loader = self.loaders[order.loader]
-            _require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
-            loader.inbox.append(order)
-        self.assembly.announce()
+        self._assign()
+        while self.assembly.announce():
+            self._assign()
         for message in self.assembly.outbox:
             self.batches.send(message)
         self.assembly.outbox.clear()
         if self.assembly.last is not None:
             self.wanted = 0
+
+    def _assign(self) -> None:
+        for order in self.assembly.assignments(0.0):
+            loader = self.loaders[order.loader]
+            _require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
+            loader.inbox.append(order)
 
     def _start_missing(self) -> None:
         while len(self.loaders) < self.wanted:

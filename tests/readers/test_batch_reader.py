@@ -147,6 +147,15 @@ def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: d
     assert [batch.number for batch in first + second] == [*range(7), 8, 9]
 
 
+def test_what_is_left_of_a_loop_is_counted_whether_it_is_made_or_not(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for restart_s in (DEADLINE_S, -1.0):
+        monkeypatch.setattr(looped, "_RESTART_S", restart_s)
+        with read(source, epochs=1, num_loaders=0) as reader:
+            assert [next(iter(reader)).number for _ in range(3)] == [0, len(reader), 2 * len(reader)]
+
+
 def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(source: dict[str, Any]) -> None:
     with read(source, epochs=1, last_batch="partial", shuffle=True) as reader:
         peeked = next(iter(reader))

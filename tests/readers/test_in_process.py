@@ -482,3 +482,16 @@ def test_slots_for_which_there_are_no_addresses_are_refused(sources: dict[str, A
     given = {**SETTINGS, "prefetch_batches": prefetch_batches}
     with pytest.raises(RingAllocationError, match=r"batch slots needs .* bytes are available: .*prefetch_batches"):
         read(sources["hdf5"], **given, num_loaders=0)
+
+
+def test_a_sample_that_no_memory_holds_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Who saves an array without the axis of the samples has one that is all the data."""
+    with (tmp_path / "data.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1, 1 << 42)})
+        file.truncate(file.tell() + (1 << 42))
+    message = r"one sample of 'data', \(4398046511104,\) uint8, takes 4,398,046,511,104 bytes, and .* are available"
+    with pytest.raises(RingAllocationError, match=message):
+        BatchReader({"npy": {"data": tmp_path / "data.npy"}}, batch_size=1)
+    pictures = np.zeros((4, 3, 8, 8), np.uint8)
+    with pytest.raises(RingAllocationError, match=r"up to \(3, 10000000, 10000000\) uint8, takes .* declare a smaller"):
+        BatchReader({"arrays": {"data": pictures}}, batch_size=1, max_shapes={"data": (3, 10**7, 10**7)})

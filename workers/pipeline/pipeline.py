@@ -237,6 +237,9 @@ class Pipeline(Closing):
 
     def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
         batches = tuple(feed.open(announce))
+        if self._plan.batches is None:  # a stream's group may be empty, and how many are asked for depends on the time
+            for number, batch in enumerate(batches, self._plan.first_number + self._at.progress.taken):
+                batch.number = number
         self._open[announce.group] = set(batches)
         return batches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..base.checks import chosen, shown
 from ..base.deadline import deadline, moving
-from ..base.errors import ParameterError, SourceError
+from ..base.errors import ParameterError, RingAllocationError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
 from ..base.hooks import Hooks, PostprocessHook, Sample, hooks_kept
@@ -37,6 +38,7 @@ from ..sources import open_source
 from ..sources.mixed import MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
+from ..transport.memory import available_memory
 from .make_sampler import make_sampler
 from .packed import Packed, hook_name
 from .plan import IndexedPlan, Plan, max_loaders, usable_cores
@@ -69,6 +71,8 @@ def make_plan(
     source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
     _check_remote_loaders(parameters, source)
     _check_specs(source)
+    # Memory for samples that vary is touched only as far as they reach, and a hook may make them smaller.
+    _check_memory((name, spec) for name, spec in source.specs.items() if not spec.varies)
     chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
@@ -118,6 +122,17 @@ def _describes_an_array(spec: ArraySpec) -> bool:
     shape, dtype = spec.shape, spec.dtype
     whole = isinstance(shape, tuple) and all(isinstance(extent, int | np.integer) and extent >= 0 for extent in shape)
     return whole and isinstance(dtype, np.dtype) and dtype.isnative and not dtype.hasobject
+
+
+def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
+    """Raises RingAllocationError before a sample is made that no memory holds: the kernel would kill the trainer."""
+    have = available_memory()
+    for name, spec in specs:
+        if spec.nbytes > have:
+            raise RingAllocationError(
+                f"one sample of {name!r}, {spec}, takes {spec.nbytes:,} bytes, and {have:,} bytes are available: the "
+                "first axis of a stored array counts the samples; if sizes vary, declare a smaller one as the largest"
+            )
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -196,6 +211,7 @@ def _indexed_plan(
 
     def tried(index: int) -> tuple[int, DecodedSource, float]:
         rows = RowMaker(hooks, source.specs, partial(read_one, source, index), parameters, transform, parameters.tops)
+        _check_memory(rows.slot_specs.items())
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
         return index, timed, _seconds_per_row(timed, index, epoch)

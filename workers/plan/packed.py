@@ -112,6 +112,7 @@ def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
 
 
 _Cached = type(lru_cache(len))
+_NAMED = type | FunctionType | BuiltinFunctionType | _Cached
 
 
 def _reduce_cached(cached: Any) -> Any:
@@ -157,9 +158,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
-        elif isinstance(thing, type | FunctionType | BuiltinFunctionType | _Cached) and isinstance(
-            thing.__module__, str
-        ):
+        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str):
             self._note(thing.__module__)
         return super().reducer_override(thing)
 

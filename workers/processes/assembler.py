@@ -157,13 +157,11 @@ class Assembler:
                 self._bridge.start_if_due(self._now(), self._poller)
             for pool in self._pools:
                 pool.start_missing(self._now())
-            for order in self._assembly.assignments(self._now()):
-                self._task_links[order.loader].send(self._sealer.seal(order))
-                if self._trace is not None:
-                    self._trace.assigned(order.task.group)
+            self._assign()
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(self._now())
-            self._assembly.announce()
+            while self._assembly.announce():  # if no task is left, nothing would end the wait
+                self._assign()
             self._tell_trainer()
             self._wait()
         except LoaderDied as death:
@@ -173,6 +171,12 @@ class Assembler:
         if self._assembly.last is not None:
             for pool in self._pools:
                 pool.wanted = 0
+
+    def _assign(self) -> None:
+        for order in self._assembly.assignments(self._now()):
+            self._task_links[order.loader].send(self._sealer.seal(order))
+            if self._trace is not None:
+                self._trace.assigned(order.task.group)
 
     def _tell_trainer(self) -> None:
         for message in self._assembly.outbox:

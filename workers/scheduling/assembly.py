@@ -213,23 +213,28 @@ class Assembly:
 
     # ---- towards the trainer
 
-    def announce(self) -> None:
-        """Tell the trainer of all that is complete and has its turn, or how the run ends."""
+    def announce(self) -> bool:
+        """Tell the trainer of all that is complete and has its turn, or how the run ends.
+
+        Returns whether slots have become free, since nothing in them was for the trainer.
+        """
+        freed = False
         for group, slot in self.ledger.announcements():
             if self.last is not None:
-                return
+                return False
             replaced = tuple(self._replaced.pop(group, {}).items())
             if failures := self._failures.get(group):
                 self._tell(self._schedule.announcement(group, slot, replaced, good_rows=min(failures)))
                 self.end(failures[min(failures)])
-                return
+                return False
             if not self._tell(self._schedule.announcement(group, slot, replaced)):
-                self.ledger.release(group)
+                freed = self.ledger.release(group)
         if self._schedule.complaint:
             cause, traceback = self._schedule.cause
             self.end(Failure("SourceError", self._schedule.complaint, cause=cause, traceback=traceback))
         elif self._schedule.finished:
             self.end(End())
+        return freed
 
     def _tell(self, announce: Announce | None) -> bool:
         if announce is not None:

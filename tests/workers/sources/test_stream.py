@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from itertools import chain, count, islice
 from pathlib import Path
@@ -119,6 +120,24 @@ def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
     with make_pipeline(num_loaders=3) as pipeline:
         pipeline.load_state_dict(state)
         assert begun + [seen(batch) for batch in batches(pipeline)] == whole
+
+
+def test_batches_are_counted_without_the_empty_ones_that_a_shard_gave_at_its_end() -> None:
+    with make_pipeline() as pipeline:
+        assert [batch.number for batch in batches(pipeline, 20)] == [*range(20)]
+        state = pipeline.state_dict()
+    with make_pipeline(num_loaders=0) as pipeline:
+        pipeline.load_state_dict(state)
+        assert next(batches(pipeline)).number == 20
+
+
+def test_the_ends_of_shards_keep_nobody_waiting() -> None:
+    with make_pipeline(epochs=5, batch_size=SAMPLES, prefetch_batches=1, source=shuffled_source(1)) as pipeline:
+        run = batches(pipeline)
+        next(run)
+        begun = time.monotonic()
+        assert [batch.epoch for batch in run] == [1, 2, 3, 4]
+        assert time.monotonic() - begun < 2, "the assembler waited a second for news at each end"
 
 
 def test_drop_leaves_short_batches_out() -> None:
