@@ -246,7 +246,7 @@ def test_a_full_disk_is_told_in_short_and_packing_goes_on_when_there_is_room(
 def test_two_runs_at_a_time_do_not_write_one_file(tmp_path: Path, name: str) -> None:
     listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
     found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
-    refusals = []
+    refusals: list[object] = []
 
     def run(meanwhile: packing.Told) -> Packed:
         if name == "a.lmdb":

@@ -197,7 +197,7 @@ def read_one(source: Source, index: int) -> Sample:
 def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
     """Raises TypeError if a source of the user's has written nowhere: the batch would keep what was there before."""
     given = tuple(out.values())
-    returned: Any = source.read(indices, out)  # type: ignore[func-returns-value]  # it may be a user's
+    returned: Any = source.read(indices, out)  # it may be a user's
     if (returned is not None and returned is not out) or any(map(is_not, given, out.values())):
         what = "replaced an array of 'out'" if returned is None else f"returned a {type(returned).__name__}"
         raise TypeError(

@@ -58,7 +58,8 @@ def test_a_transformer_prepares_an_image_and_gives_it_back() -> None:
     np.testing.assert_allclose(transformer.deprocess("data", row), image, atol=1e-5)
     assert transformer.preprocess("data", np.ones((6, 5, 3))).shape == (3, 12, 10)
     assert (transformer.mean["data"] == [[[104]], [[117]], [[123]]]).all()  # scripts that enlarge images read it
-    assert (transformer.raw_scale, transformer.input_scale) == ({"data": 255}, {"data": 0.5})
+    assert transformer.raw_scale["data"] == 255
+    assert transformer.input_scale["data"] == 0.5
     assert (transformer.transpose["data"], transformer.channel_swap["data"]) == ((2, 0, 1), (2, 1, 0))
     for name, value, reason in (
         ("transpose", (0, 1), "transpose .* needs 0 to 2"),
