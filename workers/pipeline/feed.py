@@ -31,7 +31,6 @@ from ..processes.process import (
     interrupts_deferred,
     is_stopped,
     require_descriptors,
-    require_threads,
     wait_for_exit,
 )
 from ..processes.spawn import AssemblerProcess, Shared
@@ -83,7 +82,6 @@ class Feed:
         self._next_look_at_logs = 0.0
         self._failure: BlobfeedError | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
-        require_threads()
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None

@@ -13,15 +13,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..base.errors import BlobfeedError, DescriptorLimitError
+from ..base.errors import DescriptorLimitError
 from ..transport.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _START_DESCRIPTORS = 32
 """What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
-
-_ZMQ_THREADS = 2
-"""Of a context."""
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
@@ -120,26 +117,6 @@ def require_descriptors(loaders: int) -> None:
             f"{loaders} loaders need {need} file descriptors, and the limit is {hard}: "
             "lower num_loaders or the count of remote_loaders, or raise the hard limit (ulimit -Hn)"
         )
-
-
-def require_threads() -> None:
-    """Raise BlobfeedError unless two threads can be started: ZeroMQ ends the process that refuses it one."""
-    done = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(_ZMQ_THREADS):
-            thread = threading.Thread(target=done.wait, name="blobfeed: may it be started?")
-            thread.start()
-            started.append(thread)
-    except RuntimeError as error:
-        raise BlobfeedError(
-            "no further thread can be started, and a pipeline with loaders needs some, and some processes: raise the "
-            "limit of processes and threads (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
-        ) from error
-    finally:
-        done.set()
-        for each in started:
-            each.join()
 
 
 def raise_descriptor_limit() -> None:

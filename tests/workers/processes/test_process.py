@@ -111,28 +111,6 @@ def test_more_loaders_than_the_hard_limit_of_descriptors_allows_are_refused() ->
         require_descriptors(hard)
 
 
-NO_THREADS = """
-import os, resource
-from blobfeed.workers.base.errors import BlobfeedError
-from blobfeed.workers.processes.process import require_threads
-
-require_threads()
-resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-if os.geteuid() == 0:
-    os.setuid(54321)  # root has no such limit
-try:
-    require_threads()
-except BlobfeedError as error:
-    print(error)
-"""
-
-
-def test_where_no_thread_can_be_started_it_is_an_error_and_no_abort() -> None:
-    said = subprocess.run([sys.executable, "-P", "-c", NO_THREADS], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("no further thread can be started")
-    assert "ulimit -u, docker run --pids-limit" in said
-
-
 TOO_MANY_LOADERS = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import msgspec
