@@ -12,6 +12,7 @@ and none copies before it writes to it.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -175,15 +176,29 @@ def _is_out_of_reach(name: str) -> bool:
     Such as one that was made from a path (by a configuration, by pytest's `importlib` mode), one whose entry of
     `sys.path` is gone, and the main script in a process that multiprocessing has spawned.
     """
-    module, (top, dot, _) = sys.modules.get(name), name.partition(".")
+    module, top = sys.modules.get(name), sys.modules.get(name.partition(".")[0])
     file = str(getattr(module, "__file__", None))
     if name == "__main__" or not file.endswith(".py") or getattr(module, "__name__", None) != name:
         return False
+    if top is None or not _is_found(top):
+        return True
+    # Any package may have added to its folders, as blobfeed does in a checkout.
+    packages = (top, sys.modules.get(name.rpartition(".")[0]))
+    folders = [folder for package in packages for folder in getattr(package, "__path__", ())]
+    return module is not top and not any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _is_found(top: ModuleType) -> bool:
+    """Whether an import of `top` would give just this one: there may be another package `tests`."""
+    name = top.__name__
     finders = [each for each in sys.meta_path if hasattr(each, "find_spec")]
-    specs = [PathFinder.find_spec(top, trainer_sys_path()), *(each.find_spec(top, None) for each in finders)]
-    # A package `tests` may be found that is another one.
-    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
-    return not (any(Path(file).is_relative_to(folder) for folder in folders) if dot else any(specs))
+    specs = [PathFinder.find_spec(name, trainer_sys_path()), *(each.find_spec(name, None) for each in finders)]
+    return any(spec and _is_file_of(spec.origin, top) for spec in specs)
+
+
+def _is_file_of(origin: str | None, module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return origin == file if origin is None or file is None else os.path.realpath(origin) == os.path.realpath(file)
 
 
 def _working_directory() -> tuple[str, ...]:
