@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import HookBatch, Hooks, Sample, takes_rng
-from ..workers.base.specs import AnyArray
+from ..workers.base.hooks import Hooks
 from ..workers.plan.packed import pack, unsendable
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
@@ -26,59 +22,46 @@ class DetachedLayer:
     """
 
     def __init__(self, layer: Any) -> None:
-        self._class: Any = type(layer)
+        self.layer_class: Any = type(layer)
         self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
         if not isinstance(self._attributes.get("param_str", ""), str):
             del self._attributes["param_str"]  # a mapping that holds what the source was made from
         self._layer: Any = None
-        _check_can_be_sent(self._class, self._attributes)
+        _check_can_be_sent(self.layer_class, self._attributes)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_layer": None}
 
-    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
-        return self._made().decode(sample, rng)
-
-    def postprocess(self, batch: HookBatch) -> Mapping[str, AnyArray] | None:
-        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch)
-        return changed
-
-    def postprocess_with_rng(self, batch: HookBatch, rng: np.random.Generator) -> Mapping[str, AnyArray] | None:
-        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng)
-        return changed
-
-    def postprocess_with_named_rng(
-        self, batch: HookBatch, *, rng: np.random.Generator
-    ) -> Mapping[str, AnyArray] | None:
-        changed: Mapping[str, AnyArray] | None = self._made().postprocess(batch, rng=rng)
-        return changed
-
-    def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
-        return self._made().sampler(epoch, samples, rng)
-
-    def batch_sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
-        return self._made().batch_sampler(epoch, samples, rng)
-
-    def _made(self) -> Any:
+    def made(self) -> Any:
         if self._layer is None:
-            self._layer = self._class.__new__(self._class)
+            self._layer = self.layer_class.__new__(self.layer_class)
             self._layer.__dict__.update(self._attributes)
         return self._layer
 
 
+class LayerHook:
+    """The hook `name` of a detached layer; `inspect.signature` sees that of the user's method."""
+
+    def __init__(self, layer: DetachedLayer, name: str) -> None:
+        self._layer = layer
+        self._name = name
+        self.__qualname__ = f"{layer.layer_class.__qualname__}.{name}"
+
+    @property
+    def __wrapped__(self) -> Any:
+        return getattr(self._layer.made(), self._name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.__wrapped__(*arguments, **named)
+
+
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
     """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    overridden = {name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)}
+    overridden = [name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)]
     if not overridden:
         return Hooks()
     detached = DetachedLayer(layer)
-    hooks = Hooks(**{name: getattr(detached, name) for name in overridden})
-    match hooks.postprocess and takes_rng(layer.postprocess):
-        case "by name":
-            return replace(hooks, postprocess=detached.postprocess_with_named_rng)
-        case "by position":
-            return replace(hooks, postprocess=detached.postprocess_with_rng)
-    return hooks
+    return Hooks(**{name: LayerHook(detached, name) for name in overridden})
 
 
 def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:

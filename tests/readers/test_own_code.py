@@ -213,6 +213,23 @@ def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
             reader.load_state_dict(state)  # setup tries the hook again
 
 
+class _LocksOnce(MultiProcessInputLayer):
+    def decode(self, sample: Sample, rng: np.random.Generator) -> Any:
+        with _kept.setdefault("lock", threading.Lock()):
+            return dict(sample)
+
+
+def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for thing in (_LocksOnce, _LocksOnce.decode):
+        monkeypatch.setattr(thing, "__module__", "__main__")
+    np.save(tmp_path / "x.npy", np.arange(6))
+    given = {"source": {"npy": {"x": str(tmp_path / "x.npy")}}, "batch_size": 6, "num_loaders": 1}
+    with LayerHarness(_LocksOnce, given, tops=["x"]) as harness:
+        assert harness.forward()["x"].tolist() == list(range(6))
+
+
 # ---- tops are what comes out
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from dis import get_instructions
 from functools import partial
+from itertools import chain
 from types import CellType, FunctionType
 from typing import Any, Literal, Protocol
 
@@ -117,8 +118,7 @@ def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
     """
     spaces: list[tuple[dict[Any, Any], dict[Any, Any], Iterable[Any]]] = []
     cells: list[tuple[CellType, Any]] = []
-    for given in filter(None, (hooks.decode, hooks.postprocess)):
-        hook = given.func if isinstance(given, partial) else given
+    for hook in chain(_with_wrapped(hooks.decode), _with_wrapped(hooks.postprocess)):
         owner = getattr(hook, "__self__", hook)
         held: list[object] = []
         if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):
@@ -144,6 +144,13 @@ def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
             space.update(before)
         for cell, content in cells:
             cell.cell_contents = content
+
+
+def _with_wrapped(hook: Any) -> Iterator[Any]:
+    """`hook`, what it is a part or a decoration of, or the method of a layer that it stands for."""
+    while hook is not None:
+        yield hook
+        hook = hook.func if isinstance(hook, partial) else getattr(hook, "__wrapped__", None)
 
 
 def _with_helpers(function: FunctionType) -> list[FunctionType]:
