@@ -60,7 +60,7 @@ def with_shard(parameters: Parameters) -> Parameters:
 
 
 def warn_of_later_group() -> None:
-    """For who reads everything since nobody told of ranks: warn if torch has a process group by now."""
+    """Warn a reader that reads everything, since nobody told it of ranks, if torch has a process group by now."""
     shard = _from_torch_distributed()
     if shard is not None and shard.world_size > 1:
         _log.warning(

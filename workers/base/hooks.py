@@ -110,8 +110,8 @@ class Hooks:
 
 @contextmanager
 def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
-    """For trials in the trainer: what a hook assigns to its own attributes, closure or globals, or puts into dicts
-    there, is gone afterwards; so is what functions of its module do that it calls.
+    """For trials in the trainer: undoes what a hook, or a function of its module that it calls, has assigned, to its
+    attributes, its closure and its globals, or has put into dicts there.
 
     A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
     left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
