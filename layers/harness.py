@@ -52,9 +52,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
         text = param_str if isinstance(param_str, str) else _as_text(param_str)
         if tops is None:
-            is_mapping = issubclass(layer_class, MultiProcessInputLayer)  # other layers may expect any text
-            given: Any = parse_param_str(text) if is_mapping else param_str
-            tops = (given.get("tops") if isinstance(given, Mapping) else None) or ("data", "label")
+            tops = _declared_tops(layer_class, text)
         self.top_names: tuple[str, ...] = (tops,) if isinstance(tops, str) else tuple(tops)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
@@ -138,6 +136,15 @@ def _blob(device: str) -> Any:
     from . import torch_blob
 
     return torch_blob.Blob(torch.device(device))
+
+
+def _declared_tops(layer_class: type[Any], param_str: str | Mapping[str, object]) -> Any:
+    try:
+        return parse_param_str(param_str).get("tops") or ("data", "label")
+    except ParameterError:
+        if issubclass(layer_class, MultiProcessInputLayer):
+            raise
+        return "data", "label"  # other layers may expect any text
 
 
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:

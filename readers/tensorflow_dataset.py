@@ -81,7 +81,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
         # TensorFlow never lets go of the generator, so the reader would live until the program ends. The dataset
         # itself is let go, once no iterator and no dataset made from it is left.
         weakref.finalize(dataset, reader.close)
-    if reader is source:
+    else:
         # Left to itself TensorFlow draws a batch ahead: a state, which only such a reader gives, would count it.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False

@@ -116,10 +116,11 @@ def _alone(held: Path, target: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ParameterError(
-                f"{target} is being packed by another run: wait until that has ended, or name another file"
-            ) from None
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # any other is of a file system without locks
+                raise ParameterError(
+                    f"{target} is being packed by another run: wait until that has ended, or name another file"
+                ) from None
         _check_target(target)  # the other run may have ended just now
         yield
 
@@ -189,6 +190,8 @@ class _Packing:
             with self._log.open("w", buffering=1) as log:
                 log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
                 self._append(log, resumed, told)
+        except (BlobfeedError, BrokenPipeError):  # some are OSErrors, and not of this file
+            raise
         except OSError as error:  # the HDF5 library's own text has buffers and offsets
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise ParameterError(

@@ -163,7 +163,7 @@ def _kind(path: Path) -> str:
     for offset, sign, kind in signs:
         if head[offset:].startswith(sign):
             return kind
-    if path.suffix in (".tar", ".tgz") or ".tar." in path.name:  # its source says what is wrong with it
+    if re.search(r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))$", path.name):  # its source says what is wrong with it
         return "tar"
     if _has_user_block(path):
         return "hdf5"
@@ -249,7 +249,8 @@ def _tops_of(
     fitting = [name for name, shape in usable.items() if shape[0] == length]
     first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
     reasons = {
-        f"they have another length than {length:,}": set(shapes) - set(fitting),
+        f"they have another length than {length:,}": set(usable) - set(fitting),
+        "they are empty or have no axis": set(shapes) - set(usable),
         "they are no arrays of numbers or strings": set(others),
     }
     return tuple(first), tuple(
@@ -272,7 +273,11 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
         first.visititems(lambda name, item: inside.append(name) if _is_part(item) else None)
         other = file[max(names, key=natural_key)].parent
         options["datasets"] = [name for name in inside if name in other]
-    labels = [label for label, value in first.attrs.items() if label_array(value) is not None]
+    labels = []
+    for label in first.attrs:
+        with suppress(TypeError, OSError):  # NumPy has no such type
+            if label_array(first.attrs[label]) is not None:
+                labels.append(label)
     if labels:
         return Found({"hdf5_samples": {**options, "labels": labels}})
     said = "the samples have no attributes that hold numbers or strings, so there are no labels"
@@ -404,13 +409,17 @@ def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | Non
         )
     names = [_listed(image) for image in images]
     numbering = image_list.with_name("classes.txt")
-    with writing(numbering):
-        classes = _numbered(classes, numbering)
+    if image_list == numbering:
+        raise SourceError(f"{image_list} is where the names of the classes go: name another file for the list")
+    classes = _numbered(classes, numbering)
     numbers = {each: f" {number}" for number, each in enumerate(classes)}
     lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
     text = os.fsencode("\n".join(lines) + "\n")
     if image_list.is_file() and image_list.read_bytes() != text:
         raise SourceError(f"{image_list} is there already, with other content: name another file, or remove it")
+    if classes and not numbering.exists():
+        with writing(numbering):
+            numbering.write_bytes(os.fsencode("\n".join(classes) + "\n"))
     with writing(image_list):
         image_list.write_bytes(text)
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
@@ -440,14 +449,12 @@ def _tar(paths: Sequence[Path]) -> Found:
 
 
 def _numbered(classes: list[str], file: Path) -> list[str]:
-    """The classes in the order of their numbers: those of `file`, a name on each line, which the first list writes.
+    """The classes in the order of their numbers: those of `file`, a name on each line, if an earlier list wrote it.
 
     A folder of validation may lack a class, and must not number the others anew.
     """
-    if not classes:
+    if not classes or not file.exists():
         return classes
-    if not file.exists():
-        file.write_bytes(os.fsencode("\n".join(classes) + "\n"))
     known = os.fsdecode(file.read_bytes()).splitlines()
     if unknown := [name for name in classes if name not in known]:
         raise SourceError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -86,7 +87,14 @@ def test_a_source_that_does_not_write_into_its_batch_is_told_so_in_setup(decode:
         def read(self, indices: IndexArray, out: Any) -> None:
             out["data"], out["label"] = np.zeros((len(indices), 3), np.uint8), indices
 
+    class Telling(Pictures):
+        def read(self, indices: IndexArray, out: NamedRows) -> Any:
+            super().read(indices, out)
+            return out["label"]  # as np.take(…, out=out["label"]) does
+
     hook = decode and (lambda sample, rng: dict(sample))
+    with BatchReader(Telling(), decode=hook, batch_size=4, num_loaders=0) as reader:
+        assert next(iter(reader))["label"].tolist() == [0, 1, 2, 3]
     for source, told in ((Returning(), "Returning.read returned a dict"), (Replacing(), "Replacing.read replaced an")):
         with pytest.raises(TypeError, match=rf"{told}.*, which reaches no batch: expected it to write into"):
             BatchReader(source, decode=hook, batch_size=4)
@@ -164,8 +172,12 @@ def _in_a_global(sample: Sample, _: np.random.Generator) -> Any:
 class _Keeps:
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {"locks": {}}
+        self.order: deque[str] = deque()
 
     def __call__(self, sample: Sample, _: np.random.Generator) -> Any:
+        if "one" not in self.made["locks"]:
+            assert not self.order, "one of the two was undone and not the other"
+            self.order.append("one")
         self.made["locks"].setdefault("one", threading.Lock())
         return dict(sample)
 

@@ -78,7 +78,7 @@ def test_data_sets_that_are_no_arrays_are_left_out() -> None:
     found = source_of(["a.h5"])
     assert found.tops == ("data", "label", "names")
     assert found.remarks == (
-        "left out, since they have another length than 12: grows",
+        "left out, since they are empty or have no axis: grows",
         "left out, since they are no arrays of numbers or strings: cells, table",
     )
     assert (first_batch(found)["data"] == DATA).all()
@@ -392,7 +392,8 @@ def test_the_tops_of_an_npz_file_are_its_arrays_of_one_length() -> None:
     found = source_of(["mnist.npz"])
     assert found.tops == ("x_train", "y_train")
     assert found.remarks == (
-        "left out, since they have another length than 12: n, x_test, y_test",
+        "left out, since they have another length than 12: x_test, y_test",
+        "left out, since they are empty or have no axis: n",
         "left out, since they are no arrays of numbers or strings: fields",
     )
     assert (first_batch(found)["x_train"] == DATA).all()

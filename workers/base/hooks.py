@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from dis import get_instructions
 from functools import partial
@@ -22,6 +23,7 @@ from .specs import AnyArray, IndexArray
 FLOAT32_WHOLE = 2**24
 """Up to here float32 holds every whole number."""
 
+_CONTAINERS = (dict, defaultdict, OrderedDict, Counter, list, set, deque)
 _MOST_LOOKED_AT = 1000
 """A dict of more entries holds data, and no objects that hold dicts again."""
 
@@ -111,19 +113,19 @@ class Hooks:
 @contextmanager
 def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
     """For trials in the trainer: undoes what a hook, or a function of its module that it calls, has assigned, to its
-    attributes, its closure and its globals, or has put into dicts there.
+    attributes, its closure and its globals, or has put into dicts, lists and sets there.
 
     A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
     left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
     """
-    spaces: list[tuple[dict[Any, Any], dict[Any, Any], Iterable[Any]]] = []
+    spaces: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = []
     cells: list[tuple[CellType, Any]] = []
+    containers: list[tuple[Any, Any]] = []
     for hook in chain(_with_wrapped(hooks.decode), _with_wrapped(hooks.postprocess)):
         owner = getattr(hook, "__self__", hook)
         held: list[object] = []
         if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):
-            spaces.append((vars(owner), dict(vars(owner)), vars(owner)))
-            held += vars(owner).values()
+            held.append(vars(owner))
         function = getattr(hook, "__func__", hook if isinstance(hook, FunctionType) else type(hook).__call__)
         if not isinstance(function, FunctionType):
             continue
@@ -134,16 +136,28 @@ def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
             cells += [(cell, cell.cell_contents) for cell in each.__closure__ or () if cell != CellType()]
             held += [there[name] for name in each.__code__.co_names if name in there]
         held += [content for _, content in cells]
-        spaces += [(space, dict(space), space) for space in _dicts_in(held, function.__module__, source)]
+        containers += [(each, copy(each)) for each in _containers_in(held, function.__module__, source)]
     try:
         yield
     finally:
-        for space, before, names in spaces:
-            for name in [each for each in names if each not in before]:
+        for container, before in containers:
+            _restore(container, before)
+        for space, values, names in spaces:
+            for name in names - values.keys():
                 space.pop(name, None)
-            space.update(before)
+            space.update(values)
         for cell, content in cells:
             cell.cell_contents = content
+
+
+def _restore(container: Any, before: Any) -> None:
+    if type(container) in (dict, defaultdict):  # never empty in between: its order does not count, and it may be in use
+        for key in [each for each in container if each not in before]:
+            del container[key]
+        container.update(before)
+    else:
+        container.clear()
+        (container.update if hasattr(container, "update") else container.extend)(before)
 
 
 def _with_wrapped(hook: Any) -> Iterator[Any]:
@@ -164,16 +178,15 @@ def _with_helpers(function: FunctionType) -> list[FunctionType]:
     return found
 
 
-def _dicts_in(held: list[object], module: str, source: object) -> Iterable[dict[Any, Any]]:
-    """The dicts that `held` leads to, by other dicts and by attributes of objects of classes of `module`."""
-    found: dict[int, dict[Any, Any]] = {}
+def _containers_in(held: list[object], module: str, source: object) -> Iterable[Any]:
+    """What `held` leads to, by dicts and by attributes of objects of classes of `module`; their attributes, too."""
+    found: dict[int, Any] = {}
     for value in held:  # grows
         is_own = type(value).__module__ == module and not isinstance(value, type) and value is not source
-        is_dict = type(value) in (dict, defaultdict, OrderedDict)
-        inner = value if is_dict else vars(value) if is_own and type(value).__dictoffset__ else None
-        if isinstance(inner, dict) and id(inner) not in found:
+        inner: Any = vars(value) if is_own and type(value).__dictoffset__ else value
+        if type(inner) in _CONTAINERS and id(inner) not in found:
             found[id(inner)] = inner
-            held += inner.values() if len(inner) < _MOST_LOOKED_AT else ()
+            held += inner.values() if isinstance(inner, dict) and len(inner) < _MOST_LOOKED_AT else ()
     return found.values()
 
 

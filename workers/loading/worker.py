@@ -198,12 +198,20 @@ def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
     """Raises TypeError if a source of the user's has written nowhere: the batch would keep what was there before."""
     given = tuple(out.values())
     returned: Any = source.read(indices, out)  # it may be a user's
-    if (returned is not None and returned is not out) or any(map(is_not, given, out.values())):
-        what = "replaced an array of 'out'" if returned is None else f"returned a {type(returned).__name__}"
+    if (replaced := any(map(is_not, given, out.values()))) or _are_others(returned, given):
+        what = "replaced an array of 'out'" if replaced else f"returned a {type(returned).__name__}"
         raise TypeError(
             f"{type(source).__name__}.read {what}, which reaches no batch: expected it to write into the arrays of "
             "'out', as in out[name][...] = values"
         )
+
+
+def _are_others(returned: object, given: tuple[Rows, ...]) -> bool:
+    """Whether these are an array or a collection, and none of `given`, into which NumPy's functions may write."""
+    if isinstance(returned, Mapping):
+        returned = list(returned.values())
+    items = returned if isinstance(returned, tuple | list) else [returned]
+    return isinstance(returned, tuple | list | np.ndarray) and not any(one is each for one in items for each in given)
 
 
 def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:

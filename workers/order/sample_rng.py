@@ -83,7 +83,9 @@ class _TorchAtImport:
         if name != "torch" or self.key is None:
             return None
         key, self.key = self.key, None  # the next line asks here again
-        if (spec := find_spec(name)) is not None:
+        spec = find_spec(name)
+        self.key = key  # for the import, if a library only asks now whether torch is there
+        if spec is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 

@@ -23,7 +23,6 @@ from ..base.statistics import Statistics
 from ..loading.worker import location_of
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
-from ..plan.packed import trainer_sys_path
 from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import (
@@ -33,7 +32,7 @@ from ..processes.process import (
     require_descriptors,
     wait_for_exit,
 )
-from ..processes.spawn import AssemblerProcess, Shared
+from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board

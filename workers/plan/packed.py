@@ -12,14 +12,11 @@ and none copies before it writes to it.
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
-from importlib.machinery import PathFinder
 from operator import attrgetter
-from pathlib import Path
 from pickle import HIGHEST_PROTOCOL, PickleBuffer
 from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -31,6 +28,8 @@ import cloudpickle
 from ..base.errors import ParameterError
 
 _T = TypeVar("_T")
+
+_SPAWNED = "__mp_main__"
 
 _BESIDE_BYTES = 1 << 16
 """An array of at least this size travels beside the pickle."""
@@ -77,17 +76,21 @@ class Packed(Generic[_T]):
 
 
 def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
-    """`value` pickled, its large arrays, and the modules that it refers to: not those that are sent by value."""
+    """`value` pickled, its large arrays, and the modules that it refers to: not __main__, which is sent by value.
+
+    In a process that multiprocessing has spawned, the main script's module has another name, and cloudpickle would take
+    it for one that can be imported.
+    """
+    if (main := sys.modules["__main__"]).__name__ == _SPAWNED:
+        cloudpickle.register_pickle_by_value(main)
     with io.BytesIO() as file:
         pickler = _Pickler(file)
         pickler.dump(value)
-        by_value = _sent_by_value()
-        return file.getvalue(), pickler.buffers, tuple(name for name in pickler.modules if name not in by_value)
-
-
-def _sent_by_value() -> set[str]:
-    """The names of the modules that no loader imports."""
-    return {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        return (
+            file.getvalue(),
+            pickler.buffers,
+            tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED)),
+        )
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:
@@ -120,7 +123,7 @@ def _reduce_cached(cached: Any) -> Any:
     """By its name only if a loader can import it: cloudpickle would do so for those of the script, too."""
     module = cached.__module__
     try:
-        if module not in _sent_by_value() and attrgetter(cached.__qualname__)(sys.modules[module]) is cached:
+        if module not in ("__main__", _SPAWNED) and attrgetter(cached.__qualname__)(sys.modules[module]) is cached:
             return cached.__reduce__()
     except (KeyError, AttributeError):  # made within a function
         pass
@@ -153,72 +156,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, ModuleType):
-            self._note(thing.__name__)
+            self.modules[thing.__name__] = None
             # cloudpickle takes a global named `classes` beside torch for torch.classes: a module of a class of its
             # own, which it then cannot pickle. Any module that is imported by its name can be found by it.
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
         elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str):
-            self._note(thing.__module__)
+            self.modules[thing.__module__] = None
         return super().reducer_override(thing)
-
-    def _note(self, name: str) -> None:
-        if name not in self.modules:
-            self.modules[name] = None
-            if _is_out_of_reach(name):
-                cloudpickle.register_pickle_by_value(sys.modules[name])
-
-
-def _is_out_of_reach(name: str) -> bool:
-    """Whether the module is here, read from a file, and a loader could not import it: cloudpickle would not see this.
-
-    Such as one that was made from a path (by a configuration, by pytest's `importlib` mode), one whose entry of
-    `sys.path` is gone, and the main script in a process that multiprocessing has spawned.
-    """
-    module, top = sys.modules.get(name), sys.modules.get(name.partition(".")[0])
-    file = str(getattr(module, "__file__", None))
-    if name == "__main__" or not file.endswith(".py") or getattr(module, "__name__", None) != name:
-        return False
-    if top is None or not _is_found(top):
-        return True
-    # Any package may have added to its folders, as blobfeed does in a checkout.
-    packages = (top, sys.modules.get(name.rpartition(".")[0]))
-    folders = [folder for package in packages for folder in getattr(package, "__path__", ())]
-    return module is not top and not any(Path(file).is_relative_to(folder) for folder in folders)
-
-
-def _is_found(top: ModuleType) -> bool:
-    """Whether an import of `top` would give just this one: there may be another package `tests`."""
-    name = top.__name__
-    finders = [each for each in sys.meta_path if hasattr(each, "find_spec")]
-    specs = [PathFinder.find_spec(name, trainer_sys_path()), *(each.find_spec(name, None) for each in finders)]
-    return any(spec and _is_file_of(spec.origin, top) for spec in specs)
-
-
-def _is_file_of(origin: str | None, module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return origin == file if origin is None or file is None else os.path.realpath(origin) == os.path.realpath(file)
-
-
-def _working_directory() -> tuple[str, ...]:
-    try:
-        return (str(Path.cwd()),)
-    except FileNotFoundError:  # it was removed
-        return ()
-
-
-_BEGUN_IN = _working_directory()
-
-
-def trainer_sys_path() -> tuple[str, ...]:
-    """The trainer's module search path, all of it absolute.
-
-    What is relative counts from the working directory, and from the one that the trainer began in: what was imported
-    from there may be a hook's module.
-    """
-    here = (*_working_directory(), *_BEGUN_IN)
-    entries = [Path(entry) for entry in sys.path if isinstance(entry, str)]  # imports skip all others
-    return tuple(
-        str(path) for each in entries for path in ([each] if each.is_absolute() else [Path(at, each) for at in here])
-    )

@@ -10,8 +10,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from ..plan.plan import Plan
 from ..plan.sampled_plan import SampledPlan
@@ -130,3 +132,22 @@ def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
         env=child_environment(),
         start_new_session=True,
     )
+
+
+def _working_directory() -> tuple[str, ...]:
+    try:
+        return (str(Path.cwd()),)
+    except FileNotFoundError:  # it was removed
+        return ()
+
+
+_BEGUN_IN = _working_directory()
+
+
+def trainer_sys_path() -> tuple[str, ...]:
+    """The trainer's module search path, with the working directory by its name.
+
+    And with the one it began in: what was imported from there may be a hook's module.
+    """
+    here = (*_working_directory(), *_BEGUN_IN)
+    return tuple(path for entry in sys.path for path in ((entry,) if entry else here))

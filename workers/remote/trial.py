@@ -20,11 +20,11 @@ import msgspec
 
 from ..base.deadline import deadline, moving
 from ..base.errors import BlobfeedError, ParameterError, SourceError
-from ..plan.packed import trainer_sys_path
 from ..plan.plan import Plan
 from ..processes.config import Config, Descriptors
 from ..processes.interpreter import child_environment, find_interpreter
 from ..processes.process import die_with, exit_in_words, leave_signals_to_trainer
+from ..processes.spawn import trainer_sys_path
 from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
 from .actor import Refusal
 from .cluster import Cluster, why_not_joined

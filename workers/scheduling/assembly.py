@@ -228,7 +228,8 @@ class Assembly:
                 self.end(failures[min(failures)])
                 return False
             if not self._tell(self._schedule.announcement(group, slot, replaced)):
-                freed = self.ledger.release(group)
+                self.ledger.release(group)
+                freed = True
         if self._schedule.complaint:
             cause, traceback = self._schedule.cause
             self.end(Failure("SourceError", self._schedule.complaint, cause=cause, traceback=traceback))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import pickle
 import random
@@ -208,6 +208,7 @@ def test_torch_that_a_hook_loads_in_its_call_is_seeded_for_that_call(
     forget()
     with globals_kept():
         seed_generators(0, 1, 2)
+        assert importlib.util.find_spec("torch") is not None  # as libraries ask whether it is there
         torch: Any = importlib.import_module("torch")
         first = torch.default_generator.state
         seed_generators(0, 1, 2)

@@ -8,7 +8,6 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +15,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SampleError
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.packed import Packed, pack, trainer_sys_path
+from blobfeed.workers.plan.packed import Packed, pack
 
-from tests.support.pipelines import Numbered, deliver_all, parameters
+from tests.support.pipelines import Numbered
 from tests.support.trainers import trainer
 from tests.support.waiting import wait_until
 
@@ -52,50 +51,6 @@ def test_classes_functions_and_modules_are_named() -> None:
     assert "__main__" not in modules
     source, bound, function = cloudpickle.loads(packed)
     assert (len(source), bound.func, function(None)) == (len(Numbered()), of_this_module, '"x"')
-
-
-_OF_A_PATH = """
-STEP = 1
-
-class Unequal(Exception):
-    pass
-
-def moved(sample):
-    if sample.index == 7:
-        raise Unequal
-    return sample["data"] + STEP
-
-def decode(sample, rng):
-    return {"data": moved(sample), "label": sample["label"]}
-"""
-
-
-@pytest.mark.parametrize("name", ["settings_of_a_path", "tests.settings_of_a_path"])
-def test_a_hook_of_a_module_that_only_the_trainer_can_import_runs_in_a_loader(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "settings.py"
-    path.write_text(_OF_A_PATH)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    spec.loader.exec_module(module)
-    with pytest.raises(SampleError) as caught:
-        deliver_all(Pipeline(parameters(num_loaders=1), Hooks(decode=module.decode), source=Numbered()))
-    assert caught.value.index == 7
-    assert isinstance(caught.value.__cause__, module.Unequal)
-
-
-def test_a_relative_entry_of_the_search_path_counts_from_where_the_trainer_is_and_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began = str(Path.cwd())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", "lib", "/opt/lib", b"never searched"])
-    here = str(tmp_path)
-    assert trainer_sys_path() == (here, began, f"{here}/lib", f"{began}/lib", "/opt/lib")
 
 
 class OddModule(ModuleType):

@@ -70,12 +70,13 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
 def _numbered(path: str, base_dir: Path) -> list[str]:
     """A path for each number of a range in `path`."""
     found = _RANGE.search(path)
-    if not found or (not is_url(path) and in_folder(base_dir, path).exists()):
+    if not found or (not is_url(path) and os.access(in_folder(base_dir, path), os.F_OK)):
         return [path]
     first, last = found.groups()
+    step = 1 if int(first) <= int(last) else -1
     return [
         one
-        for number in range(int(first), int(last) + 1)
+        for number in range(int(first), int(last) + step, step)
         for one in _numbered(f"{path[: found.start()]}{number:0{len(first)}}{path[found.end() :]}", base_dir)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -150,6 +151,7 @@ def _has_filter(number: int) -> bool:
     return bool(h5py.h5z.filter_avail(number))
 
 
+@functools.cache  # Python looks again for what it has not found
 def register_plugins() -> None:
     """Have the library know lz4, zstd, blosc and more, if hdf5plugin is installed."""
     try:
