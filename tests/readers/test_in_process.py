@@ -271,10 +271,17 @@ class Broken(Source):
             out["data"][row], out["label"][row] = index, index  # type: ignore[index]
 
 
-def test_an_error_is_the_same_and_its_cause_is_the_exception_itself() -> None:
+class BrokenRows(Broken):
+    """Batches that are only copied are made without the assembly, up to the first bad sample."""
+
+    stores_rows = True
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenRows])
+def test_an_error_is_the_same_and_its_cause_is_the_exception_itself(kind: type[Broken]) -> None:
     told = []
     for number in (0, 2):
-        with BatchReader(Broken(), batch_size=4, num_loaders=number, epochs=1, **ALONE) as reader:
+        with BatchReader(kind(), batch_size=4, num_loaders=number, epochs=1, **ALONE) as reader:
             batches = iter(reader)
             good = [next(batches).indices.tolist() for _ in range(7)]
             with pytest.raises(SampleError) as raised:
@@ -311,11 +318,16 @@ def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: P
     assert isinstance(caught.value.__cause__, SourceError)
 
 
-def test_bad_samples_are_replaced_by_the_same_ones() -> None:
-    settings = {**SETTINGS, "on_error": "replace", **ALONE}
-    assert read(Broken(), **settings, num_loaders=0) == read(Broken(), **settings, num_loaders=2)
+@pytest.mark.parametrize("kind", [Broken, BrokenRows])
+def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
+    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial", **ALONE}
+    with BatchReader(kind(), **settings, num_loaders=0) as reader:
+        assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
+        statistics = reader.statistics()
+        assert statistics.replaced == 2
+        assert statistics.tasks >= statistics.batches == 22
     with (
-        BatchReader(Broken(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
+        BatchReader(kind(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
         pytest.raises(TooManyBadSamples, match="more than max_bad_samples=5"),
     ):
         list(reader)

@@ -198,7 +198,7 @@ def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
     """Raises TypeError if a source of the user's has written nowhere: the batch would keep what was there before."""
     given = tuple(out.values())
     returned: Any = source.read(indices, out)  # it may be a user's
-    if (replaced := any(map(is_not, given, out.values()))) or _are_others(returned, given):
+    if (replaced := any(map(is_not, given, out.values()))) or (returned is not None and _are_others(returned, given)):
         what = "replaced an array of 'out'" if replaced else f"returned a {type(returned).__name__}"
         raise TypeError(
             f"{type(source).__name__}.read {what}, which reaches no batch: expected it to write into the arrays of "
