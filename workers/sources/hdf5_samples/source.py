@@ -135,15 +135,14 @@ class HDF5SamplesSource(Source):
     def _read_by_library(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
     ) -> None:
-        from ..stored.library_rows import find_dataset, require_filters
+        from ..stored.library_rows import find_dataset, read_whole
 
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             name = self._index.name(index)
             file = reading.get(stamp, self._index.others[-1 - data.offsets[index]])
             try:
                 dataset = find_dataset(file.library, f"{name}/{data.path}" if data.path else name)
-                require_filters(dataset, self.where(index))  # here, too: no other process has loaded the plugins for it
-                sample = np.asarray(dataset[()])
+                sample = read_whole(dataset, self.where(index))
                 data.require_as_scanned(index, sample)
                 if isinstance(rows, RaggedRows):
                     rows.put(position, sample)
