@@ -259,9 +259,10 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
         take_for_ever(pipeline)
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-        DECODED.open(tmp_path, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ParameterError, match=r"cluster at '127\.0\.0\.1:1' \(told by RAY_ADDRESS\) cannot be joined"):
+        DECODED.open(tmp_path, num_loaders=0, remote_loaders={})
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
