@@ -61,7 +61,7 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Refusal, ranges_of
-from .cluster import Cluster, wanted_of, why_not_joined
+from .cluster import Cluster, cannot_begin, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -284,7 +284,8 @@ class _Bridge:
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
         errors = self._cluster.ray.exceptions
-        if not remote.node and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
+        cannot = isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError) or cannot_begin(error)
+        if cannot and not remote.node:
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return

@@ -64,6 +64,11 @@ def require_answer(address: str) -> None:
     socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), _CONNECT_S).close()
 
 
+def cannot_begin(error: BaseException) -> bool:
+    """Whether an actor's class could not be made, as where blobfeed is not installed: that will not pass."""
+    return bool(getattr(error, "actor_init_failed", False))
+
+
 class Cluster:
     """Joined by the constructor, which raises whatever Ray or the network say against it."""
 
