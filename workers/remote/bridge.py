@@ -112,6 +112,7 @@ class _Bridge:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._next_look = 0.0
         self._room = -1
+        self._unplaced = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._plan.max_remote_loaders + 64)
         self._results = links.open_socket(self._context, zmq.PUSH)
@@ -167,9 +168,10 @@ class _Bridge:
         for remote in list(self._remotes.values()):
             if remote.node and remote.node not in nodes:
                 self._end(remote, f"the cluster has lost the node of {remote}", crashed=False)
-            elif not remote.node and now > remote.asked + _SLOW_PLACING_S:
-                remote.asked = now
-                _log.warning("the cluster has no place for remote loader %d: its processors are taken", remote.number)
+        unplaced = [each for each in self._remotes.values() if not each.node and now > each.asked + _SLOW_PLACING_S]
+        if len(unplaced) > self._unplaced:  # they may wait for hours, for another training to end
+            _log.warning("the cluster has no place yet for %d remote loaders: its processors are taken", len(unplaced))
+        self._unplaced = len(unplaced)
         room = sum(map(self._cluster.room_on, nodes.values()))
         if room != self._room:
             self._room = room
