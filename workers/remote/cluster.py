@@ -17,7 +17,7 @@ from ..base.parameters import RemoteLoaders
 from ..processes.config import Config
 from ..transport.error_channel import summary_of
 from ..transport.shared_file import SharedFile
-from .actor import RemoteLoader
+from .actor import RemoteLoader, code_digest
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
 """Ray's own settings, for this process and the actors': what a task takes and makes goes straight between the two. By
@@ -75,6 +75,7 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._wanted = wanted_of(config)
+        self._code = code_digest()
         runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
         runtime_env["env_vars"] = chosen = _INLINE | runtime_env.get("env_vars", {})
         os.environ |= {name: chosen[name] for name in _INLINE}  # Ray reads them when it is imported
@@ -124,4 +125,4 @@ class Cluster:
         shipped = self._wanted.runtime_env.get("working_dir", "")
         folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
         config = self._config
-        return loader.begin.remote(self._plan, self._memory, folder, config.sys_path, config.log_levels)
+        return loader.begin.remote(self._code, self._plan, self._memory, folder, config.sys_path, config.log_levels)
