@@ -45,7 +45,9 @@ def wanted_of(config: Config) -> RemoteLoaders:
 def why_not_joined(config: Config, error: Exception) -> str:
     """What is told if the constructor of Cluster has raised `error`."""
     address, said = address_of(wanted_of(config))
-    return f"the Ray cluster at {address!r}{said} cannot be joined: {summary_of(error)}"
+    # Ray says only behind it whether a token was wrong.
+    reasons = [summary_of(each) for each in (error, error.__cause__) if each is not None]
+    return f"the Ray cluster at {address!r}{said} cannot be joined: {': '.join(reasons)}"
 
 
 def address_of(wanted: RemoteLoaders) -> tuple[str, str]:
