@@ -126,7 +126,8 @@ class _Bridge:
         try:
             self._cluster = Cluster(self._config)
         except Exception as error:
-            self._tell(JoinFailed(why_not_joined(self._config, error)))
+            with suppress(ConnectionError):  # the assembler has closed its end
+                self._tell(JoinFailed(why_not_joined(self._config, error)))
             return
         try:
             with suppress(ConnectionError):  # the assembler has closed its end
