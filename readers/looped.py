@@ -27,7 +27,7 @@ from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches
 from .delivery.tops import make_tops
 from .loops import LOOP_START, IndexedLoops, Loops, SampledLoops, StreamLoops
-from .sharding import warn_of_later_group, with_shard
+from .sharding import warn_of_other_ranks, with_shard
 
 if TYPE_CHECKING:
     from .delivery.cuda_device import CudaDevice
@@ -110,7 +110,7 @@ class LoopedPipeline:
         """A loop begins in `state`, or goes on there after a jump."""
         if self._is_whole_by_default:
             self._is_whole_by_default = False  # warned of once
-            warn_of_later_group()
+            warn_of_other_ranks()
         self._loop_start = {name: start for name, start in state.items() if name == LOOP_START}
 
     def go_to(self, state: Mapping[str, object], batches: int | None) -> None:

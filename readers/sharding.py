@@ -59,8 +59,13 @@ def with_shard(parameters: Parameters) -> Parameters:
     return msgspec.structs.replace(parameters, rank=shard.rank, world_size=shard.world_size)
 
 
-def warn_of_later_group() -> None:
-    """Warn a reader that reads everything, since nobody told it of ranks, if torch has a process group by now."""
+_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+"""How many processes mpirun or srun has started. They may have nothing to do with each other, so nobody is taken for a
+rank because of them."""
+
+
+def warn_of_other_ranks() -> None:
+    """Warn a reader that reads everything, since nobody told it of ranks, if it seems to be one of several."""
     shard = _from_torch_distributed()
     if shard is not None and shard.world_size > 1:
         _log.warning(
@@ -69,6 +74,16 @@ def warn_of_later_group() -> None:
             "or give it 'rank' and 'world_size'; rank=0, world_size=1 if it is to read everything",
             shard.world_size,
         )
+    for name in _COUNTS if find_shard() is WHOLE else ():
+        count = os.environ.get(name, "")
+        if count.isdigit() and int(count) > 1:
+            _log.warning(
+                "this reader reads all of the data, and so may each of %s processes (the environment has %s=%s): if "
+                "they train together, give it 'rank' and 'world_size', or set RANK and WORLD_SIZE in each; "
+                "rank=0, world_size=1 if it is to read everything",
+                *(count, name, count),
+            )
+            return
 
 
 def shard_in_environment(environment: Mapping[str, str]) -> Shard | None:

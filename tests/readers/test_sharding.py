@@ -23,6 +23,8 @@ from tests.support.reader_data import write_hdf5
 def _told_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "caffe", raising=False)
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
     monkeypatch.delitem(sys.modules, "ray.train", raising=False)
@@ -148,6 +150,33 @@ def test_a_reader_made_before_the_process_group_warns_once_that_it_reads_everyth
         monkeypatch.setitem(sys.modules, "torch.distributed", distributed(1, 2))
         assert [len(list(reader)) for _ in range(2)] == [3, 3]
     assert [record.getMessage().count("before torch's process group") for record in caplog.records] == [1] * warnings
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+@pytest.mark.parametrize(
+    ("tasks", "told", "environment", "warnings"),
+    [
+        ("4", {}, {}, 1),
+        ("1", {}, {}, 0),
+        ("4", {"rank": 0, "world_size": 1}, {}, 0),
+        ("4", {}, {"RANK": "0", "WORLD_SIZE": "1"}, 0),
+    ],
+)
+def test_a_reader_of_one_of_several_tasks_warns_once_that_it_reads_everything(
+    name: str,
+    tasks: str,
+    told: dict[str, Any],
+    environment: dict[str, str],
+    warnings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for variable, value in {name: tasks, **environment}.items():
+        monkeypatch.setenv(variable, value)
+    with BatchReader(write_hdf5(tmp_path / "train.h5", 6), batch_size=2, num_loaders=0, epochs=1, **told) as reader:
+        assert [len(list(reader)) for _ in range(2)] == [3, 3]
+    assert [record.getMessage().count(f"{name}={tasks}") for record in caplog.records] == [1] * warnings
 
 
 def test_asking_for_the_shard_imports_neither_torch_nor_caffe() -> None:

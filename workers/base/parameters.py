@@ -76,7 +76,7 @@ class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     count: how many; "auto" follows the cluster: as many as it has room for.
     limit: the most that "auto" starts.
-    address: the cluster's address, as ray.init takes it, such as "host:port".
+    address: the cluster's address, such as "host:port" or "[fd00::1]:port"; "auto" asks RAY_ADDRESS, then this machine.
     num_cpus: processors that each of them takes there.
     resources: what else each of them takes, by Ray's names; {loader: 1} chooses the nodes that have it.
     runtime_env: Ray's, for files, packages and environment variables that the nodes lack.

@@ -9,6 +9,7 @@ It is a Ray actor, owned by the bridge and ended with it.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import pickle
@@ -84,6 +85,14 @@ class Job:
         return cls(_ENCODER.encode(task), indices, slot if isinstance(task, Postprocess) else None)
 
 
+def code_digest() -> str:
+    """Of all the code that a loader runs: another version might make other bytes, or not understand the plan."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 class RemoteLoader:
     """One at a time of these calls runs; Ray keeps their order."""
 
@@ -94,12 +103,22 @@ class RemoteLoader:
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def begin(
-        self, plan: bytes, memory: Mapping[int, Memory], shipped: str, sys_path: Sequence[str], levels: Levels
+        self,
+        code: str,
+        plan: bytes,
+        memory: Mapping[int, Memory],
+        shipped: str,
+        sys_path: Sequence[str],
+        levels: Levels,
     ) -> Refusal | None:
         """Get ready; `plan` is pickled. `memory`: the content of the source's memory files, by their descriptors there.
 
-        `shipped`: the trainer's folder that was brought here as working directory.
+        `code`: what code_digest says there. `shipped`: the trainer's folder that was brought here as working directory.
         """
+        if code != code_digest():
+            folder = Path(__file__).parents[2]
+            text = f"{folder} is another version of blobfeed than the trainer's host has: install the same one on both"
+            return Refusal(text, 0, "", [])
         self._theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._frames = ours
         log_to_trainer(self._theirs, levels)

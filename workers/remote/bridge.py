@@ -61,7 +61,7 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Refusal, ranges_of
-from .cluster import Cluster, wanted_of, why_not_joined
+from .cluster import Cluster, cannot_begin, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -112,6 +112,7 @@ class _Bridge:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._next_look = 0.0
         self._room = -1
+        self._unplaced = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._plan.max_remote_loaders + 64)
         self._results = links.open_socket(self._context, zmq.PUSH)
@@ -125,7 +126,8 @@ class _Bridge:
         try:
             self._cluster = Cluster(self._config)
         except Exception as error:
-            self._tell(JoinFailed(why_not_joined(self._config, error)))
+            with suppress(ConnectionError):  # the assembler has closed its end
+                self._tell(JoinFailed(why_not_joined(self._config, error)))
             return
         try:
             with suppress(ConnectionError):  # the assembler has closed its end
@@ -167,9 +169,10 @@ class _Bridge:
         for remote in list(self._remotes.values()):
             if remote.node and remote.node not in nodes:
                 self._end(remote, f"the cluster has lost the node of {remote}", crashed=False)
-            elif not remote.node and now > remote.asked + _SLOW_PLACING_S:
-                remote.asked = now
-                _log.warning("the cluster has no place for remote loader %d: its processors are taken", remote.number)
+        unplaced = [each for each in self._remotes.values() if not each.node and now > each.asked + _SLOW_PLACING_S]
+        if len(unplaced) > self._unplaced:  # they may wait for hours, for another training to end
+            _log.warning("the cluster has no place yet for %d remote loaders: its processors are taken", len(unplaced))
+        self._unplaced = len(unplaced)
         room = sum(map(self._cluster.room_on, nodes.values()))
         if room != self._room:
             self._room = room
@@ -284,7 +287,8 @@ class _Bridge:
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
         errors = self._cluster.ray.exceptions
-        if not remote.node and isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError):
+        cannot = isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError) or cannot_begin(error)
+        if cannot and not remote.node:
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return

@@ -17,7 +17,7 @@ from ..base.parameters import RemoteLoaders
 from ..processes.config import Config
 from ..transport.error_channel import summary_of
 from ..transport.shared_file import SharedFile
-from .actor import RemoteLoader
+from .actor import RemoteLoader, code_digest
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}
 """Ray's own settings, for this process and the actors': what a task takes and makes goes straight between the two. By
@@ -30,6 +30,10 @@ _WITH_CALL_BYTES = 64 << 10
 
 _CONNECT_S = 10.0
 
+_TRIES = "2"
+"""Of Ray, 40 s each, to speak with the cluster's head: by default 20, so setup stood until timeout_s if something else
+listened there."""
+
 
 def wanted_of(config: Config) -> RemoteLoaders:
     """What the plan says of remote loaders; raises TypeError if it says nothing."""
@@ -40,7 +44,31 @@ def wanted_of(config: Config) -> RemoteLoaders:
 
 def why_not_joined(config: Config, error: Exception) -> str:
     """What is told if the constructor of Cluster has raised `error`."""
-    return f"the Ray cluster at {wanted_of(config).address!r} cannot be joined: {summary_of(error)}"
+    address, said = address_of(wanted_of(config))
+    # Ray says only behind it whether a token was wrong.
+    reasons = [summary_of(each) for each in (error, error.__cause__) if each is not None]
+    return f"the Ray cluster at {address!r}{said} cannot be joined: {': '.join(reasons)}"
+
+
+def address_of(wanted: RemoteLoaders) -> tuple[str, str]:
+    """The cluster's address, and for messages where it was found if not in the parameter: Ray itself looks there."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return (address, " (told by RAY_ADDRESS)") if wanted.address == "auto" and address else (wanted.address, "")
+
+
+def require_answer(address: str) -> None:
+    """Raises OSError if nobody listens at `address`: Ray would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "://" in host or not port.isdigit():
+        raise ValueError(f"expected auto or host:port, such as 10.0.0.1:6379 or [fd00::1]:6379, got {address!r}")
+    socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), _CONNECT_S).close()
+
+
+def cannot_begin(error: BaseException) -> bool:
+    """Whether an actor's class could not be made, as where blobfeed is not installed: that will not pass."""
+    return bool(getattr(error, "actor_init_failed", False))
 
 
 class Cluster:
@@ -49,9 +77,11 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._wanted = wanted_of(config)
+        self._code = code_digest()
         runtime_env = deepcopy(self._wanted.runtime_env)  # Ray puts the address of its upload into it
         runtime_env["env_vars"] = chosen = _INLINE | runtime_env.get("env_vars", {})
         os.environ |= {name: chosen[name] for name in _INLINE}  # Ray reads them when it is imported
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", _TRIES)
         import ray
 
         self.ray: Any = ray
@@ -64,13 +94,8 @@ class Cluster:
         self._loaders: Any = ray.remote(RemoteLoader)  # by default an actor that died is not started again
 
     def _join(self, runtime_env: dict[str, Any]) -> None:
-        address = self._wanted.address
-        if address != "auto":
-            # Ray would try for half a minute and then end the process.
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit():
-                raise ValueError(f"expected auto or host:port, got {address!r}")
-            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        address, _ = address_of(self._wanted)
+        require_answer(address)
         self.ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
 
     def nodes(self) -> dict[str, Any]:
@@ -102,4 +127,4 @@ class Cluster:
         shipped = self._wanted.runtime_env.get("working_dir", "")
         folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
         config = self._config
-        return loader.begin.remote(self._plan, self._memory, folder, config.sys_path, config.log_levels)
+        return loader.begin.remote(self._code, self._plan, self._memory, folder, config.sys_path, config.log_levels)

@@ -27,7 +27,7 @@ from ..processes.process import die_with, exit_in_words, leave_signals_to_traine
 from ..processes.spawn import trainer_sys_path
 from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
 from .actor import Refusal
-from .cluster import Cluster, why_not_joined
+from .cluster import Cluster, cannot_begin, why_not_joined
 
 _MODULE = "blobfeed.workers.remote.trial"
 
@@ -132,8 +132,11 @@ def _trouble_on(node: str, ray: Any, ref: Any, errors: socket.socket) -> Iterato
         yield _Trouble(node, summary_of(error))
     except ray.exceptions.RayTaskError as error:
         yield _Trouble(node, summary_of(error), 0, str(error))
-    except ray.exceptions.RayError as error:  # a node may die at any time, and its loaders be made up for
-        _log.warning("node %s could not be tried: %s", node, summary_of(error))
+    except ray.exceptions.RayError as error:
+        if cannot_begin(error):
+            yield _Trouble(node, summary_of(error), 0, str(error))
+        else:  # a node may die at any time, and its loaders be made up for
+            _log.warning("node %s could not be tried: %s", node, summary_of(error))
     else:
         if refusal is not None:
             for frame in refusal.frames:

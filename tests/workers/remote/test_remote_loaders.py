@@ -259,9 +259,25 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
         take_for_ever(pipeline)
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"Ray cluster at '127\.0\.0\.1:1' cannot be joined"):
-        DECODED.open(tmp_path, num_loaders=0, remote_loaders={"address": "127.0.0.1:1"})
+@pytest.mark.slow
+def test_a_node_without_the_packages_is_told_in_setup_and_when_it_joins(tmp_path: Path, cluster: RayCluster) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ModuleNotFoundError('none of it here')")
+    lacking = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    node = rf"made on node {os.uname().nodename} .*none of it here.*same files and packages"
+    with pytest.raises(SourceError, match=node):
+        DECODED.open(tmp_path, num_loaders=1, remote_loaders=remote(cluster, runtime_env=lacking))
+    given = remote(cluster, runtime_env=lacking, resources={"lacking": 1}, num_cpus=0)
+    with DECODED.open(tmp_path, num_loaders=0, remote_loaders=given) as pipeline:
+        pipeline.start()
+        cluster.add_node(resource="lacking")
+        with pytest.raises(LoaderDied, match=r"could not be started: .*none of it here"):
+            pipeline.take()
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ParameterError, match=r"cluster at '127\.0\.0\.1:1' \(told by RAY_ADDRESS\) cannot be joined"):
+        DECODED.open(tmp_path, num_loaders=0, remote_loaders={})
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

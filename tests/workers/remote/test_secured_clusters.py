@@ -33,9 +33,9 @@ def assert_delivers(cluster: RayCluster, folder: Path) -> None:
         assert compare(expected, read(remote)).is_none
 
 
-def assert_refused(cluster: RayCluster, folder: Path) -> None:
+def assert_refused(cluster: RayCluster, folder: Path, reason: str) -> None:
     given = {"num_loaders": 0, "remote_loaders": {"address": cluster.address, "count": 2}}
-    with pytest.raises(ParameterError, match=r"the Ray cluster at .* cannot be joined"):
+    with pytest.raises(ParameterError, match=rf"the Ray cluster at .* cannot be joined: .*{reason}"):
         WORKS[4].open(folder, **PATIENT, **given)
 
 
@@ -45,7 +45,7 @@ def test_a_token_lets_loaders_in_and_another_one_does_not(tmp_path: Path, monkey
     with RayCluster(nodes=1) as cluster:
         assert_delivers(cluster, tmp_path)
         monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN[::-1])
-        assert_refused(cluster, tmp_path)
+        assert_refused(cluster, tmp_path, "token")
 
 
 def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,12 +98,18 @@ def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, 
     except OSError as error:
         raise SourceError(f"{here}: the trainer's host has this file, and this one: {error.strerror}") from error
     # What was shipped has lost its times on the way.
-    if found.size != size or (found.mtime_ns != mtime_ns and not host.was_shipped(path)):
+    if found.size != size or not (_same_time(found.mtime_ns, mtime_ns) or host.was_shipped(path)):
         raise SourceError(
             f"{here}: another file than the trainer's host has: {found.size} bytes, written at {found.mtime_ns} ns, "
             f"there {size} bytes, {mtime_ns} ns; copy it with its times, as rsync -a does"
         )
     return found
+
+
+def _same_time(one_ns: int, other_ns: int) -> bool:
+    """Copies by tar and scp, and in the layers of containers, keep whole seconds."""
+    (one_s, one_rest), (other_s, other_rest) = divmod(one_ns, 10**9), divmod(other_ns, 10**9)
+    return one_s == other_s and (one_rest == other_rest or 0 in (one_rest, other_rest))
 
 
 def maps(row_bytes: int) -> bool:

@@ -43,6 +43,19 @@ def test_a_copy_with_its_times_is_taken_as_it_is(file: Path, monkeypatch: pytest
     arrive(stamp, monkeypatch, AnotherHost()).require_unchanged()
 
 
+@pytest.mark.parametrize(("there", "here"), [(5_900_000_001, 5_000_000_000), (5_000_000_000, 5_900_000_001)])
+def test_a_copy_may_have_its_time_in_whole_seconds(
+    there: int, here: int, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(file, ns=(0, there))
+    stamp = FileStamp.of(str(file))
+    os.utime(file, ns=(0, here))
+    arrive(stamp, monkeypatch, AnotherHost()).require_unchanged()
+    os.utime(file, ns=(0, here + 10**9))
+    with pytest.raises(SourceError, match="another file than the trainer's host has"):
+        arrive(stamp, monkeypatch, AnotherHost())
+
+
 def test_another_file_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamp = FileStamp.of(str(file))
     os.utime(file, ns=(0, 5))
