@@ -96,9 +96,13 @@ class StreamSource:
             self.shards = 1
         first = self._first()
         self.names = _names_of(first, names)
-        self._leaves_out = isinstance(first, Mapping) and len(self.names) < len(first)
+        self._leaves_out = bool(names)
+        try:
+            components = self.components(first)
+        except ValueError as error:
+            raise SourceError(f"source stream: the first sample cannot be used: {error}") from error
         self.specs: Mapping[str, ArraySpec] = {
-            name: ArraySpec(value.shape, value.dtype) for name, value in self.components(first).items()
+            name: ArraySpec(value.shape, value.dtype) for name, value in components.items()
         }
 
     @classmethod
@@ -126,8 +130,9 @@ class StreamSource:
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
         if isinstance(item, Mapping):
-            named = {name: self._plain(value) for name, value in item.items()}
-            item = {name: named[name] for name in self.names if name in named} if self._leaves_out else named
+            named = {str(name): value for name, value in item.items()}
+            wanted = [name for name in self.names if name in named] if self._leaves_out else named
+            item = {name: self._plain(named[name]) for name in wanted}
         elif isinstance(item, tuple | list):
             item = tuple(map(self._plain, item))
         else:

@@ -247,6 +247,14 @@ def test_strings_arrive_as_bytes_beside_their_sample() -> None:
             assert names.tolist() == [f"item {number}".encode() for number in numbers.tolist()]
 
 
+def test_only_the_components_that_are_named_count() -> None:
+    texts = [{"id": 1, "text": "x" * 1000}, {"id": 2, "text": None, "more": 3}, {"more": 4, "id": 5}, {"id": 7}]
+    assert made_of(StreamSource(texts, names=["id"])) == {"id": [1, 2, 5, 7]}
+    firsts = [{"id": 1}, {"id": 2, "more": 3}, {"id": 3}, {"id": 4}]
+    assert made_of(StreamSource(firsts, names=["id"])) == {"id": [1, 2, 3, 4]}
+    assert made_of(StreamSource([{0: number, 1: 5} for number in range(4)])) == {"0": [0, 1, 2, 3], "1": [5, 5, 5, 5]}
+
+
 def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
     source = StreamSource([(np.full(2, number), number) for number in range(6)], names=("data", "number"))
     assert samples_of(1, read_all(source=source)) == list(range(6))
@@ -395,6 +403,7 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
         (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
         (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
+        (lambda: StreamSource([{"a": None}]), "the first sample cannot be used: the stream gave None for 'a'"),
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
         (lambda: make_pipeline(in_order=False), "take turns"),
     ],
