@@ -18,7 +18,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options, chosen
+from ..base.checks import check_options, chosen, shown
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
@@ -149,6 +149,11 @@ class StreamSource:
                 f"a string of {len(data)} bytes does not fit string_bytes={self._string_bytes}: {value[:60]!r}…; "
                 "raise string_bytes"
             )
+        if data.endswith(b"\0"):  # NumPy takes them for what fills the array
+            raise ValueError(
+                f"the stream gave {value[-60:]!r}, whose zero bytes at its end would be lost: give bytes that are no "
+                'text as np.frombuffer(value, np.uint8), and text without them, value.rstrip(b"\\0")'
+            )
         return np.array(data, dtype=f"S{self._string_bytes}")
 
     def where(self, index: int) -> str:
@@ -216,6 +221,13 @@ def _arguments(make: Make) -> tuple[list[str], list[str]]:
 
 def _whole(samples: Iterable[object]) -> Make:
     """A function that gives a fresh copy of `samples` for each epoch: an iterator can be gone through only once."""
+    if isinstance(samples, str | bytes | Mapping) or not (
+        hasattr(samples, "__iter__") or hasattr(samples, "__getitem__")
+    ):
+        raise ParameterError(
+            f"StreamSource: make is {shown(samples)}: expected a function that returns an iterable of samples, or such "
+            "an iterable; a file's lines are samples if the function opens and yields them"
+        )
     try:
         packed = cloudpickle.dumps(samples)
     except TypeError as error:

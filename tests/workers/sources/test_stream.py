@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from itertools import chain, count, islice
@@ -404,6 +405,12 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
         (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
         (lambda: StreamSource([{"a": None}]), "the first sample cannot be used: the stream gave None for 'a'"),
+        (lambda: StreamSource([{"a": b"ab\0"}]), r"gave b'ab.x00', whose zero bytes at its end would be lost"),
+        (lambda: StreamSource([{"a": [1, "b"]}]), r"gave \[1, 'b'\] for 'a', in which numbers stand beside text"),
+        (lambda: StreamSource(_row_of_a_database), "for 'data', in which numbers stand beside text: give each"),
+        (lambda: StreamSource("train.txt"), "make is 'train.txt': expected a function that"),
+        (lambda: StreamSource({"x": [1, 2]}), "make is {'x': .*: expected a function that"),
+        (lambda: StreamSource(5), "make is 5: expected a function that"),  # type: ignore[arg-type]
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
         (lambda: make_pipeline(in_order=False), "take turns"),
     ],
@@ -411,6 +418,12 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises((ParameterError, SourceError), match=message):
         make()
+
+
+def _row_of_a_database() -> Iterator[sqlite3.Row]:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    yield from connection.execute("select 1 as number, 'one' as name")
 
 
 def iter_generator() -> Iterator[int]:
