@@ -22,9 +22,10 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     import pytest
 
-Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved"]
+Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved", "forbidden", "unsized"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
-S3's words; the whole object, as from a server that knows no ranges; or status 301, as from a bucket's other region."""
+S3's words; the whole object, as from a server that knows no ranges; status 301, as from a bucket's other region; status
+403; or one that does not say its length."""
 
 _SLOW_S = 30.0
 SECRET = "AKIA-VERY-SECRET"
@@ -98,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(503, b"", {})
         elif fault == "moved":
             self._send(301, b"", {})
+        elif fault == "forbidden":
+            self._send(403, b"", {})
         elif fault == "expired":
             text = f"<Error><Code>ExpiredToken</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId></Error>"
             self._send(400, text.encode(), {})
@@ -126,13 +129,18 @@ class _Handler(BaseHTTPRequestHandler):
         last = min(int(found[2]) if found[2] and found[1] else len(data) - 1, len(data) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
         part = data[first : last + 1]
+        if fault == "unsized":
+            headers["Transfer-Encoding"] = "chunked"
+            part = b"%x\r\n%b\r\n0\r\n\r\n" % (len(part), part)
         self._send(206, part, headers, sent=len(part) // 2 if fault == "truncated" else None)
 
     def _send(
         self, status: int, body: bytes, headers: dict[str, str], *, with_body: bool = True, sent: int | None = None
     ) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        if "Transfer-Encoding" not in headers:
+            headers = {**headers, "Content-Length": str(len(body))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if with_body:

@@ -85,6 +85,10 @@ def _expand_url(url: str, what: str) -> list[str]:
     if "*" not in url:
         return [url]
     store, pattern = locate(url)
+    if url.startswith("http"):
+        raise SourceError(
+            f"{what}: {url!r} has a *, and HTTP has no lists: name each object, or a range of numbers, {{000..146}}"
+        )
     found = sorted(store.matching(pattern), key=natural_key)
     if not found:
         raise SourceError(f"{what}: no object matches {url!r}")
