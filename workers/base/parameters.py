@@ -262,7 +262,8 @@ def _check_source(values: Mapping[str, Any], what: str) -> None:
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
-            "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}"
+            "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}, and samples that a function yields "
+            "as StreamSource(function)"
         )
 
 
