@@ -15,7 +15,7 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
-from ..sources.stream import EMPTY_EPOCH, StreamSource, shuffled
+from ..sources.stream import EMPTY_EPOCH, StreamSource, copied, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity
@@ -62,7 +62,7 @@ def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, s
     """All samples of one shard in one epoch, shuffled by its buffer."""
     items: Iterator[object] = source.open(shard, num_shards, epoch)
     if source.capacity:
-        items = shuffled(items, source.capacity, derive_key(seed, "stream", epoch, shard))
+        items = shuffled(map(copied, items), source.capacity, derive_key(seed, "stream", epoch, shard))
     for index, value in enumerate(items):
         yield Item(index, epoch, value, index * num_shards + shard)
 

@@ -184,6 +184,19 @@ def shuffled(items: Iterable[_Item], capacity: int, seed: int) -> Iterator[_Item
         yield _taken(held, chance)
 
 
+def copied(item: object) -> object:
+    """`item` for a shuffle buffer: what gives the samples may fill the same dict, list or array again for the next."""
+    if isinstance(item, Mapping):
+        return {name: _copied(value) for name, value in item.items()}
+    return tuple(map(_copied, item)) if isinstance(item, tuple | list) else _copied(item)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray | list):
+        return value.copy()
+    return value.clone() if hasattr(value, "clone") else value  # a tensor
+
+
 def _taken(held: list[_Item], chance: random.Random) -> _Item:
     # Of random.Random only random() is promised to stay the same in later versions of Python.
     chosen = int(chance.random() * len(held))

@@ -248,6 +248,38 @@ def test_strings_arrive_as_bytes_beside_their_sample() -> None:
             assert names.tolist() == [f"item {number}".encode() for number in numbers.tolist()]
 
 
+def into_one_dict() -> Iterator[dict[str, object]]:
+    sample: dict[str, object] = {}
+    for number in range(SAMPLES):
+        sample["number"] = number
+        yield sample
+
+
+def into_one_array() -> Iterator[tuple[AnyArray, int]]:
+    data = np.zeros(2, np.int64)
+    for number in range(SAMPLES):
+        data[:] = number
+        yield data, number
+
+
+def into_one_list() -> Iterator[list[int]]:
+    parts = [0]
+    for number in range(SAMPLES):
+        parts[0] = number
+        yield parts
+
+
+@pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list])
+def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any) -> None:
+    source = StreamSource(make, capacity=10, min_after_dequeue=5)
+    with BatchReader(source, batch_size=8, epochs=1, last_batch="partial", num_loaders=0) as reader:
+        columns = [np.concatenate(list(column)) for column in zip(*(batch.values() for batch in reader), strict=True)]
+    numbers = columns[-1].tolist()
+    assert sorted(numbers) == list(range(SAMPLES))
+    assert numbers != sorted(numbers)
+    assert columns[0].reshape(SAMPLES, -1)[:, 0].tolist() == numbers
+
+
 def test_only_the_components_that_are_named_count() -> None:
     texts = [{"id": 1, "text": "x" * 1000}, {"id": 2, "text": None, "more": 3}, {"more": 4, "id": 5}, {"id": 7}]
     assert made_of(StreamSource(texts, names=["id"])) == {"id": [1, 2, 5, 7]}
