@@ -22,12 +22,13 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     import pytest
 
-Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved", "forbidden", "unsized"]
+Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved", "forbidden", "unsized", "dripping"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
 S3's words; the whole object, as from a server that knows no ranges; status 301, as from a bucket's other region; status
-403; or one that does not say its length."""
+403; one that does not say its length; or one that comes in ten parts, each 0.1 s after the other."""
 
 _SLOW_S = 30.0
+_DRIP_S = 0.1
 SECRET = "AKIA-VERY-SECRET"
 
 
@@ -132,10 +133,18 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "unsized":
             headers["Transfer-Encoding"] = "chunked"
             part = b"%x\r\n%b\r\n0\r\n\r\n" % (len(part), part)
-        self._send(206, part, headers, sent=len(part) // 2 if fault == "truncated" else None)
+        sent = len(part) // 2 if fault == "truncated" else None
+        self._send(206, part, headers, sent=sent, is_dripping=fault == "dripping")
 
     def _send(
-        self, status: int, body: bytes, headers: dict[str, str], *, with_body: bool = True, sent: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        with_body: bool = True,
+        sent: int | None = None,
+        is_dripping: bool = False,
     ) -> None:
         self.send_response(status)
         if "Transfer-Encoding" not in headers:
@@ -143,8 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
-            self.wfile.write(body[:sent])
+        parts = 10 if is_dripping else 1
+        for number in range(parts if with_body else 0):
+            if number:
+                self.server.stopped.wait(_DRIP_S)
+            self.wfile.write(body[:sent][number * len(body) // parts : (number + 1) * len(body) // parts])
         if sent is not None:
             self.close_connection = True
 

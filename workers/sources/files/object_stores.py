@@ -26,7 +26,7 @@ from ...base.extras import need
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
 _DEADLINE_S = 60.0
-_ANSWER_S = 20.0
+_SILENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _GAVE_UP_FOR_S = 10.0
 """How long a store that did not answer up to the deadline gets a single attempt: a task's rows are tried one by one."""
@@ -172,8 +172,10 @@ class _Obstore(ObjectStore):
         plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
-        timeout = timedelta(seconds=min(_ANSWER_S, deadline_s()))
-        options: dict[str, Any] = {"timeout": timeout, "connect_timeout": timeout}
+        silence = min(_SILENCE_S, deadline_s())
+        options: dict[str, Any] = dict.fromkeys(("connect_timeout", "read_timeout"), timedelta(seconds=silence))
+        # A loader's answers share the line: if it is slow, large ones take longer, though they come.
+        options["timeout"] = timedelta(seconds=max(silence, deadline_s() / 2))
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}

@@ -208,6 +208,20 @@ def test_a_name_that_no_list_can_hold_is_said(
         opened("npy", tmp_path, data="gs://bucket/*.npy")
 
 
+def test_an_answer_that_comes_slowly_is_awaited(
+    served: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "4")
+    monkeypatch.setattr("blobfeed.workers.sources.files.object_stores._SILENCE_S", 0.5)
+    loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
+    before = len(served.requests)
+    served.fault = lambda _path, _number: "dripping"
+    np.testing.assert_array_equal(rows_of(loader, [5])["data"], DATA[[5]])
+    assert len(served.requests) == before + 1
+    served.fault = lambda _path, number: "slow" if number == before + 2 else None
+    np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])  # asked again after 0.5 s
+
+
 def test_http_has_no_lists(server: RangeServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\*\.npy' has a \*, and HTTP has no lists: name each"):
         opened("npy", tmp_path, data=server.url("a*.npy"))
