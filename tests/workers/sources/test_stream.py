@@ -239,6 +239,31 @@ def test_the_ends_of_a_loader_that_dies_are_made_again(tmp_path: Path, gives_les
     assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
 
 
+@pytest.mark.parametrize("capacity", [0, 40])
+def test_a_shard_may_be_run_again_for_longer_than_a_task(tmp_path: Path, capacity: int) -> None:
+    slow = tmp_path / "slow"
+
+    def slowly() -> Iterator[dict[str, int]]:
+        for number in range(50):
+            time.sleep(0.02 if slow.exists() else 0)
+            yield {"number": number}
+
+    def pipeline(**options: Any) -> Pipeline:
+        return make_pipeline(StreamSource(slowly, capacity=capacity), epochs=1, num_loaders=1, **options)
+
+    with pipeline() as whole:
+        wanted = [seen(batch) for batch in batches(whole)]
+    with pipeline() as begun:
+        list(batches(begun, 12))
+        state = begun.state_dict()
+    slow.touch()
+    with pipeline(task_timeout_s=0.5) as resumed:
+        resumed.load_state_dict(state)
+        found = [seen(batch) for batch in batches(resumed)]
+        assert resumed.statistics().loader_deaths == 0
+    assert found == wanted[12:]
+
+
 def test_strings_arrive_as_bytes_beside_their_sample() -> None:
     with make_pipeline(epochs=1) as pipeline:
         for batch in batches(pipeline):
