@@ -22,11 +22,13 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     import pytest
 
-Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved"]
+Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved", "forbidden", "unsized", "dripping"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
-S3's words; the whole object, as from a server that knows no ranges; or status 301, as from a bucket's other region."""
+S3's words; the whole object, as from a server that knows no ranges; status 301, as from a bucket's other region; status
+403; one that does not say its length; or one that comes in ten parts, each 0.1 s after the other."""
 
 _SLOW_S = 30.0
+_DRIP_S = 0.1
 SECRET = "AKIA-VERY-SECRET"
 
 
@@ -98,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(503, b"", {})
         elif fault == "moved":
             self._send(301, b"", {})
+        elif fault == "forbidden":
+            self._send(403, b"", {})
         elif fault == "expired":
             text = f"<Error><Code>ExpiredToken</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId></Error>"
             self._send(400, text.encode(), {})
@@ -126,17 +130,33 @@ class _Handler(BaseHTTPRequestHandler):
         last = min(int(found[2]) if found[2] and found[1] else len(data) - 1, len(data) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
         part = data[first : last + 1]
-        self._send(206, part, headers, sent=len(part) // 2 if fault == "truncated" else None)
+        if fault == "unsized":
+            headers["Transfer-Encoding"] = "chunked"
+            part = b"%x\r\n%b\r\n0\r\n\r\n" % (len(part), part)
+        sent = len(part) // 2 if fault == "truncated" else None
+        self._send(206, part, headers, sent=sent, is_dripping=fault == "dripping")
 
     def _send(
-        self, status: int, body: bytes, headers: dict[str, str], *, with_body: bool = True, sent: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        with_body: bool = True,
+        sent: int | None = None,
+        is_dripping: bool = False,
     ) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        if "Transfer-Encoding" not in headers:
+            headers = {**headers, "Content-Length": str(len(body))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
-            self.wfile.write(body[:sent])
+        parts = 10 if is_dripping else 1
+        for number in range(parts if with_body else 0):
+            if number:
+                self.server.stopped.wait(_DRIP_S)
+            self.wfile.write(body[:sent][number * len(body) // parts : (number + 1) * len(body) // parts])
         if sent is not None:
             self.close_connection = True
 

@@ -251,19 +251,30 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
 
 
 def plain_array(value: object, name: str, what: str) -> AnyArray:
-    """`value` as NumPy makes an array of it; raises ValueError, beginning with `what`, if it cannot, or masks some."""
+    """`value` as NumPy makes an array of it.
+
+    Raises ValueError, beginning with `what`, if it cannot, if some are masked, or if numbers would become text.
+    """
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # not np.ma: that would import it
         raise ValueError(
             f"{what} a masked array for {name!r}, and samples have no mask: fill what is masked, array.filled(0), and "
             "give the mask as an array of its own if it is needed"
         )
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        # NumPy makes text of numbers that stand beside text, as in a row of a database.
+        others = [] if array.dtype.kind not in "SU" or hasattr(value, "dtype") else np.asarray(value, object).ravel()
     except Exception as error:
         raise ValueError(
             f"{what} {shown(value)} for {name!r}, of which NumPy makes no array ({error}): expected rows of one "
             "length, and of a tensor what .detach() and, if it is bfloat16, .float() give"
         ) from error
+    if not all(isinstance(each, str | bytes) for each in others):
+        raise ValueError(
+            f"{what} {shown(value)} for {name!r}, in which numbers stand beside text: give each under a name of its "
+            "own, or make all of them text"
+        )
+    return array
 
 
 def _is_float32(value: float) -> bool:

@@ -133,7 +133,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cache: keep decoded samples in a file from the first epoch on; see sources_images.md.
     on_error: "raise", or "replace" a sample that cannot be read by another one.
     max_bad_samples: how many different samples may be replaced before the run ends.
-    task_timeout_s: seconds at one task after which a loader counts as hung and is replaced.
+    task_timeout_s: seconds at one task, of a stream at one sample, after which a loader counts as hung and is replaced.
     timeout_s: seconds without a batch after which the trainer gives up.
     state_file: where a layer notes its position at each of Caffe's snapshots; see caffe.md.
     device: where a reader's tensors are: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
@@ -262,7 +262,8 @@ def _check_source(values: Mapping[str, Any], what: str) -> None:
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
-            "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}"
+            "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}, and samples that a function yields "
+            "as StreamSource(function)"
         )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +18,7 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
-from ..sources.stream import EMPTY_EPOCH, StreamSource, shuffled
+from ..sources.stream import EMPTY_EPOCH, StreamSource, copied, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity
@@ -25,6 +28,9 @@ from .worker import WorkDone, Worker, Workplace, location_of
 
 _MOST_LOOKED_AT = 100
 """Samples before a batch that has no good one."""
+
+Note = Callable[[int], None]
+_Noted = TypeVar("_Noted")
 
 _log = logging.getLogger("blobfeed")
 
@@ -58,22 +64,38 @@ class DecodedStream:
         return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
 
 
-def shard_items(source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int) -> Iterator[Item]:
-    """All samples of one shard in one epoch, shuffled by its buffer."""
+def shard_items(
+    source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int, note: Note | None = None
+) -> Iterator[Item]:
+    """All samples of one shard in one epoch, shuffled by its buffer. `note` is told of each that comes into it."""
     items: Iterator[object] = source.open(shard, num_shards, epoch)
     if source.capacity:
-        items = shuffled(items, source.capacity, derive_key(seed, "stream", epoch, shard))
+        items = shuffled(
+            map(copied, _noted(items, note) if note else items),
+            source.capacity,
+            derive_key(seed, "stream", epoch, shard),
+        )
     for index, value in enumerate(items):
         yield Item(index, epoch, value, index * num_shards + shard)
 
 
-class ShardReader:
-    """One shard's batches; asked for another than the next one, it runs the shard anew and skips forward."""
+def _noted(items: Iterable[_Noted], note: Note) -> Iterator[_Noted]:
+    for number, item in enumerate(items):
+        note(number)
+        yield item
 
-    def __init__(self, stream: DecodedStream, shard: int, parameters: Parameters) -> None:
+
+class ShardReader:
+    """One shard's batches; asked for another than the next one, it runs the shard anew and skips forward.
+
+    `note` is told of each sample that comes meanwhile, so that the loader does not seem to hang.
+    """
+
+    def __init__(self, stream: DecodedStream, shard: int, parameters: Parameters, note: Note) -> None:
         self._stream = stream
         self._shard = shard
         self._parameters = parameters
+        self._note = note
         self._next: tuple[int, int] | None = None
         self._items: Iterator[Item] = iter(())
 
@@ -82,7 +104,7 @@ class ShardReader:
         if self._next != (epoch, sequence):
             self._items = self._run(epoch)
             skipped = sequence * self._parameters.batch_size
-            next(itertools.islice(self._items, skipped, skipped), None)
+            deque(_noted(itertools.islice(self._items, skipped), self._note), maxlen=0)
         self._next = (epoch, sequence + 1)
         return itertools.islice(self._items, self._parameters.batch_size)
 
@@ -102,7 +124,8 @@ class ShardReader:
                 raise SourceError(EMPTY_EPOCH.format(number))
 
     def _items_of(self, epoch: int) -> Iterator[Item]:
-        return shard_items(self._stream.source, self._stream.num_shards, self._shard, epoch, self._parameters.seed)
+        stream, seed = self._stream, self._parameters.seed
+        return shard_items(stream.source, stream.num_shards, self._shard, epoch, seed, self._note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,7 @@ class StreamWorker(Worker):
         self._readers: dict[int, ShardReader] = {}
         self._keep_ends = keep_ends
         self._ends: dict[int, _End] = {}
+        self._note_read = partial(self.status.write, Activity.READING)
 
     def fill(self, task: Fill) -> WorkDone:
         wanted, rows = task.stream, self.slots[task.slot]
@@ -195,7 +219,7 @@ class StreamWorker(Worker):
         The shard is run once more, since an earlier batch may have been made by another loader.
         """
         size, found, (made, kept) = self.parameters.batch_size, -1, (_empty_like(like, 1), _empty_like(like, 1))
-        again = ShardReader(self._decoded, wanted.shard, self.parameters)
+        again = ShardReader(self._decoded, wanted.shard, self.parameters, self._note_read)
         self.status.blame(0)
         for sequence in range(max(0, wanted.sequence - -(-_MOST_LOOKED_AT // size)), wanted.sequence):
             try:
@@ -222,7 +246,7 @@ class StreamWorker(Worker):
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:
-            self._readers[shard] = ShardReader(self._decoded, shard, self.parameters)
+            self._readers[shard] = ShardReader(self._decoded, shard, self.parameters, self._note_read)
         return self._readers[shard]
 
     def _report(

@@ -49,6 +49,8 @@ def _exception_for(plan: Plan, failure: Failure, is_advised: bool) -> BlobfeedEr
         advice = ""
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"
+        if plan.source.kind == "stream":
+            advice += ", unless the stream's own function failed or did not go on"
     return SampleError(
         f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}{advice}",
         source=plan.source.kind,

@@ -131,6 +131,11 @@ class LoaderPool:
     def note_task_done(self) -> None:
         self._failed_tasks.clear()
 
+    def moved_at(self, loader: int) -> float:
+        """When the loader last told the status board what it does, by the monotonic clock; -inf if it is not here."""
+        member = self._members.get(loader)
+        return -math.inf if member is None else self._board.line(member.line).read().since
+
     def kill(self, loader: int, reason: str) -> None:
         """Works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
         member = self._members.get(loader)

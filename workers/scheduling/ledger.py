@@ -374,6 +374,10 @@ class Ledger:
         """Loaders that have been working on one task for longer than `limit` seconds."""
         return [loader for loader, line in self._loaders.items() if line.tasks and now - line.since > limit]
 
+    def note_moved(self, loader: int, at: float) -> None:
+        """`loader`, which is overdue, got on with its task at the time `at`."""
+        self._loaders[loader].since = at
+
     def next_deadline(self, limit: float) -> float | None:
         """When the first loader becomes overdue, if it does not report before."""
         return min((line.since + limit for line in self._loaders.values() if line.tasks), default=None)

@@ -72,9 +72,15 @@ def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> 
     ((kind, options),) = spec.items()
     if isinstance(options, Source):
         return options
-    if kind not in _CLASSES:
+    if kind == "stream":
         raise ParameterError(
-            f"source: unknown kind {kind!r}{nearest(kind, _CLASSES)}; the known kinds are {', '.join(_CLASSES)}"
+            "source: the samples of a stream have no indices, so it can be no part of mix or concat, nor be inspected "
+            "or packed: give it to a reader or a layer by itself, and mix streams in its function"
+        )
+    if kind not in _CLASSES:
+        kinds = (*_CLASSES, "stream")
+        raise ParameterError(
+            f"source: unknown kind {kind!r}{nearest(kind, kinds)}; the known kinds are {', '.join(kinds)}"
         )
     if isinstance(options, str | PurePath) and kind != "concat":
         if kind in _TOP_BY_TOP:

@@ -18,7 +18,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options, chosen
+from ..base.checks import check_options, chosen, shown
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
@@ -96,9 +96,13 @@ class StreamSource:
             self.shards = 1
         first = self._first()
         self.names = _names_of(first, names)
-        self._leaves_out = isinstance(first, Mapping) and len(self.names) < len(first)
+        self._leaves_out = bool(names)
+        try:
+            components = self.components(first)
+        except ValueError as error:
+            raise SourceError(f"source stream: the first sample cannot be used: {error}") from error
         self.specs: Mapping[str, ArraySpec] = {
-            name: ArraySpec(value.shape, value.dtype) for name, value in self.components(first).items()
+            name: ArraySpec(value.shape, value.dtype) for name, value in components.items()
         }
 
     @classmethod
@@ -126,8 +130,9 @@ class StreamSource:
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
         if isinstance(item, Mapping):
-            named = {name: self._plain(value) for name, value in item.items()}
-            item = {name: named[name] for name in self.names if name in named} if self._leaves_out else named
+            named = {str(name): value for name, value in item.items()}
+            wanted = [name for name in self.names if name in named] if self._leaves_out else named
+            item = {name: self._plain(named[name]) for name in wanted}
         elif isinstance(item, tuple | list):
             item = tuple(map(self._plain, item))
         else:
@@ -143,6 +148,11 @@ class StreamSource:
             raise SampleTooLargeError(
                 f"a string of {len(data)} bytes does not fit string_bytes={self._string_bytes}: {value[:60]!r}…; "
                 "raise string_bytes"
+            )
+        if data.endswith(b"\0"):  # NumPy takes them for what fills the array
+            raise ValueError(
+                f"the stream gave {value[-60:]!r}, whose zero bytes at its end would be lost: give bytes that are no "
+                'text as np.frombuffer(value, np.uint8), and text without them, value.rstrip(b"\\0")'
             )
         return np.array(data, dtype=f"S{self._string_bytes}")
 
@@ -172,6 +182,19 @@ def shuffled(items: Iterable[_Item], capacity: int, seed: int) -> Iterator[_Item
             yield _taken(held, chance)
     while held:
         yield _taken(held, chance)
+
+
+def copied(item: object) -> object:
+    """`item` for a shuffle buffer: what gives the samples may fill the same dict, list or array again for the next."""
+    if isinstance(item, Mapping):
+        return {name: _copied(value) for name, value in item.items()}
+    return tuple(map(_copied, item)) if isinstance(item, tuple | list) else _copied(item)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray | list):
+        return value.copy()
+    return value.clone() if hasattr(value, "clone") else value  # a tensor
 
 
 def _taken(held: list[_Item], chance: random.Random) -> _Item:
@@ -211,6 +234,13 @@ def _arguments(make: Make) -> tuple[list[str], list[str]]:
 
 def _whole(samples: Iterable[object]) -> Make:
     """A function that gives a fresh copy of `samples` for each epoch: an iterator can be gone through only once."""
+    if isinstance(samples, str | bytes | Mapping) or not (
+        hasattr(samples, "__iter__") or hasattr(samples, "__getitem__")
+    ):
+        raise ParameterError(
+            f"StreamSource: make is {shown(samples)}: expected a function that returns an iterable of samples, or such "
+            "an iterable; a file's lines are samples if the function opens and yields them"
+        )
     try:
         packed = cloudpickle.dumps(samples)
     except TypeError as error:

@@ -192,6 +192,10 @@ def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> 
         open_source({"concat": [arrays, {"arrays": {"data": DATA}}]}, tops=None, base_dir=tmp_path)
     with pytest.raises(ParameterError, match=r"concat\[1\]: source: unknown kind 'arays' \(did you mean 'arrays'"):
         open_source({"concat": [arrays, {"arays": {}}]}, tops=None, base_dir=tmp_path)
+    with pytest.raises(ParameterError, match=r"concat\[1\]: source: the samples of a stream have no indices"):
+        open_source({"concat": [arrays, {"stream": {"make": "module:function"}}]}, tops=None, base_dir=tmp_path)
+    with pytest.raises(ParameterError, match=r"unknown kind 'streams' \(did you mean 'stream'"):
+        open_source({"streams": {}}, tops=None, base_dir=tmp_path)
     wrongs: tuple[tuple[object, str], ...] = (([], r"\[\]"), ("train.h5", "'train.h5'"))
     for wrong, told in wrongs:
         with pytest.raises(ParameterError, match=f"source concat: expected a list of sources, got {told}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from itertools import chain, count, islice
@@ -238,6 +239,31 @@ def test_the_ends_of_a_loader_that_dies_are_made_again(tmp_path: Path, gives_les
     assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
 
 
+@pytest.mark.parametrize("capacity", [0, 40])
+def test_a_shard_may_be_run_again_for_longer_than_a_task(tmp_path: Path, capacity: int) -> None:
+    slow = tmp_path / "slow"
+
+    def slowly() -> Iterator[dict[str, int]]:
+        for number in range(50):
+            time.sleep(0.02 if slow.exists() else 0)
+            yield {"number": number}
+
+    def pipeline(**options: Any) -> Pipeline:
+        return make_pipeline(StreamSource(slowly, capacity=capacity), epochs=1, num_loaders=1, **options)
+
+    with pipeline() as whole:
+        wanted = [seen(batch) for batch in batches(whole)]
+    with pipeline() as begun:
+        list(batches(begun, 12))
+        state = begun.state_dict()
+    slow.touch()
+    with pipeline(task_timeout_s=0.5) as resumed:
+        resumed.load_state_dict(state)
+        found = [seen(batch) for batch in batches(resumed)]
+        assert resumed.statistics().loader_deaths == 0
+    assert found == wanted[12:]
+
+
 def test_strings_arrive_as_bytes_beside_their_sample() -> None:
     with make_pipeline(epochs=1) as pipeline:
         for batch in batches(pipeline):
@@ -245,6 +271,46 @@ def test_strings_arrive_as_bytes_beside_their_sample() -> None:
             assert isinstance(names, np.ndarray)
             assert isinstance(numbers, np.ndarray)
             assert names.tolist() == [f"item {number}".encode() for number in numbers.tolist()]
+
+
+def into_one_dict() -> Iterator[dict[str, object]]:
+    sample: dict[str, object] = {}
+    for number in range(SAMPLES):
+        sample["number"] = number
+        yield sample
+
+
+def into_one_array() -> Iterator[tuple[AnyArray, int]]:
+    data = np.zeros(2, np.int64)
+    for number in range(SAMPLES):
+        data[:] = number
+        yield data, number
+
+
+def into_one_list() -> Iterator[list[int]]:
+    parts = [0]
+    for number in range(SAMPLES):
+        parts[0] = number
+        yield parts
+
+
+@pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list])
+def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any) -> None:
+    source = StreamSource(make, capacity=10, min_after_dequeue=5)
+    with BatchReader(source, batch_size=8, epochs=1, last_batch="partial", num_loaders=0) as reader:
+        columns = [np.concatenate(list(column)) for column in zip(*(batch.values() for batch in reader), strict=True)]
+    numbers = columns[-1].tolist()
+    assert sorted(numbers) == list(range(SAMPLES))
+    assert numbers != sorted(numbers)
+    assert columns[0].reshape(SAMPLES, -1)[:, 0].tolist() == numbers
+
+
+def test_only_the_components_that_are_named_count() -> None:
+    texts = [{"id": 1, "text": "x" * 1000}, {"id": 2, "text": None, "more": 3}, {"more": 4, "id": 5}, {"id": 7}]
+    assert made_of(StreamSource(texts, names=["id"])) == {"id": [1, 2, 5, 7]}
+    firsts = [{"id": 1}, {"id": 2, "more": 3}, {"id": 3}, {"id": 4}]
+    assert made_of(StreamSource(firsts, names=["id"])) == {"id": [1, 2, 3, 4]}
+    assert made_of(StreamSource([{0: number, 1: 5} for number in range(4)])) == {"0": [0, 1, 2, 3], "1": [5, 5, 5, 5]}
 
 
 def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
@@ -300,6 +366,7 @@ def test_a_bad_sample_ends_the_run_with_its_cause() -> None:
     with make_pipeline(hooks=raises_at(21), tops=tops) as pipeline, pytest.raises(SampleError) as caught:
         list(batches(pipeline))
     assert isinstance(caught.value.__cause__, ValueError)
+    assert "set on_error: replace to have another take its place, unless the stream's own function" in str(caught.value)
 
 
 def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
@@ -395,6 +462,13 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
         (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
         (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
+        (lambda: StreamSource([{"a": None}]), "the first sample cannot be used: the stream gave None for 'a'"),
+        (lambda: StreamSource([{"a": b"ab\0"}]), r"gave b'ab.x00', whose zero bytes at its end would be lost"),
+        (lambda: StreamSource([{"a": [1, "b"]}]), r"gave \[1, 'b'\] for 'a', in which numbers stand beside text"),
+        (lambda: StreamSource(_row_of_a_database), "for 'data', in which numbers stand beside text: give each"),
+        (lambda: StreamSource("train.txt"), "make is 'train.txt': expected a function that"),
+        (lambda: StreamSource({"x": [1, 2]}), "make is {'x': .*: expected a function that"),
+        (lambda: StreamSource(5), "make is 5: expected a function that"),  # type: ignore[arg-type]
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
         (lambda: make_pipeline(in_order=False), "take turns"),
     ],
@@ -402,6 +476,12 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises((ParameterError, SourceError), match=message):
         make()
+
+
+def _row_of_a_database() -> Iterator[sqlite3.Row]:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    yield from connection.execute("select 1 as number, 'one' as name")
 
 
 def iter_generator() -> Iterator[int]:

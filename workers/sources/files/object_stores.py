@@ -26,7 +26,7 @@ from ...base.extras import need
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
 _DEADLINE_S = 60.0
-_ANSWER_S = 20.0
+_SILENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _GAVE_UP_FOR_S = 10.0
 """How long a store that did not answer up to the deadline gets a single attempt: a task's rows are tried one by one."""
@@ -113,6 +113,12 @@ class ObjectStore(ABC):
     def _renew(self) -> None:
         """Look for credentials again."""
 
+    def _advice(self) -> str:
+        """What to do where access is refused."""
+        if self._root.startswith("http"):
+            return "https:// is read without credentials: use the store's own scheme, such as s3://"
+        return "renew the credentials, where the store's own tools look for them"
+
     def _persist(self, key: str, attempt: Callable[[], _Answer], *, may_lack: bool = False) -> _Answer:
         begun, attempts, pause, renewed = time.monotonic(), 0, _FIRST_PAUSE_S, False
         limit = 0.0 if begun - self._gave_up < _GAVE_UP_FOR_S else deadline_s()
@@ -131,9 +137,7 @@ class ObjectStore(ABC):
                 raise SourceError(f"{url}: {trouble}") from None
             if isinstance(trouble, _Refused):
                 if renewed:
-                    raise SourceError(
-                        f"{url}: {trouble}; renew the credentials, where the store's own tools look for them"
-                    ) from None
+                    raise SourceError(f"{url}: {trouble}; {self._advice()}") from None
                 self._renew()
                 renewed = True
                 continue
@@ -168,8 +172,10 @@ class _Obstore(ObjectStore):
         plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
-        timeout = timedelta(seconds=min(_ANSWER_S, deadline_s()))
-        options: dict[str, Any] = {"timeout": timeout, "connect_timeout": timeout}
+        silence = min(_SILENCE_S, deadline_s())
+        options: dict[str, Any] = dict.fromkeys(("connect_timeout", "read_timeout"), timedelta(seconds=silence))
+        # A loader's answers share the line: if it is slow, large ones take longer, though they come.
+        options["timeout"] = timedelta(seconds=max(silence, deadline_s() / 2))
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
@@ -239,12 +245,22 @@ class _Obstore(ObjectStore):
 
         if isinstance(error, ValueError):
             return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
+        if isinstance(error, exceptions.InvalidPathError):
+            return _Final(
+                "an object there has a name that cannot be read, with a part that is empty, '.' or '..': rename it, or "
+                "name the others by a range of numbers, such as {000..146}"
+            )
         # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
         text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
         status = re.search(r"status code: (\d{3})", text)
         code = re.search(r"<Code>(\w+)</Code>", text)
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
         said += f" ({code[1]})" if code else ""
+        if "//169.254." in text:
+            return _Refused(
+                "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
+                "reads public buckets)"
+            )
         if isinstance(error, exceptions.NotFoundError) or (status and status[1] == "404"):
             return Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
         if isinstance(error, exceptions.PreconditionError):
@@ -252,6 +268,8 @@ class _Obstore(ObjectStore):
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if refused or (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
             return _Refused(f"access was refused: {said if status else 'no credentials were found'}")
+        if "Content-Length Header missing" in text:
+            return _Final("the server does not say how long its answers are (Content-Length)")
         if isinstance(error, exceptions.NotSupportedError) or re.search(
             "non-partial|Content.Range", text, re.IGNORECASE
         ):
@@ -316,7 +334,8 @@ class _Fsspec(ObjectStore):
         if isinstance(error, PermissionError):
             return _Refused("access was refused")
         if isinstance(error, ValueError | ImportError | NotImplementedError):
-            return _Final(f"fsspec cannot read it ({type(error).__name__})")
+            missing = f": {error}" if isinstance(error, ImportError) else ""  # says what to install, and no URL
+            return _Final(f"fsspec cannot read it ({type(error).__name__}){missing}")
         return ConnectionError(f"reading it through fsspec failed ({type(error).__name__})")
 
 

@@ -21,7 +21,7 @@ from .remote import RangeStream, RemoteStamp
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]+(?:,[^{},]+)+))\}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,36 +55,43 @@ def natural_key(text: str) -> tuple[tuple[tuple[int, str], ...], str]:
 def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[str]:
     """The files and URLs that `paths` names, relative ones from `base_dir`, those of a glob in natural order.
 
-    `{000..146}` stands for each of these numbers, as WebDataset and the shell have it, also in URLs that nobody lists.
+    `{000..146}` stands for each of these numbers, `{train,extra}` for each of these words, as WebDataset and the shell
+    have it, also in URLs that nobody lists.
     A path that exists is neither that nor a glob, whatever characters it has. Raises SourceError, its message begun by
     `what`, if a glob matches nothing; it does not check whether the other files exist.
     """
     return [
         file
         for given in ([paths] if isinstance(paths, str) else paths)
-        for path in _numbered(given, base_dir)
+        for path in _written_out(given, base_dir)
         for file in (_expand_url(path, what) if is_url(path) else _expand(in_folder(base_dir, path), what))
     ]
 
 
-def _numbered(path: str, base_dir: Path) -> list[str]:
-    """A path for each number of a range in `path`."""
-    found = _RANGE.search(path)
-    if not found or (not is_url(path) and os.access(in_folder(base_dir, path), os.F_OK)):
+def _written_out(path: str, base_dir: Path) -> list[str]:
+    """A path for each number or word that the braces in `path` stand for."""
+    found = _BRACES.search(path)
+    nested = found and path.count("{", 0, found.start()) > path.count("}", 0, found.start())  # not as the shell has it
+    if not found or nested or (not is_url(path) and os.access(in_folder(base_dir, path), os.F_OK)):
         return [path]
-    first, last = found.groups()
-    step = 1 if int(first) <= int(last) else -1
-    return [
-        one
-        for number in range(int(first), int(last) + step, step)
-        for one in _numbered(f"{path[: found.start()]}{number:0{len(first)}}{path[found.end() :]}", base_dir)
-    ]
+    first, last, words = found.groups()
+    if words is not None:
+        parts = words.split(",")
+    else:
+        step = 1 if int(first) <= int(last) else -1
+        parts = [f"{number:0{len(first)}}" for number in range(int(first), int(last) + step, step)]
+    before, after = path[: found.start()], path[found.end() :]
+    return [one for part in parts for one in _written_out(f"{before}{part}{after}", base_dir)]
 
 
 def _expand_url(url: str, what: str) -> list[str]:
     if "*" not in url:
         return [url]
     store, pattern = locate(url)
+    if url.startswith("http"):
+        raise SourceError(
+            f"{what}: {url!r} has a *, and HTTP has no lists: name each object, or a range of numbers, {{000..146}}"
+        )
     found = sorted(store.matching(pattern), key=natural_key)
     if not found:
         raise SourceError(f"{what}: no object matches {url!r}")

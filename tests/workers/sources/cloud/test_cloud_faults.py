@@ -15,7 +15,7 @@ from blobfeed.workers.base.errors import ExtraMissing, SourceError
 from blobfeed.workers.sources.files.object_stores import locate
 
 from blobfeed import BatchReader, SampleError
-from tests.support.object_servers import SECRET, Fault, RangeServer
+from tests.support.object_servers import SECRET, Fault, RangeServer, google_bucket
 from tests.support.stored import in_loader, opened, rows_of
 from tests.support.waiting import wait_until
 
@@ -195,6 +195,67 @@ def test_what_can_never_be_read_is_not_tried_again(
     server.fault = lambda _path, _number: "moved"
     with pytest.raises(SourceError, match=r"a\.npy: the bucket is in another region; set AWS_REGION"):
         opened("npy", tmp_path, data="s3://abroad/a.npy")
+
+
+@pytest.mark.usefixtures("_one_second")
+def test_a_name_that_no_list_can_hold_is_said(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = google_bucket(server, "bucket", monkeypatch)
+    put("a.npy", b"")
+    put("b//c.npy", b"")
+    with pytest.raises(SourceError, match="gs://bucket/: an object there has a name that cannot be read"):
+        opened("npy", tmp_path, data="gs://bucket/*.npy")
+
+
+def test_an_answer_that_comes_slowly_is_awaited(
+    served: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "4")
+    monkeypatch.setattr("blobfeed.workers.sources.files.object_stores._SILENCE_S", 0.5)
+    loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
+    before = len(served.requests)
+    served.fault = lambda _path, _number: "dripping"
+    np.testing.assert_array_equal(rows_of(loader, [5])["data"], DATA[[5]])
+    assert len(served.requests) == before + 1
+    served.fault = lambda _path, number: "slow" if number == before + 2 else None
+    np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])  # asked again after 0.5 s
+
+
+def test_http_has_no_lists(server: RangeServer, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\*\.npy' has a \*, and HTTP has no lists: name each"):
+        opened("npy", tmp_path, data=server.url("a*.npy"))
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "PUT http://169.254.169.254/latest/api/token",
+        "GET http://169.254.169.254/metadata/identity/oauth2/token?api-version=2019-08-01",
+        "GET http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token",
+    ],
+)
+@pytest.mark.parametrize("answer", ["HTTP error: error sending request", "status code: 403", "status code: 404"])
+def test_a_machine_that_has_no_credentials_is_not_asked_for_a_minute(asked: str, answer: str) -> None:
+    from obstore.exceptions import GenericError
+
+    store, _ = locate("s3://bucket/a.npy")
+    trouble = store._named(GenericError(f"Generic S3 error: Error performing {asked} in 3 ms - {answer}"))
+    assert "no credentials were found" in str(trouble)
+    assert type(trouble).__name__ == "_Refused"
+
+
+@pytest.mark.usefixtures("_one_second")
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("forbidden", "refused: status 403; https:// is read without"), ("unsized", r"how long .*\(Content-Length\)")],
+)
+def test_what_a_web_server_answers_is_explained(served: RangeServer, fault: Fault, says: str, tmp_path: Path) -> None:
+    served.fault = lambda _path, _number: fault
+    with pytest.raises(SourceError, match=says):
+        opened("npy", tmp_path, data=served.url("a.npy"))
+    assert len(served.requests) <= 2
 
 
 def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

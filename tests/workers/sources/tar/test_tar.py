@@ -134,7 +134,7 @@ def test_a_shuffled_epoch_has_each_sample_once_and_goes_on_where_it_was_left(sha
         assert begun + labels_of(reader) == whole
 
 
-def test_a_range_of_numbers_stands_for_as_many_shards(tmp_path: Path) -> None:
+def test_braces_stand_for_as_many_shards(tmp_path: Path) -> None:
     for number in range(9, 12):
         write_tar(tmp_path / f"a-{number:03}.tar", [("0.cls", b"%d" % number)])
 
@@ -143,6 +143,10 @@ def test_a_range_of_numbers_stands_for_as_many_shards(tmp_path: Path) -> None:
         return list(rows_of(source, range(len(source)))["cls"])
 
     assert labels("a-{009..010}.tar") == [9, 10]
+    write_tar(tmp_path / "b-010.tar", [("0.cls", b"20")])
+    assert labels("{b,a}-{010..010}.tar") == [20, 10]
+    with pytest.raises(SourceError, match=r"a-\{011,0\{09..10\}\}\.tar' cannot be opened"):
+        labels("a-{011,0{09..10}}.tar")
     with pytest.raises(SourceError, match=r"a-012\.tar' cannot be opened"):
         labels("a-{011..012}.tar")
     write_tar(tmp_path / "a-{009..010}.tar", [("0.cls", b"7")])
