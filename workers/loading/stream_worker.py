@@ -67,14 +67,12 @@ class DecodedStream:
 def shard_items(
     source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int, note: Note | None = None
 ) -> Iterator[Item]:
-    """All samples of one shard in one epoch, shuffled by its buffer. `note` is told of each that comes into it."""
+    """All samples of one shard in one epoch, shuffled by its buffer. `note` is told of each that fills the buffer."""
     items: Iterator[object] = source.open(shard, num_shards, epoch)
     if source.capacity:
-        items = shuffled(
-            map(copied, _noted(items, note) if note else items),
-            source.capacity,
-            derive_key(seed, "stream", epoch, shard),
-        )
+        first = itertools.islice(items, source.capacity)
+        items = itertools.chain(_noted(first, note) if note else first, items)
+        items = shuffled(map(copied, items), source.capacity, derive_key(seed, "stream", epoch, shard))
     for index, value in enumerate(items):
         yield Item(index, epoch, value, index * num_shards + shard)
 
