@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -38,7 +39,13 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
     if failure.error == "TooManyBadSamples":
         return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
     if failure.error == "LoaderDied":
-        return LoaderDied(failure.text, failure.details)
+        text = failure.text
+        if isinstance(cause, ModuleNotFoundError) and cause.name in sys.modules:  # made from a path, for one
+            text += (
+                "; it is here, but no import finds it: add its folder to sys.path, or have it sent along, by "
+                f"cloudpickle.register_pickle_by_value(sys.modules[{cause.name!r}])"
+            )
+        return LoaderDied(text, failure.details)
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
