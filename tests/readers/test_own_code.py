@@ -508,6 +508,16 @@ def test_the_error_of_a_hook_over_a_batch_advises_nothing_that_is_for_samples(on
         delivered(num_loaders, postprocess=_later(30, lambda _: 1 // 0), on_error=on_error)
 
 
+def test_a_breakpoint_in_a_loader_is_an_error_that_says_where_it_works() -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        if os.environ.get("BLOBFEED_ROLE") == "loader":
+            breakpoint()  # noqa: T100 - what is tested
+        return sample
+
+    with pytest.raises(SampleError, match=r"BdbQuit; a debugger cannot talk to you in a loader: set num_loaders: 0$"):
+        delivered(decode=decode)
+
+
 def test_a_whole_number_of_more_digits_than_a_float_has_is_an_error_too() -> None:
     def postprocess(batch: HookBatch) -> dict[str, Any]:
         return {"new": batch["label"] + 2**53 if 30 in batch["label"] else batch["label"] * 0.5}

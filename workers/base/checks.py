@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -134,10 +135,10 @@ def _plain(value: Any, kind: inspect.Type | None) -> Any:
 
 
 def paths_as_text(value: object) -> object:
-    """Path objects, alone or in lists and mappings, as text; anything else as it is."""
+    """Path objects, alone or in lists and mappings, as text; anything else as it is. Lists of OmegaConf's are lists."""
     if isinstance(value, PurePath):
         return os.fspath(value)
-    if isinstance(value, list):
+    if isinstance(value, MutableSequence) and not isinstance(value, bytearray | array):
         return [paths_as_text(inner) for inner in value]
     if type(value) is tuple:
         return tuple(paths_as_text(inner) for inner in value)

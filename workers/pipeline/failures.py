@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ TakeError = Callable[[int, str], BaseException]
 def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:
     """What the trainer is to be told, with the loader's own exception as its cause."""
     cause = take(failure.cause, failure.traceback) if failure.traceback else None
-    error = _exception_for(plan, failure, isinstance(cause, SourceError) and bool(_ADVICE.search(str(cause))))
+    error = _exception_for(plan, failure, cause)
     error.__cause__ = cause
     return error
 
@@ -34,18 +35,26 @@ def end_of_data(plan: Plan) -> EndOfData:
     return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
 
 
-def _exception_for(plan: Plan, failure: Failure, is_advised: bool) -> BlobfeedError:
+def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) -> BlobfeedError:
     if failure.error == "TooManyBadSamples":
         return TooManyBadSamples(failure.text, [int(index) for index in failure.details])
     if failure.error == "LoaderDied":
-        return LoaderDied(failure.text, failure.details)
+        text = failure.text
+        if isinstance(cause, ModuleNotFoundError) and cause.name in sys.modules:  # made from a path, for one
+            text += (
+                "; it is here, but no import finds it: add its folder to sys.path, or have it sent along, by "
+                f"cloudpickle.register_pickle_by_value(sys.modules[{cause.name!r}])"
+            )
+        return LoaderDied(text, failure.details)
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
     advice = "; repair or leave out the sample"
-    if failure.in_postprocess:
+    if type(cause).__name__ == "BdbQuit" and plan.parameters.num_loaders != 0:  # what breakpoint() raises there
+        advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0"
+    elif failure.in_postprocess:
         advice = "; mend the hook"  # no other sample takes the place of a whole batch
-    elif is_advised:
+    elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
         advice = ""
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"

@@ -341,7 +341,7 @@ class Feed:
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(
                 *end,
-                partial(self._context.destroy, linger=0),
+                partial(links.end_context, self._context),
                 self.shared.close,
                 partial(finish_trace, self._plan, counts),
             )

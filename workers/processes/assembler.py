@@ -22,7 +22,6 @@ import itertools
 import logging
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -59,7 +58,7 @@ from .config import Config
 from .loader import run_loader
 from .loader_pool import LoaderPool
 from .nursery import Nursery, NurseryDied
-from .process import leave_signals_to_trainer, raise_descriptor_limit
+from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
 from .sampling import Sampling
 from .slot_trace import SlotTrace
@@ -68,6 +67,7 @@ from .upkeep import Upkeep
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
+_ORPHANS_S = 0.3
 
 _log = logging.getLogger("blobfeed")
 
@@ -387,11 +387,11 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
         if _trainer_is_ready(config):
             Assembler(config, nursery, sampler).run()
     finally:
+        adopt_orphans()
         nursery.close()
         links.remove_socket_directory(Path(config.sockets))
-    # The signal ends this process too, with the programs that user code has started in loaders and left behind.
     if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
+        end_group(_ORPHANS_S)  # programs that user code has started in loaders
 
 
 def _print_at_once() -> None:

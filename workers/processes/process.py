@@ -10,6 +10,7 @@ import resource
 import select
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from ..base.errors import DescriptorLimitError
 from ..transport.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 0.005
 _START_DESCRIPTORS = 32
 """What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
 
@@ -32,6 +35,26 @@ def die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """From now on, whatever a descendant of this process leaves behind becomes a child of this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_group(patience_s: float) -> None:
+    """End this process, which ignores SIGTERM, and all of its group; the last ones are killed after `patience_s`.
+
+    Not at once: a resource tracker of multiprocessing, or of joblib, ignores SIGTERM, and removes the shared memory and
+    the semaphores of processes that were killed. `adopt_orphans` has to come before their parents end.
+    """
+    os.killpg(0, signal.SIGTERM)
+    end = time.monotonic() + patience_s
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while time.monotonic() < end:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(_LOOK_S)
+    os.killpg(0, signal.SIGKILL)
 
 
 def leave_signals_to_trainer() -> None:

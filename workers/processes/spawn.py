@@ -47,7 +47,8 @@ class Shared:
             stack.callback(self.board.close)
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
-            self.errors.settimeout(None)  # a default that the program has set would make each look wait, and then raise
+            # MSG_DONTWAIT alone is not enough if gevent has patched sockets, or the program has set a default timeout.
+            self.errors.setblocking(False)
             self._childrens = stack.enter_context(ExitStack())
             self._childrens.enter_context(theirs)
             trainer = pidfd_open(os.getpid())

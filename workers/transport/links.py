@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -97,6 +98,18 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.RECONNECT_IVL, 5)
     return socket
+
+
+def end_context(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Close all sockets of `context`, and end its thread.
+
+    Signals wait meanwhile: pyzmq takes an end that a signal has interrupted for done, and the thread would stay.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        context.destroy(linger=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def receive(socket: zmq.Socket[bytes]) -> bytes | None:

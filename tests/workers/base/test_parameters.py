@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import UserDict, UserList
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from blobfeed.workers.base.parameters import Parameters, check_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+_LISTED = UserDict({"mean_value": UserList([1, 2, 3])})
 _LEAST = {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}
 
 
@@ -85,6 +87,15 @@ def test_numpys_numbers_and_lists_are_as_good_as_pythons() -> None:
     assert given.source["arrays"]["one"] is one
     assert check_parameters({**_LEAST, "transform": {"mean_value": np.float32(2)}}).transform.mean_value == (2,)
     assert check_parameters({**_LEAST, "sampler": data}).sampler is data
+
+
+def test_mappings_and_lists_of_another_type_as_omegaconfs_are_as_good_as_pythons() -> None:
+    sources = UserList([UserDict({"npy": {"data": UserList(["a.npy", "b.npy"])}})])
+    given = check_parameters(
+        UserDict({"source": {"concat": sources}, "batch_size": 4, "tops": UserList(["data"]), "transform": _LISTED})
+    )
+    assert given.source == {"concat": [{"npy": {"data": ["a.npy", "b.npy"]}}]}
+    assert (given.tops, given.transform.mean_value) == (("data",), (1, 2, 3))
 
 
 def test_a_torch_device_is_as_good_as_its_text() -> None:

@@ -61,6 +61,23 @@ def test_a_default_timeout_of_the_programs_sockets_is_none_of_ours() -> None:
         socket.setdefaulttimeout(None)
 
 
+class PatchedSocket(socket.socket):
+    """As gevent patches it: what has not arrived is waited for, whatever the flags say, unless the timeout is 0."""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        try:
+            return super().recv(size, flags)
+        except BlockingIOError:
+            assert self.gettimeout() == 0, "waits for ever"
+            raise
+
+
+def test_sockets_that_gevent_has_patched_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", PatchedSocket)
+    given = parameters(num_loaders=1)
+    assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
+
+
 @pytest.mark.parametrize(
     ("num_loaders", "items"), [(1, SMALL), (1, LARGE), (2, SMALL), (5, SMALL), (5, LARGE), ("auto", LARGE)]
 )

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.errors import LoaderDied, ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray
@@ -215,6 +215,25 @@ def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, m
     finally:
         del sys.modules["told_when_imported"]
     assert len(imports.read_text().split()) == 2, "here, and in the nursery"
+
+
+def test_a_module_that_only_the_trainer_has_is_an_error_that_says_how_to_send_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "made_from_a_path", module := ModuleType("made_from_a_path"))
+    exec("def decode(sample, rng):\n    return sample['data']", vars(module))
+    given = Parameters(source={}, batch_size=4, num_loaders=1, tops=("data",))
+    with (
+        Pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline,
+        pytest.raises(LoaderDied, match=r"register_pickle_by_value\(sys.modules\['made_from_a_path'\]\)$"),
+    ):
+        pipeline.take()
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        with Pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline:
+            assert pipeline.take().rows == 4
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def private_bytes(pid: int) -> int:

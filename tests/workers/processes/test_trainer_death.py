@@ -160,6 +160,40 @@ def test_loaders_that_hang_end_with_the_trainer_and_so_do_programs_that_they_sta
         run.assert_nothing_is_left(children)
 
 
+SHARED_BY_A_HOOK = """
+from multiprocessing.shared_memory import SharedMemory
+
+def decode(sample, rng):
+    global shared
+    if os.environ.get("BLOBFEED_ROLE") == "loader" and not (HERE / "name").exists():
+        shared = SharedMemory(create=True, size=10)
+        (HERE / "name").write_text(shared.name)
+    return sample["data"]
+
+feed = pipeline(decode)
+steps(feed, 8)
+say("ready")
+hear()
+feed.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_shared_memory_that_a_hook_has_made_is_removed_when_the_loaders_end(tmp_path: Path, end: str) -> None:
+    with trainer(tmp_path, SHARED_BY_A_HOOK) as run:
+        run.expect("ready")
+        memory = Path("/dev/shm", (tmp_path / "name").read_text())
+        assert memory.exists()
+        children = run.children()
+        if end == "kill":
+            run.kill()
+        else:
+            run.tell()
+            assert run.end() == 0
+        run.assert_nothing_is_left(children)
+        assert not memory.exists()
+
+
 # ---- standard streams
 
 WHOLE_RUN = """
