@@ -42,6 +42,7 @@ COLOR_ATTRIBUTE = "color"
 
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
+_IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 8192
 _USUAL_SIDE = 256
@@ -375,10 +376,10 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     files = sorted(_files(path), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
-    images = [file for file in files if file.suffix.lower()[1:] in PICTURES]
-    if len(images) * 2 > len(files):
+    images = [file for file in files if file.suffix.lower()[1:] in _IMAGES]
+    others = Counter(file.suffix or file.name for file in files if file.suffix.lower()[1:] not in _IMAGES)
+    if images and len(images) >= max(others.values(), default=0):  # each may have a text and more beside it
         found = _folder_of_images(path, images, image_list)
-        others = Counter(file.suffix or file.name for file in set(files) - set(images))
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
@@ -387,11 +388,15 @@ def _folder(path: Path, image_list: Path | None) -> Found:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden."""
+    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden.
+
+    A link that leads nowhere is among them, so that it is missed by its name.
+    """
     for root, folders, names in os.walk(folder, followlinks=True):
         here = Path(root).resolve()
         folders[:] = [name for name in folders if name[0] != "." and not here.is_relative_to((here / name).resolve())]
-        yield from (Path(root, name) for name in names if name[0] != "." and Path(root, name).is_file())
+        seen = (Path(root, name) for name in names if name[0] != ".")
+        yield from (file for file in seen if file.is_file() or file.is_symlink())
 
 
 def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
