@@ -31,6 +31,7 @@ from ..workers.sources import open_source
 from ..workers.sources.files.file import FileStamp
 from ..workers.sources.files.paths import natural_key
 from ..workers.sources.images.list_file import parse_image_list
+from ..workers.sources.images.options import LONGEST_SIDE_RATIO
 from ..workers.sources.tar.fields import PICTURES
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -44,7 +45,7 @@ _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 _LOOKED_AT = 32
-_LARGEST_SIDE = 8192
+_LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
 _LONGEST_SHOWN = 100
 """Characters of a path in a message."""
@@ -479,11 +480,14 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
         return Found({kind: options | ({"equal_sizes": True} if resizes else {})})
     how = "shorter_side resizes them; " if resizes else ""
     remark = f"{len(sizes)} of {samples:,} pictures looked at: {seen}; {how}crop_size in transform gives one size"
+    side, bounds = 0, dict[str, int]()
     if resizes:
-        bounds = {"shorter_side": min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))}
-    else:
-        height, width = (1 << int(side - 1).bit_length() for side in largest)
-        bounds = {"max_height": height, "max_width": width}
+        side = min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))
+        largest = np.ceil(sizes * side / sizes.min(axis=1, keepdims=True)).astype(np.int64).max(axis=0)
+        bounds = {"shorter_side": side}
+    if not resizes or largest.max() > LONGEST_SIDE_RATIO * side:
+        height, width = (1 << int(length - 1).bit_length() for length in largest)
+        bounds |= {"max_height": height, "max_width": width}
     return Found({kind: {**options, **bounds}}, None, (remark,))
 
 

@@ -304,6 +304,13 @@ def test_images_of_several_sizes_get_a_shorter_side() -> None:
     assert "3 of 3 pictures looked at: 20×30 to 50×50" in found.remarks[1]
 
 
+@pytest.mark.parametrize("sizes", [[(32, 200), (32, 500), (40, 300)], [(40, 9000), (40, 9001)]])
+def test_long_pictures_fit_what_the_line_says(sizes: list[tuple[int, int]]) -> None:
+    write_images(*sizes)
+    with closing(source_of(["photos"], image_list=Path("all.txt")).open()) as source:
+        assert all(sample_of(source, index)["data"].shape[2] > 4 * 32 for index in range(len(sizes)))
+
+
 def test_images_beside_folders_of_classes_are_an_error() -> None:
     write_images((20, 30), (20, 30))
     shutil.copy("photos/cats/0.png", "photos/0.png")
