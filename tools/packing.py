@@ -307,6 +307,10 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
         raise ParameterError(
             f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
         )
+    if lost := next((name for name in ("exif", "new_height") if found.declared["image_list"].get(name)), ""):
+        raise ParameterError(
+            f"{target}: an LMDB keeps files as they are, so {lost} would be lost: leave it out, or name a .h5 file"
+        )
     _check_target(target)
     import lmdb
 

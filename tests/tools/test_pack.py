@@ -326,6 +326,13 @@ def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
             pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
+@pytest.mark.parametrize("lost", [{"exif": True, "equal_sizes": True}, {"new_height": 4, "new_width": 4}])
+def test_options_of_the_list_that_a_database_cannot_keep_are_refused(tmp_path: Path, lost: dict[str, object]) -> None:
+    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
+    with pytest.raises(ParameterError, match=rf"keeps files as they are, so {next(iter(lost))} would be lost"):
+        pack_encoded(Found({"image_list": {"path": str(listed), **lost}}), tmp_path / "a.lmdb", told)
+
+
 @pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])
 def test_an_option_for_arrays_is_not_ignored(tmp_path: Path, option: tuple[object, ...]) -> None:
     listed = write_list(tmp_path, {f"{tmp_path}/0.png": encoded(picture(8, 8), ".png")})
