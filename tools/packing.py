@@ -342,16 +342,24 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
         end = min(start + _RECORDS_AT_ONCE, samples)
         with environment.begin(write=True) as transaction:
             for index in range(start, end):
-                transaction.put(_key(index), _record(source.content(index), labels[index]), append=True)
+                transaction.put(_key(index), _record(_content(source, index), labels[index]), append=True)
         told("packing", end, samples)
     with environment.begin() as transaction:
         for index in range(samples):
-            if transaction.get(_key(index)) != _record(source.content(index), labels[index]):
+            if transaction.get(_key(index)) != _record(_content(source, index), labels[index]):
                 raise SourceError(
                     f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
                 )
             told("checking", index + 1, samples)
     return int(resumed)
+
+
+def _content(source: Any, index: int) -> bytes:
+    with source.naming(index):
+        content: bytes = source.content(index)
+        if not content:
+            raise ValueError("the file is empty (0 bytes)")
+    return content
 
 
 def _whole_labels(source: Source) -> list[int | None]:
