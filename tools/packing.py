@@ -307,6 +307,10 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
         raise ParameterError(
             f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
         )
+    if lost := next((name for name in ("exif", "new_height") if found.declared["image_list"].get(name)), ""):
+        raise ParameterError(
+            f"{target}: an LMDB keeps files as they are, so {lost} would be lost: leave it out, or name a .h5 file"
+        )
     _check_target(target)
     import lmdb
 
@@ -338,16 +342,24 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
         end = min(start + _RECORDS_AT_ONCE, samples)
         with environment.begin(write=True) as transaction:
             for index in range(start, end):
-                transaction.put(_key(index), _record(source.content(index), labels[index]), append=True)
+                transaction.put(_key(index), _record(_content(source, index), labels[index]), append=True)
         told("packing", end, samples)
     with environment.begin() as transaction:
         for index in range(samples):
-            if transaction.get(_key(index)) != _record(source.content(index), labels[index]):
+            if transaction.get(_key(index)) != _record(_content(source, index), labels[index]):
                 raise SourceError(
                     f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
                 )
             told("checking", index + 1, samples)
     return int(resumed)
+
+
+def _content(source: Any, index: int) -> bytes:
+    with source.naming(index):
+        content: bytes = source.content(index)
+        if not content:
+            raise ValueError("the file is empty (0 bytes)")
+    return content
 
 
 def _whole_labels(source: Source) -> list[int | None]:

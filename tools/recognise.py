@@ -31,6 +31,7 @@ from ..workers.sources import open_source
 from ..workers.sources.files.file import FileStamp
 from ..workers.sources.files.paths import natural_key
 from ..workers.sources.images.list_file import parse_image_list
+from ..workers.sources.images.options import LONGEST_SIDE_RATIO
 from ..workers.sources.tar.fields import PICTURES
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -42,8 +43,9 @@ COLOR_ATTRIBUTE = "color"
 
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
+_IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 _LOOKED_AT = 32
-_LARGEST_SIDE = 8192
+_LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
 _LONGEST_SHOWN = 100
 """Characters of a path in a message."""
@@ -375,10 +377,10 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     files = sorted(_files(path), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
-    images = [file for file in files if file.suffix.lower()[1:] in PICTURES]
-    if len(images) * 2 > len(files):
+    images = [file for file in files if file.suffix.lower()[1:] in _IMAGES]
+    others = Counter(file.suffix or file.name for file in files if file.suffix.lower()[1:] not in _IMAGES)
+    if images and len(images) >= max(others.values(), default=0):  # each may have a text and more beside it
         found = _folder_of_images(path, images, image_list)
-        others = Counter(file.suffix or file.name for file in set(files) - set(images))
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
@@ -387,11 +389,15 @@ def _folder(path: Path, image_list: Path | None) -> Found:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden."""
+    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden.
+
+    A link that leads nowhere is among them, so that it is missed by its name.
+    """
     for root, folders, names in os.walk(folder, followlinks=True):
         here = Path(root).resolve()
         folders[:] = [name for name in folders if name[0] != "." and not here.is_relative_to((here / name).resolve())]
-        yield from (Path(root, name) for name in names if name[0] != "." and Path(root, name).is_file())
+        seen = (Path(root, name) for name in names if name[0] != ".")
+        yield from (file for file in seen if file.is_file() or file.is_symlink())
 
 
 def _folder_of_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
@@ -474,11 +480,14 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
         return Found({kind: options | ({"equal_sizes": True} if resizes else {})})
     how = "shorter_side resizes them; " if resizes else ""
     remark = f"{len(sizes)} of {samples:,} pictures looked at: {seen}; {how}crop_size in transform gives one size"
+    side, bounds = 0, dict[str, int]()
     if resizes:
-        bounds = {"shorter_side": min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))}
-    else:
-        height, width = (1 << int(side - 1).bit_length() for side in largest)
-        bounds = {"max_height": height, "max_width": width}
+        side = min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))
+        largest = np.ceil(sizes * side / sizes.min(axis=1, keepdims=True)).astype(np.int64).max(axis=0)
+        bounds = {"shorter_side": side}
+    if not resizes or largest.max() > LONGEST_SIDE_RATIO * side:
+        height, width = (1 << int(length - 1).bit_length() for length in largest)
+        bounds |= {"max_height": height, "max_width": width}
     return Found({kind: {**options, **bounds}}, None, (remark,))
 
 

@@ -33,6 +33,7 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support import leftovers
 from tests.support.interrupting import interrupts_in
+from tests.support.pictures import encoded, picture, write_list
 from tests.support.reader_data import IMAGE, images, labels, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -358,6 +359,16 @@ def test_a_crop_may_be_higher_than_wide(tmp_path: Path) -> None:
 def test_scales_and_crops_that_do_not_fit_are_named(transform: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         read({"arrays": {"data": np.zeros((2, 3, 6, 5))}}, transform=transform)
+
+
+def test_a_first_picture_that_is_smaller_than_the_crop_is_named(tmp_path: Path) -> None:
+    path = write_list(tmp_path, {"small.png": encoded(picture(6, 8), ".png"), "b.png": encoded(picture(9, 9), ".png")})
+    options = {"path": str(path), "root_folder": str(tmp_path), "max_height": 9}
+    with pytest.raises(
+        SampleError, match=r"sample 0 \(.*small\.png\): an image of 6×8 is smaller than crop_size 7"
+    ) as raised:
+        read({"image_list": options}, transform={"crop_size": 7})
+    assert (raised.value.index, Path(raised.value.path).name) == (0, "small.png")
 
 
 @pytest.mark.parametrize("copying", [True, False])

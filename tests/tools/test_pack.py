@@ -318,12 +318,30 @@ def test_a_database_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"", "the file is empty")])
+def test_a_picture_that_a_database_cannot_take_is_named(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    listed = write_list(tmp_path, {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(3)})
+    (tmp_path / "2.png").unlink()
+    if content is not None:
+        (tmp_path / "2.png").write_bytes(content)
+    options = {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True, "check_files": False}
+    with pytest.raises(SampleError, match=rf"line 3: .*2\.png cannot be read: .*{reason}"):
+        pack_encoded(Found({"image_list": options}), tmp_path / "a.lmdb", told)
+
+
 def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
     for label in ("3000000000", "0.5"):
         listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")}, labels=label)
         found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
         with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures"):
             pack_encoded(found, tmp_path / "a.lmdb", told)
+
+
+@pytest.mark.parametrize("lost", [{"exif": True, "equal_sizes": True}, {"new_height": 4, "new_width": 4}])
+def test_options_of_the_list_that_a_database_cannot_keep_are_refused(tmp_path: Path, lost: dict[str, object]) -> None:
+    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
+    with pytest.raises(ParameterError, match=rf"keeps files as they are, so {next(iter(lost))} would be lost"):
+        pack_encoded(Found({"image_list": {"path": str(listed), **lost}}), tmp_path / "a.lmdb", told)
 
 
 @pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])

@@ -266,9 +266,35 @@ def test_classes_are_numbered_as_torchvision_does() -> None:
 
 def test_files_that_are_left_out_are_named() -> None:
     write_images(*[(20, 30)] * 4)
-    Path("photos/cats/0.jfif").touch()
+    Path("photos/cats/0.heic").touch()
     found = source_of(["photos"], image_list=Path("all.txt"))
-    assert found.remarks[-1] == "left out by the ends of their names: .jfif (1)"
+    assert found.remarks[-1] == "left out by the ends of their names: .heic (1)"
+
+
+def test_pictures_with_a_text_and_more_beside_each_are_listed() -> None:
+    write_images(*[(20, 30)] * 4)
+    for image in list(Path("photos").glob("*/*.png")):
+        image.with_suffix(".txt").write_text("0 0.5 0.5 1 1\n")
+        image.with_suffix(".json").write_text("{}")
+    found = source_of(["photos"], image_list=Path("all.txt"))
+    assert found.remarks[0].startswith("wrote all.txt: 4 images")
+    assert found.remarks[-1] == "left out by the ends of their names: .json (4), .txt (4)"
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".GIF"])
+def test_pictures_that_opencv_reads_are_listed(suffix: str) -> None:
+    for number in range(2):
+        Path("photos", str(number)).mkdir(parents=True)
+        Path("photos", str(number), f"0{suffix}").write_bytes(encoded(picture(20, 30), suffix.lower()))
+    with closing(source_of(["photos"], image_list=Path("all.txt")).open()) as source:
+        assert sample_of(source, 1)["data"].shape == (3, 20, 30)
+
+
+def test_a_link_that_leads_nowhere_is_missed_by_its_name() -> None:
+    write_images((20, 30), (20, 30))
+    Path("photos/dogs/lost.png").symlink_to("/nowhere/lost.png")
+    with pytest.raises(SourceError, match=r"line 3: .*/photos/dogs/lost\.png is no image: no such file"):
+        source_of(["photos"], image_list=Path("all.txt"))
 
 
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
@@ -276,6 +302,13 @@ def test_images_of_several_sizes_get_a_shorter_side() -> None:
     found = source_of(["photos"], image_list=Path("all.txt"))
     assert found.declared["image_list"]["shorter_side"] == 30
     assert "3 of 3 pictures looked at: 20×30 to 50×50" in found.remarks[1]
+
+
+@pytest.mark.parametrize("sizes", [[(32, 200), (32, 500), (40, 300)], [(40, 9000), (40, 9001)]])
+def test_long_pictures_fit_what_the_line_says(sizes: list[tuple[int, int]]) -> None:
+    write_images(*sizes)
+    with closing(source_of(["photos"], image_list=Path("all.txt")).open()) as source:
+        assert all(sample_of(source, index)["data"].shape[2] > 4 * 32 for index in range(len(sizes)))
 
 
 def test_images_beside_folders_of_classes_are_an_error() -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SourceError
+from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SourceError
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..loading.postprocessing import BatchSamples
@@ -115,6 +115,11 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
     except SourceError as error:
         raise SourceError(f"{_named(source, candidates[-1])}: {error}") from error
     except Exception as error:
+        if isinstance(error, SampleError) and error.index < 0:  # as of a picture that is smaller than the crop
+            where = location_of(source, candidates[-1])
+            raise SampleError(
+                f"{_named(source, candidates[-1])}: {error}", source=source.kind, index=candidates[-1], path=where
+            ) from error
         if not isinstance(error, BlobfeedError):
             error.add_note(f"raised in setup, by {_named(source, candidates[-1])}")
         raise

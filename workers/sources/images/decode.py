@@ -157,6 +157,8 @@ class ImageDecoder:
             raise ValueError(f"it is truncated, damaged, or in no format that OpenCV knows (begins {data[:8]!r})")
         if self._strict and ends_early(data):
             raise ValueError("the JPEG is damaged: it ends before its end marker")
+        if image.ndim == 3 and not self._is_color:  # OpenCV gives a PFM's colours whatever it is asked for
+            image = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
         return image, self._size_of(*image.shape[:2])  # type: ignore[return-value]
 
 

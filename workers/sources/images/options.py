@@ -9,7 +9,7 @@ import msgspec
 from ...base.errors import ParameterError
 from ...base.parameters import NotNegative
 
-_LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
+LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
 
 class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,7 +57,7 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """(height, width) of the largest image that there may be."""
         if self.new_height:
             return self.new_height, self.new_width
-        default = self.max_height or self.max_width or _LONGEST_SIDE_RATIO * self.shorter_side
+        default = self.max_height or self.max_width or LONGEST_SIDE_RATIO * self.shorter_side
         return self.max_height or default, self.max_width or default
 
 

@@ -108,7 +108,7 @@ class ImageListSource(Source):
         self._fetch(indices)
         labels = self._memory["labels"][indices].astype(self._label_spec.dtype)
         for row, index in enumerate(indices.tolist()):
-            with self._naming(index):
+            with self.naming(index):
                 sample = {_DATA: self._decoder.planes(*self._decoded(index))}
             yield {**sample, _LABEL: labels[row]} if _LABEL in self._specs else sample
 
@@ -176,7 +176,7 @@ class ImageListSource(Source):
         return chosen(known, tops, f"source {self.kind}: {self._path}{lacks}")
 
     def _size_of_first(self) -> tuple[int, int]:
-        with self._naming(0):
+        with self.naming(0):
             return self._decoder.decode(self.content(0))[1]
 
     def _check_files(self) -> None:
@@ -222,7 +222,7 @@ class ImageListSource(Source):
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def _read_image(self, index: int, row: int, rows: Rows) -> None:
-        with self._naming(index):
+        with self.naming(index):
             image, size = self._decoded(index)
             target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
             self._decoder.put(image, cast("NDArray[np.uint8]", target))
@@ -241,7 +241,7 @@ class ImageListSource(Source):
         return image, size
 
     @contextlib.contextmanager
-    def _naming(self, index: int) -> Iterator[None]:
+    def naming(self, index: int) -> Iterator[None]:
         """Errors of reading an image name it."""
         try:
             yield

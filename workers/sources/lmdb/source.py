@@ -168,7 +168,8 @@ class LmdbSource(Source):
 
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
         if image is None:
-            raise self._bad(0, ValueError(f"OpenCV cannot decode its {len(data)} bytes"))
+            said = f"OpenCV cannot decode its {len(data)} bytes; is_color says how many channels the records get"
+            raise self._bad(0, ValueError(f"{said}, and strict: false takes what is left of a JPEG"))
         return 1 if image.ndim == 2 else image.shape[2]
 
     def _spec_of(self, first: Any) -> ArraySpec:

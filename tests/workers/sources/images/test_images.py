@@ -43,6 +43,14 @@ def test_images_are_resized_as_opencv_resizes_them(two_photographs: Path, how: s
     }
 
 
+def test_a_pfm_file_with_colours_is_gray_if_gray_is_asked_for(tmp_path: Path) -> None:
+    done, content = cv2.imencode(".pfm", picture(75, 100).astype(np.float32))
+    assert done
+    source = opened(write_list(tmp_path, {"a.pfm": bytes(content)}), max_height=100, is_color=False)
+    expected = cv2.cvtColor(decoded(bytes(content)), cv2.COLOR_BGR2GRAY)
+    np.testing.assert_array_equal(samples(source)["data"][0][0], expected)
+
+
 def test_samples_come_in_any_order_and_as_often_as_asked_for(two_photographs: Path) -> None:
     source = opened(two_photographs, **SIZE)
     assert samples(source, [1, 0, 1, 1])["label"] == [1, 0, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import cv2
@@ -88,6 +89,13 @@ def test_an_orientation_that_makes_no_sense_is_none() -> None:
     assert orientation(with_orientation(jpeg, 6)) == 6
     assert orientation(with_orientation(jpeg, 9)) == 1
     assert orientation(with_orientation(jpeg, 6).replace(b"II", b"XX")) == 1
+
+
+def test_an_orientation_may_be_written_as_a_long() -> None:
+    short, long = struct.pack("<HHI", 0x0112, 3, 1), struct.pack("<HHI", 0x0112, 4, 1)
+    content = with_orientation(encoded(picture(8, 12)), 6).replace(short, long)
+    assert decoded(content, cv2.IMREAD_COLOR).shape[:2] == (12, 8)
+    assert orientation(content) == 6
 
 
 @given(cut=st.integers(0, 60), tail=st.binary(max_size=40))

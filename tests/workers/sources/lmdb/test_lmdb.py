@@ -91,6 +91,14 @@ def test_gray_pictures_have_one_channel_unless_colour_is_asked_for(tmp_path: Pat
     np.testing.assert_array_equal(read(opened(path, is_color=True), [0])["data"], [np.stack([gray] * 3)])
 
 
+def test_a_first_jpeg_that_ends_early_says_which_options_read_it(tmp_path: Path) -> None:
+    whole = encoded(picture(24, 32))
+    path = write_lmdb(tmp_path / "cut", map(encoded_datum, (whole[:-20], whole)))
+    with pytest.raises(SampleError, match=r"'00000000' .*; is_color says how many channels .* strict: false takes"):
+        opened(path, strict=False)
+    assert read(opened(path, strict=False, is_color=True), [0])["data"][0].shape == (3, 24, 32)
+
+
 def test_sizes_may_vary_up_to_a_declared_one(tmp_path: Path) -> None:
     images = [noise(6, 5), noise(8, 3)]
     records = [encoded_datum(encoded(images[0], ".png")), raw_datum(images[1].transpose(2, 0, 1).copy())]
