@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from blobfeed.workers.base.errors import ParameterError, SampleError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.waiting import wait_until
 
@@ -223,6 +224,49 @@ def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
         for _ in range(2):
             assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
             reader.load_state_dict(state)  # setup tries the hook again
+
+
+class _OpensAtFirstRead(Pictures):
+    """As sources that read a database do: an open connection cannot be sent."""
+
+    def __init__(self) -> None:
+        self.opened: Any = None
+        self.pages: dict[int, Any] = {}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        self.opened = self.opened or threading.Lock()
+        with self.opened, self.pages.setdefault(0, threading.Lock()):
+            super().read(indices, out)
+
+    def walk(self, shard: int, shards: int) -> Iterator[Any]:
+        self.opened = self.opened or threading.Lock()
+        yield from ({"label": number} for number in range(shard, SAMPLES, shards))
+
+
+class _OpensInItsConstructor(_OpensAtFirstRead):
+    """It closes itself, so what it has assigned stays: to undo it would bring back what is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = threading.Lock()
+
+    def close(self) -> None:
+        self.opened = None
+        self.pages.clear()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _OpensAtFirstRead,
+        _OpensInItsConstructor,
+        lambda: {"concat": [_OpensAtFirstRead()]},
+        lambda: StreamSource(_OpensAtFirstRead().walk, shards=2),
+    ],
+)
+def test_what_a_source_opens_at_its_first_read_need_not_be_sent(make: Callable[[], Any]) -> None:
+    with BatchReader(make(), batch_size=8, epochs=1, num_loaders=1) as reader:
+        assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
 
 
 class _LocksOnce(MultiProcessInputLayer):

@@ -35,7 +35,7 @@ from ..order.sample_rng import globals_kept
 from ..order.samplers import Sampler
 from ..order.shard_turns import StreamPosition
 from ..sources import open_source
-from ..sources.mixed import MixedSource, open_mix
+from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
@@ -90,7 +90,8 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, opened)
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept(), hooks_kept(hooks, source):
+    reading = _reading(source)
+    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess, *reading), None if reading else source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
@@ -133,6 +134,14 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
                 f"one sample of {name!r}, {spec}, takes {spec.nbytes:,} bytes, and {have:,} bytes are available: the "
                 "first axis of a stored array counts the samples; if sizes vary, declare a smaller one as the largest"
             )
+
+
+def _reading(source: Source | StreamSource) -> list[object]:
+    """What setup calls of a source of the user's own that does not close what it has opened meanwhile."""
+    if isinstance(source, StreamSource):
+        return [source.make]
+    parts = source.sources if isinstance(source, ConcatSource) else (source,)
+    return [part.read for part in parts if type(part).close is Source.close]
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:

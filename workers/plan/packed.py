@@ -64,7 +64,8 @@ class Packed(Generic[_T]):
             what = unsendable(self._parts) or "the pipeline"
             raise ParameterError(
                 f"{what} cannot be sent to the loaders: {type(error).__name__}: {error}; make such an "
-                "object inside the hook at its first call, or leave it out in the __getstate__ of its class"
+                "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
+                "one), or leave it out in the __getstate__ of its class"
             ) from error
         return {
             "_value": None,
