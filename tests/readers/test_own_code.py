@@ -269,6 +269,19 @@ def test_what_a_source_opens_at_its_first_read_need_not_be_sent(make: Callable[[
         assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
 
 
+@pytest.mark.parametrize("sampler", [None, range(SAMPLES)])
+@pytest.mark.parametrize("key", ["source", "concat", "mix"])
+def test_a_source_of_the_script_may_stand_in_a_mapping(key: str, sampler: Any) -> None:
+    class Local(Pictures):
+        """The process that plans the batches can import it no more than a class of a script."""
+
+    part = {"concat": [Local()]}
+    given: dict[str, Any] = {"mix": [part, part]} if key == "mix" else {"source": part if key == "concat" else Local()}
+    given |= {"batch_size": 8, "num_loaders": 1} | ({"sampler": sampler} if sampler and key != "mix" else {})
+    with LayerHarness(MultiProcessInputLayer, given) as harness:
+        assert harness.forward()["label"].tolist() == ([0, 0, 1, 1, 2, 2, 3, 3] if key == "mix" else list(range(8)))
+
+
 class _LocksOnce(MultiProcessInputLayer):
     def decode(self, sample: Sample, rng: np.random.Generator) -> Any:
         with _kept.setdefault("lock", threading.Lock()):

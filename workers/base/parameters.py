@@ -257,6 +257,13 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     return parameters
 
 
+def without_source(parameters: Parameters) -> Parameters:
+    """For other processes: what source and sampler were made from may hold anything, such as arrays, or objects of
+    classes of the script, and only the open source is needed there.
+    """
+    return msgspec.structs.replace(parameters, source=None, mix=(), sampler=None, batch_sampler=None)
+
+
 def _check_source(values: Mapping[str, Any], what: str) -> None:
     source = values.get("source") if isinstance(values, Mapping) else None
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
