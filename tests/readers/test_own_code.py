@@ -67,6 +67,13 @@ def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None
     ):
         BatchReader(Tuples(), batch_size=4)
 
+    class Method(Pictures):
+        def specs(self) -> Any:  # type: ignore[override]
+            return super().specs
+
+    with pytest.raises(ParameterError, match=r"\(Method\): its specs are <bound method .*: expected .*@property"):
+        BatchReader(Method(), batch_size=4)
+
 
 def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
     class Swapped(Pictures):

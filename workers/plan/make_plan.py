@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -107,6 +107,11 @@ def _made_plan(
 def _check_specs(source: Source | StreamSource) -> None:
     """Raises ParameterError where a source of the user's own describes its arrays by something else."""
     what = f"source {source.kind!r} ({type(source).__name__}): its specs"
+    if not isinstance(source.specs, Mapping):
+        raise ParameterError(
+            f"{what} are {shown(source.specs)}: expected a mapping of the arrays' names to their ArraySpecs; a method "
+            "that gives it needs the line @property above it"
+        )
     if not source.specs:
         raise ParameterError(f"{what} are empty: expected the name of an array and its ArraySpec, at least one")
     for name, spec in source.specs.items():
