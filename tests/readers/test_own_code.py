@@ -306,6 +306,18 @@ def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
         assert harness.forward()["x"].tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_a_postprocess_hook_may_be_written_for_whole_batches(as_stream: bool) -> None:
+    def centres(batch: HookBatch) -> dict[str, Any]:
+        return {"centre": batch["label"].reshape(2, 4).mean(axis=1).repeat(4)}
+
+    source: Any = StreamSource(lambda: ({"label": label} for label in range(SAMPLES))) if as_stream else Pictures()
+    with BatchReader(source, postprocess=centres, batch_size=8, epochs=1, num_loaders=0) as reader:
+        assert next(iter(reader))["centre"].tolist() == [1.5] * 4 + [5.5] * 4
+    with pytest.raises(ValueError, match="cannot reshape array of size 7 into"):
+        BatchReader(source, postprocess=centres, batch_size=7)
+
+
 # ---- tops are what comes out
 
 
@@ -588,7 +600,7 @@ def test_another_type_that_holds_the_same_numbers_is_no_error() -> None:
 
 @pytest.mark.parametrize("value", [3, np.float32(1.0), np.zeros(3)])
 def test_a_postprocess_without_rows_is_refused_in_setup(value: Any) -> None:
-    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 2"):
+    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 8"):
         BatchReader(Pictures(), batch_size=8, postprocess=lambda batch: {"data": value})
 
 

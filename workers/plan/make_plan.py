@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -236,8 +236,8 @@ def _indexed_plan(
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
         if hooks.postprocess is not None:
-            trial_rows = _made(timed, index, epoch, min(parameters.batch_size, _TRIAL_BATCH))
-            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, trial_rows, index)
+            made_rows = partial(_made, timed, index, epoch)
+            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, made_rows, index)
             seconds += per_row
     made = postprocessor or rows
     ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
@@ -307,14 +307,24 @@ def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRow
 
 
 def _postprocessor(
-    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, trial: NamedRows, index: int
+    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, made: Callable[[int], NamedRows], index: int
 ) -> tuple[Postprocessor, float]:
-    """The hook, tried on the rows `trial`, all of sample `index`; and the seconds that it took per row."""
-    count = len(next(iter(trial.values())))
-    samples = BatchSamples(np.full(count, index, np.int64), 0, ())
-    begun = time.perf_counter()
-    postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
-    return postprocessor, (time.perf_counter() - begun) / count
+    """The hook, tried on a few rows, all of sample `index`, and the seconds that it took per row.
+
+    `made` makes so many. A hook that fails is tried on a whole batch: it may be written for four of each of 16 classes.
+    """
+    count = min(parameters.batch_size, _TRIAL_BATCH)
+    while True:
+        trial, samples = made(count), BatchSamples(np.full(count, index, np.int64), 0, ())
+        begun = time.perf_counter()
+        try:
+            postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
+        except Exception:
+            if count == parameters.batch_size:
+                raise
+            count = parameters.batch_size
+        else:
+            return postprocessor, (time.perf_counter() - begun) / count
 
 
 # ---- as a stream
@@ -341,10 +351,14 @@ def _stream_plan(
     rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
     postprocessor = None
     if hooks.postprocess is not None:
-        trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))
-        for row in range(len(next(iter(trial.values())))):
-            rows.put(first(), trial, row)
-        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, trial, 0)
+
+        def made_rows(count: int) -> NamedRows:
+            trial = allocate_rows(rows.slot_specs, count)
+            for row in range(count):
+                rows.put(first(), trial, row)
+            return trial
+
+        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, made_rows, 0)
     made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,
