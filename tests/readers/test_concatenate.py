@@ -34,6 +34,17 @@ GIVEN: dict[str, Any] = {
 }
 
 
+def test_an_empty_list_of_boxes_is_told_its_shape() -> None:
+    def decode(sample: Any, rng: Any) -> Any:
+        return {"boxes": [[0.5] * 4] * (sample.index < 3)}
+
+    given: dict[str, Any] = {"decode": decode, "concatenate": "boxes", "max_rows": 5, "batch_size": 4, "num_loaders": 0}
+    with BatchReader({"arrays": {"data": np.arange(8)}}, **given) as reader, pytest.raises(SampleError) as caught:
+        next(iter(reader))
+    assert "has the shape (0,), and the declared maximum is (5, 4): expected 2 axes" in str(caught.value)
+    assert "bring it to (0, 4) by .reshape" in str(caught.value)
+
+
 @pytest.mark.parametrize("options", [{"copy": True}, {"copy": False}, {"device": "cpu"}])
 def test_rows_lie_end_to_end_and_each_says_whose_it_is(options: dict[str, Any]) -> None:
     with BatchReader(SOURCE, decode=decode, shuffle=True, seed=3, max_rows=5, **GIVEN, **options) as reader:

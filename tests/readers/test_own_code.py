@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from blobfeed.workers.base.errors import ParameterError, SampleError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.waiting import wait_until
 
@@ -65,6 +66,13 @@ def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None
         ParameterError, match=r"'pictures' \(Tuples\): its specs say of 'data' \(\(3,\), 'uint8'\): .*ArraySpec\("
     ):
         BatchReader(Tuples(), batch_size=4)
+
+    class Method(Pictures):
+        def specs(self) -> Any:  # type: ignore[override]
+            return super().specs
+
+    with pytest.raises(ParameterError, match=r"\(Method\): its specs are <bound method .*: expected .*@property"):
+        BatchReader(Method(), batch_size=4)
 
 
 def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
@@ -225,6 +233,62 @@ def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
             reader.load_state_dict(state)  # setup tries the hook again
 
 
+class _OpensAtFirstRead(Pictures):
+    """As sources that read a database do: an open connection cannot be sent."""
+
+    def __init__(self) -> None:
+        self.opened: Any = None
+        self.pages: dict[int, Any] = {}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        self.opened = self.opened or threading.Lock()
+        with self.opened, self.pages.setdefault(0, threading.Lock()):
+            super().read(indices, out)
+
+    def walk(self, shard: int, shards: int) -> Iterator[Any]:
+        self.opened = self.opened or threading.Lock()
+        yield from ({"label": number} for number in range(shard, SAMPLES, shards))
+
+
+class _OpensInItsConstructor(_OpensAtFirstRead):
+    """It closes itself, so what it has assigned stays: to undo it would bring back what is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = threading.Lock()
+
+    def close(self) -> None:
+        self.opened = None
+        self.pages.clear()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _OpensAtFirstRead,
+        _OpensInItsConstructor,
+        lambda: {"concat": [_OpensAtFirstRead()]},
+        lambda: StreamSource(_OpensAtFirstRead().walk, shards=2),
+    ],
+)
+def test_what_a_source_opens_at_its_first_read_need_not_be_sent(make: Callable[[], Any]) -> None:
+    with BatchReader(make(), batch_size=8, epochs=1, num_loaders=1) as reader:
+        assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("sampler", [None, range(SAMPLES)])
+@pytest.mark.parametrize("key", ["source", "concat", "mix"])
+def test_a_source_of_the_script_may_stand_in_a_mapping(key: str, sampler: Any) -> None:
+    class Local(Pictures):
+        """The process that plans the batches can import it no more than a class of a script."""
+
+    part = {"concat": [Local()]}
+    given: dict[str, Any] = {"mix": [part, part]} if key == "mix" else {"source": part if key == "concat" else Local()}
+    given |= {"batch_size": 8, "num_loaders": 1} | ({"sampler": sampler} if sampler and key != "mix" else {})
+    with LayerHarness(MultiProcessInputLayer, given) as harness:
+        assert harness.forward()["label"].tolist() == ([0, 0, 1, 1, 2, 2, 3, 3] if key == "mix" else list(range(8)))
+
+
 class _LocksOnce(MultiProcessInputLayer):
     def decode(self, sample: Sample, rng: np.random.Generator) -> Any:
         with _kept.setdefault("lock", threading.Lock()):
@@ -240,6 +304,18 @@ def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
     given = {"source": {"npy": {"x": str(tmp_path / "x.npy")}}, "batch_size": 6, "num_loaders": 1}
     with LayerHarness(_LocksOnce, given, tops=["x"]) as harness:
         assert harness.forward()["x"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_a_postprocess_hook_may_be_written_for_whole_batches(as_stream: bool) -> None:
+    def centres(batch: HookBatch) -> dict[str, Any]:
+        return {"centre": batch["label"].reshape(2, 4).mean(axis=1).repeat(4)}
+
+    source: Any = StreamSource(lambda: ({"label": label} for label in range(SAMPLES))) if as_stream else Pictures()
+    with BatchReader(source, postprocess=centres, batch_size=8, epochs=1, num_loaders=0) as reader:
+        assert next(iter(reader))["centre"].tolist() == [1.5] * 4 + [5.5] * 4
+    with pytest.raises(ValueError, match="cannot reshape array of size 7 into"):
+        BatchReader(source, postprocess=centres, batch_size=7)
 
 
 # ---- tops are what comes out
@@ -534,7 +610,7 @@ def test_another_type_that_holds_the_same_numbers_is_no_error() -> None:
 
 @pytest.mark.parametrize("value", [3, np.float32(1.0), np.zeros(3)])
 def test_a_postprocess_without_rows_is_refused_in_setup(value: Any) -> None:
-    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 2"):
+    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 8"):
         BatchReader(Pictures(), batch_size=8, postprocess=lambda batch: {"data": value})
 
 

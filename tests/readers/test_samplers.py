@@ -308,7 +308,7 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
             {"sampler": {"balance": "class"}},
             "sampler.balance is 'class': expected a field of the source, .*label",
         ),
-        ({"sampler": {"balance": "data"}}, "expected one number for each sample"),
+        ({"sampler": {"balance": "data"}}, "expected one number, or one name, for each sample"),
     ],
 )
 def test_what_a_sampler_cannot_be_is_told_in_setup(values: dict[str, Any], text: str) -> None:
@@ -395,6 +395,15 @@ def test_labels_in_memory_can_be_balanced(tmp_path: Path) -> None:
         with BatchReader(**settings, sampler={"balance": "label", "draws": 40}) as reader:
             found = np.concatenate([batch["data"] for batch in reader])
         assert np.bincount(arrays["label"][found]).tolist() == [20, 20]
+
+
+@pytest.mark.parametrize("dtype", ["U5", "S5"])
+def test_classes_that_are_names_can_be_balanced(dtype: str) -> None:
+    names = np.array(["rare"] * 5 + ["often"] * 55, dtype)
+    source = {"arrays": {"data": np.arange(60), "name": names}}
+    with BatchReader(source, batch_size=10, epochs=1, num_loaders=0, sampler={"balance": "name"}) as reader:
+        found = np.concatenate([batch["name"] for batch in reader])
+    assert np.count_nonzero(found == names[0]) == 30
 
 
 def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:

@@ -111,17 +111,18 @@ class Hooks:
 
 
 @contextmanager
-def hooks_kept(hooks: Hooks, source: object) -> Iterator[None]:
+def hooks_kept(hooks: Iterable[object], source: object = None) -> Iterator[None]:
     """For trials in the trainer: undoes what a hook, or a function of its module that it calls, has assigned, to its
     attributes, its closure and its globals, or has put into dicts, lists and sets there.
 
     A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
     left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
+    `hooks`: any callables, a source's `read` among them; None is passed over.
     """
     spaces: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = []
     cells: list[tuple[CellType, Any]] = []
     containers: list[tuple[Any, Any]] = []
-    for hook in chain(_with_wrapped(hooks.decode), _with_wrapped(hooks.postprocess)):
+    for hook in chain.from_iterable(map(_with_wrapped, hooks)):
         owner = getattr(hook, "__self__", hook)
         held: list[object] = []
         if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):

@@ -125,7 +125,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         order.md.
     rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
     world_size: how many processes share the data; goes with rank.
-    transform: scale, mean, crop and mirror, as in Caffe's transform_param; see delivery.md.
+    transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.
     max_shapes: for tops that a decode hook makes in different sizes: the largest shape, by top.
     concatenate: tops whose samples are put end to end instead of stacked; see delivery.md.
     max_rows: the most rows of one sample of a concatenated top.
@@ -255,6 +255,13 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
         )
     _check_transform(parameters.transform, what)
     return parameters
+
+
+def without_source(parameters: Parameters) -> Parameters:
+    """For other processes: what source and sampler were made from may hold anything, such as arrays, or objects of
+    classes of the script, and only the open source is needed there.
+    """
+    return msgspec.structs.replace(parameters, source=None, mix=(), sampler=None, batch_sampler=None)
 
 
 def _check_source(values: Mapping[str, Any], what: str) -> None:

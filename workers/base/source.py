@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
 from typing import ClassVar, NamedTuple
 
+from .keys import blake2b
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
 
@@ -102,9 +104,23 @@ class Source(ABC):
     def fingerprint(self) -> str:
         """Names the source's content for caches and resuming: kind, paths, sizes, modification times, options.
 
-        It changes whenever what `read` gives may have changed.
+        It changes whenever what `read` gives may have changed. This one knows the class, the specs, and what plain
+        attributes say: numbers, texts, paths, and lists and dicts of them.
         """
-        return f"{type(self).__qualname__}:{len(self)}:{sorted((n, str(s)) for n, s in self.specs.items())}"
+        attributes = getattr(self, "__dict__", {}).items()
+        plain = sorted((name, repr(value)) for name, value in attributes if _is_plain(value))
+        digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
+        specs = sorted((name, str(spec)) for name, spec in self.specs.items())
+        return f"{type(self).__qualname__}:{len(self)}:{specs}:{digest}"
 
     def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
         """Give back handles and maps; the next read opens them again."""
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is written in the same way in another run."""
+    if isinstance(value, dict):
+        return all(_is_plain(each) for item in value.items() for each in item)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | bytes | int | float | PurePath)

@@ -42,7 +42,13 @@ class ArraySpec:
 
     def require_fits(self, shape: Sequence[int]) -> None:
         """Raises SampleTooLargeError if a sample of `shape` is larger than the declared maximum."""
-        if len(shape) != len(self.shape) or any(have > most for have, most in zip(shape, self.shape, strict=True)):
+        if len(shape) != len(self.shape):
+            raise SampleTooLargeError(
+                f"a sample has the shape {tuple(shape)}, and the declared maximum is {self.shape}: expected "
+                f"{len(self.shape)} axes; of an empty list NumPy makes (0,), so bring it to "
+                f"{(0, *self.shape[1:])} by .reshape"
+            )
+        if any(have > most for have, most in zip(shape, self.shape, strict=True)):
             raise SampleTooLargeError(
                 f"a sample of shape {tuple(shape)} does not fit the declared maximum {self.shape}; "
                 "declare a larger maximum, or resize or crop the samples"

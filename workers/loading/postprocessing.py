@@ -158,5 +158,8 @@ def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> N
 
 def _array(name: str, top: Rows) -> AnyArray:
     if isinstance(top, RaggedRows):
-        raise ValueError(f"postprocess needs samples of one shape, but top {name!r} has {top.spec}")
+        raise ValueError(
+            f"postprocess needs samples of one shape, but top {name!r} has {top.spec}: fill them up to that in decode, "
+            "and give the real size as a top of its own, or do without postprocess"
+        )
     return top

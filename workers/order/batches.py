@@ -18,7 +18,7 @@ import msgspec
 
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
-from ..base.parameters import Parameters
+from ..base.parameters import Parameters, without_source
 
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.004
@@ -60,7 +60,7 @@ class Batches:
             if value < least:
                 raise ParameterError(f"{name} is {value}: expected at least {least}")
         self.samples = samples
-        self.parameters = parameters
+        self.parameters = without_source(parameters)
         self.rank, self.world_size = parameters.rank or 0, parameters.world_size or 1
         self.start = start
         self.instead = dict(instead)

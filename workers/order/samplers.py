@@ -212,7 +212,10 @@ def draw_epoch(
     _check_range(made.indices, samples, what)
     items = len(made.indices if made.sizes is None else made.sizes)
     if sampler.length is not None and items != sampler.length:
-        raise SourceError(f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as long")
+        raise SourceError(
+            f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as "
+            "long; if epochs differ, leave out the sampler's __len__, or give a function of (epoch, samples, rng)"
+        )
     return made
 
 

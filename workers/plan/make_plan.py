@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from ..order.sample_rng import globals_kept
 from ..order.samplers import Sampler
 from ..order.shard_turns import StreamPosition
 from ..sources import open_source
-from ..sources.mixed import MixedSource, open_mix
+from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
@@ -90,7 +90,8 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, opened)
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept(), hooks_kept(hooks, source):
+    reading = _reading(source)
+    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess, *reading), None if reading else source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
@@ -106,6 +107,11 @@ def _made_plan(
 def _check_specs(source: Source | StreamSource) -> None:
     """Raises ParameterError where a source of the user's own describes its arrays by something else."""
     what = f"source {source.kind!r} ({type(source).__name__}): its specs"
+    if not isinstance(source.specs, Mapping):
+        raise ParameterError(
+            f"{what} are {shown(source.specs)}: expected a mapping of the arrays' names to their ArraySpecs; a method "
+            "that gives it needs the line @property above it"
+        )
     if not source.specs:
         raise ParameterError(f"{what} are empty: expected the name of an array and its ArraySpec, at least one")
     for name, spec in source.specs.items():
@@ -133,6 +139,14 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
                 f"one sample of {name!r}, {spec}, takes {spec.nbytes:,} bytes, and {have:,} bytes are available: the "
                 "first axis of a stored array counts the samples; if sizes vary, declare a smaller one as the largest"
             )
+
+
+def _reading(source: Source | StreamSource) -> list[object]:
+    """What setup calls of a source of the user's own that does not close what it has opened meanwhile."""
+    if isinstance(source, StreamSource):
+        return [source.make]
+    parts = source.sources if isinstance(source, ConcatSource) else (source,)
+    return [part.read for part in parts if type(part).close is Source.close]
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -222,8 +236,8 @@ def _indexed_plan(
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
         if hooks.postprocess is not None:
-            trial_rows = _made(timed, index, epoch, min(parameters.batch_size, _TRIAL_BATCH))
-            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, trial_rows, index)
+            made_rows = partial(_made, timed, index, epoch)
+            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, made_rows, index)
             seconds += per_row
     made = postprocessor or rows
     ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
@@ -293,14 +307,24 @@ def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRow
 
 
 def _postprocessor(
-    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, trial: NamedRows, index: int
+    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, made: Callable[[int], NamedRows], index: int
 ) -> tuple[Postprocessor, float]:
-    """The hook, tried on the rows `trial`, all of sample `index`; and the seconds that it took per row."""
-    count = len(next(iter(trial.values())))
-    samples = BatchSamples(np.full(count, index, np.int64), 0, ())
-    begun = time.perf_counter()
-    postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
-    return postprocessor, (time.perf_counter() - begun) / count
+    """The hook, tried on a few rows, all of sample `index`, and the seconds that it took per row.
+
+    `made` makes so many. A hook that fails is tried on a whole batch: it may be written for four of each of 16 classes.
+    """
+    count = min(parameters.batch_size, _TRIAL_BATCH)
+    while True:
+        trial, samples = made(count), BatchSamples(np.full(count, index, np.int64), 0, ())
+        begun = time.perf_counter()
+        try:
+            postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
+        except Exception:
+            if count == parameters.batch_size:
+                raise
+            count = parameters.batch_size
+        else:
+            return postprocessor, (time.perf_counter() - begun) / count
 
 
 # ---- as a stream
@@ -327,10 +351,14 @@ def _stream_plan(
     rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
     postprocessor = None
     if hooks.postprocess is not None:
-        trial = allocate_rows(rows.slot_specs, min(parameters.batch_size, _TRIAL_BATCH))
-        for row in range(len(next(iter(trial.values())))):
-            rows.put(first(), trial, row)
-        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, trial, 0)
+
+        def made_rows(count: int) -> NamedRows:
+            trial = allocate_rows(rows.slot_specs, count)
+            for row in range(count):
+                rows.put(first(), trial, row)
+            return trial
+
+        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, made_rows, 0)
     made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,

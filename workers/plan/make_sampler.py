@@ -125,8 +125,10 @@ def _labels(source: Source | StreamSource, name: str) -> Labels:
         names = ", ".join(source.specs)
         raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
     spec = source.specs[name]
-    if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubf":
-        raise ParameterError(f"sampler.balance is {name!r}, which is {spec}: expected one number for each sample")
+    if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubfSU":
+        raise ParameterError(
+            f"sampler.balance is {name!r}, which is {spec}: expected one number, or one name, for each sample"
+        )
     return Labels(source, name)
 
 

@@ -6,7 +6,7 @@ hooks' and all that they use for itself, which takes 0.1 s for h5py alone, again
 two of them share.
 
 Large arrays that the code holds travel beside the pickle. They are written once, into memory that every process maps
-and none copies before it writes to it.
+and none copies before it writes to it. Those that lie in a file, by np.memmap, are mapped there again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
+from mmap import ALLOCATIONGRANULARITY
 from operator import attrgetter
+from pathlib import Path
 from pickle import HIGHEST_PROTOCOL, PickleBuffer
 from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -24,6 +26,9 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import cloudpickle
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
 from ..base.errors import ParameterError
 
@@ -64,7 +69,8 @@ class Packed(Generic[_T]):
             what = unsendable(self._parts) or "the pipeline"
             raise ParameterError(
                 f"{what} cannot be sent to the loaders: {type(error).__name__}: {error}; make such an "
-                "object inside the hook at its first call, or leave it out in the __getstate__ of its class"
+                "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
+                "one), or leave it out in the __getstate__ of its class"
             ) from error
         return {
             "_value": None,
@@ -134,6 +140,38 @@ def _cache(function: Any, given: dict[str, Any]) -> Any:
     return lru_cache(**given)(function)
 
 
+def _reduce_mapped(array: NDArray[Any]) -> Any:
+    """By its file, which loaders map again; None if that is not there, or if the program writes to memory of its own.
+
+    A loader writes to its own memory: of what is pickled by value it has a copy, too.
+    """
+    mapped: Any = array
+    while not isinstance(mapped, np.memmap) and isinstance(mapped, np.ndarray):
+        mapped = mapped.base
+    if not isinstance(mapped, np.memmap) or mapped._mmap is None or mapped.filename is None or mapped.mode == "c":
+        return None
+    # NumPy maps from a whole page on; a part of an array says the offset of the whole.
+    offset = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY
+    offset += array.ctypes.data - np.frombuffer(mapped._mmap, np.uint8).ctypes.data
+    reach = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
+    back = sum(-step for step in reach if step < 0)
+    size = back + sum(step for step in reach if step > 0) + array.itemsize
+    try:
+        if array.nbytes < _BESIDE_BYTES or Path(mapped.filename).stat().st_size < offset - back + size:
+            return None
+    except OSError:
+        return None
+    mode = "r" if mapped.mode == "r" else "c"
+    return _map, (str(mapped.filename), mode, offset - back, size, back, array.shape, array.dtype, array.strides)
+
+
+def _map(
+    path: str, mode: Any, offset: int, size: int, first: int, shape: Any, dtype: Any, strides: Any
+) -> NDArray[Any]:
+    memory = np.memmap(path, np.uint8, mode, offset, (size,))
+    return as_strided(memory[first : first + dtype.itemsize].view(dtype), shape, strides, subok=True)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
@@ -162,6 +200,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
+        elif isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
+            return mapped
         elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str):
             self.modules[thing.__module__] = None
         return super().reducer_override(thing)

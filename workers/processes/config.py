@@ -13,8 +13,7 @@ import pickle
 import struct
 from dataclasses import dataclass, replace
 
-import msgspec
-
+from ..base.parameters import without_source
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels
 from ..transport.linux import memfd_create
@@ -76,11 +75,7 @@ class Config:
 
     def write(self) -> int:
         """A descriptor to pass to the child; raises what pickling the user's code raises."""
-        # What the source was made from may hold anything, and only the open source is needed from here on.
-        parameters = msgspec.structs.replace(
-            self.plan.parameters, source=None, mix=(), sampler=None, batch_sampler=None
-        )
-        sent = replace(self, plan=replace(self.plan, parameters=parameters))
+        sent = replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
         descriptor = memfd_create("blobfeed-config")

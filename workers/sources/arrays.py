@@ -82,6 +82,8 @@ class ArraysSource(StoredSource):
             array = plain_array(value, name, f"source {self.kind}: got")
         except ValueError as error:
             raise ParameterError(str(error)) from error
+        if array.dtype == object and any(all(isinstance(item, kind) for item in array.flat) for kind in (str, bytes)):
+            array = np.array(array.tolist())  # as pandas has words: NumPy alone would also write a missing one as "nan"
         if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
             raise ParameterError(
                 f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.checks import check_options, chosen, shown
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
-from ..base.hooks import BY_POSITION, by_name
+from ..base.hooks import BY_POSITION, by_name, hooks_kept
 from ..base.keys import derive_key
 from ..base.parameters import NotNegative, Positive
 from ..base.source import CacheCounts
@@ -85,8 +85,8 @@ class StreamSource:
         self.shards = given.shards
         self.capacity = given.capacity
         self._string_bytes = given.string_bytes
-        self._make: Make = make if callable(make) else _whole(make)
-        self._by_position, self._by_name = _arguments(self._make)
+        self.make: Make = make if callable(make) else _whole(make)
+        self._by_position, self._by_name = _arguments(self.make)
         if "shard" not in self._by_position:
             if shards not in (None, 1):
                 raise ParameterError(
@@ -125,7 +125,7 @@ class StreamSource:
         """The samples of one shard in one epoch from its start."""
         given = {"shard": shard, "shards": num_shards, "epoch": epoch}
         by_name = {name: given[name] for name in self._by_name}
-        return iter(self._make(*(given[name] for name in self._by_position), **by_name))
+        return iter(self.make(*(given[name] for name in self._by_position), **by_name))
 
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
@@ -163,8 +163,9 @@ class StreamSource:
         """Nothing is open here: the iterators live in the loaders."""
 
     def _first(self) -> object:
-        for item in self.open(0, self.shards or 1, 0):
-            return item
+        with hooks_kept((self.make,)):
+            for item in self.open(0, self.shards or 1, 0):
+                return item
         raise SourceError("the stream gave no sample at all: shard 0 is empty")
 
 

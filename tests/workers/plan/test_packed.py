@@ -139,6 +139,39 @@ say(12)
 """
 
 
+@pytest.mark.parametrize("mode", ["r", "r+", "c", "w+"])
+def test_an_array_that_lies_in_a_file_is_mapped_there_again(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "rows"
+    np.arange(200_000, dtype=np.uint16).tofile(path)
+    rows = np.memmap(path, np.uint16, mode, 10, (9000, 20))
+    if mode == "w+":
+        rows[...] = np.arange(180_000).reshape(9000, 20)
+    parts = [rows, rows[::-2, 3:].T, np.asarray(rows[5000:]), np.lib.stride_tricks.sliding_window_view(rows, 5, axis=0)]
+    expected = [part.copy() for part in parts]
+    data, buffers, _ = pack(parts)
+    assert bool(buffers) == (mode == "c")  # the program may have changed that
+    got = cloudpickle.loads(data, buffers=buffers)
+    for array, values in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(array, values)
+        assert array.dtype == np.uint16
+    if mode in ("r+", "w+"):
+        got[0][...] = 7  # as a loader may do, in memory of its own
+        assert not (rows == 7).all()
+
+
+@pytest.mark.parametrize("why", ["it was removed", "it is shorter"])
+def test_an_array_whose_file_is_no_longer_there_is_sent(tmp_path: Path, why: str) -> None:
+    path = tmp_path / "rows"
+    np.arange(50_000).tofile(path)
+    rows = np.memmap(path, np.int64, "r")
+    values = rows.copy()
+    path.unlink()
+    if why == "it is shorter":
+        path.write_bytes(b"another")
+    data, buffers, _ = pack(rows)
+    np.testing.assert_array_equal(cloudpickle.loads(data, buffers=buffers), values)
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.base.source import Source
+from blobfeed.workers.base.specs import ArraySpec, IndexArray
 from blobfeed.workers.sources.cache.layout import PAGE_BYTES, STATES_AT, lay_out
 from blobfeed.workers.sources.cache.source import CachedSource
 from hypothesis import given, settings
@@ -72,6 +75,31 @@ def test_it_stands_for_the_source_behind_it(tmp_path: Path) -> None:
         check(source, inner, [1, 2])
         source.will_need(np.array([1, 2, 3, 9]))
     assert inner.needed == [3, 9], "what is cached need not be read again"
+
+
+def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_the_file(tmp_path: Path) -> None:
+    class Filled(Source):
+        def __init__(self, files: list[Path], rate: float) -> None:
+            self.files, self.rate, self.lock = files, rate, object()
+
+        def __len__(self) -> int:
+            return len(self.files)
+
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return {"data": ArraySpec((), np.dtype(np.float64))}
+
+        def read(self, indices: IndexArray, out: Any) -> None:
+            out["data"][...] = self.rate * float(self.files[0].name)
+
+    def cached(name: str, rate: float) -> tuple[int, float]:
+        with closing(CachedSource(Filled([tmp_path / name], rate), tmp_path / "cache", LIMIT)) as source:
+            found, out = source.cached_samples, np.zeros(1)
+            source.read(np.zeros(1, np.int64), {"data": out})
+            return found, float(out[0])
+
+    assert [cached("3", 1.0), cached("3", 1.0)] == [(0, 3.0), (1, 3.0)]
+    assert [cached("4", 1.0), cached("4", 0.5), cached("4", 0.5)] == [(0, 4.0), (0, 2.0), (1, 2.0)]
 
 
 def test_part_of_a_sample_is_given_and_not_kept(tmp_path: Path) -> None:
