@@ -25,6 +25,11 @@ def find_interpreter() -> str:
 
     BLOBFEED_PYTHON, if set, is the only candidate.
     """
+    if getattr(sys, "frozen", False):  # asked to run the loaders, it would begin anew and start itself again
+        raise InterpreterError(
+            f"no Python to run the loaders: {sys.executable} is a frozen program (made by PyInstaller or the like), "
+            "which can run nothing but itself; set num_loaders: 0, so that it reads in its own process"
+        )
     tried = []
     for candidate in _candidates():
         if _is_this_process(candidate) or (answer := _version_of(candidate)) == _VERSION:

@@ -136,6 +136,15 @@ def test_a_program_that_never_answers_is_given_up(
         find_interpreter()
 
 
+@pytest.mark.parametrize("chosen", ["", sys.executable])
+def test_a_frozen_program_is_not_started_again_and_again(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    # As PyInstaller has it: sys.executable is the program itself, which takes no -m.
+    monkeypatch.setenv("BLOBFEED_PYTHON", chosen)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(InterpreterError, match=r"is a frozen program .*; set num_loaders: 0"):
+        find_interpreter()
+
+
 # ---- BLOBFEED_PYTHON
 
 
