@@ -77,6 +77,9 @@ def child_environment() -> dict[str, str]:
     Numeric libraries in loaders keep to one thread each: the loaders themselves are the parallelism.
     """
     environment = dict(os.environ)
+    if sys.flags.ignore_environment:  # -E, -I: the trainer was to be spared what these name
+        for name in ("PYTHONPATH", "PYTHONHOME"):
+            environment.pop(name, None)
     package = str(_package_folder())
     if package not in (*site.getsitepackages(), site.getusersitepackages()):
         before = environment.get("PYTHONPATH")

@@ -231,3 +231,22 @@ def test_a_module_from_where_the_program_began_is_found_after_chdir(tmp_path: Pa
     command = [sys.executable, "-c", AFTER_CHDIR.format(then=then), str(elsewhere)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+IGNORING = """
+import numpy as np
+from blobfeed import BatchReader
+
+source = {"arrays": {"data": np.zeros((8, 2))}}
+for _ in BatchReader(source, batch_size=4, num_loaders=1, epochs=1):
+    pass
+"""
+
+
+@pytest.mark.parametrize("flag", ["-E", "-I"])
+def test_a_search_path_that_the_trainer_ignores_is_ignored_by_its_children(flag: str, tmp_path: Path) -> None:
+    (tmp_path / "zmq.py").write_text("raise ImportError('of another Python')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", flag, "-c", IGNORING]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
