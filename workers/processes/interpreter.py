@@ -80,6 +80,8 @@ def child_environment() -> dict[str, str]:
     if sys.flags.ignore_environment:  # -E, -I: the trainer was to be spared what these name
         for name in ("PYTHONPATH", "PYTHONHOME"):
             environment.pop(name, None)
+    if sys.flags.utf8_mode:  # by -X utf8, perhaps: names of files have to mean the same to both
+        environment["PYTHONUTF8"] = "1"
     package = str(_package_folder())
     if package not in (*site.getsitepackages(), site.getusersitepackages()):
         before = environment.get("PYTHONPATH")

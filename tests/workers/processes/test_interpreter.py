@@ -250,3 +250,20 @@ def test_a_search_path_that_the_trainer_ignores_is_ignored_by_its_children(flag:
     command = [sys.executable, "-P", flag, "-c", IGNORING]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+UTF8 = """
+import numpy as np
+from blobfeed import BatchReader
+
+np.save("\u6570.npy", np.zeros((8, 2)))
+for _ in BatchReader({"npy": {"data": "\u6570.npy"}}, batch_size=4, num_loaders=1, epochs=1):
+    pass
+"""
+
+
+def test_the_children_name_files_in_utf_8_if_the_trainer_does(tmp_path: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-X", "utf8", "-c", UTF8]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
