@@ -12,11 +12,12 @@ FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. The lowest are for NumPy 1.26: with NumPy 2 OpenCV has to be 4.10 and simplejpeg 1.7.3 at least. What the
-# tests run with is pinned in constraints.txt.
+# tests run with is pinned in constraints.txt. Before h5py 3.12 the library locks the parts of a virtual data set with
+# `locking: false` too, and puts zeros for those that it cannot lock.
 RUNTIME = (
     "numpy>=1.26",
     "protobuf>=4.21",
-    "h5py>=3.10",
+    "h5py>=3.12",
     "pyzmq>=25.1",
     "msgspec>=0.18",
     "cloudpickle>=3.0; python_version < '3.14'",

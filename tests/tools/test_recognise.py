@@ -74,7 +74,7 @@ def test_data_sets_that_are_no_arrays_are_left_out() -> None:
         file["table"] = np.zeros(SAMPLES, [("a", "i4")])
         file.create_dataset("names", (SAMPLES,), h5py.string_dtype())
         file.create_dataset("cells", (SAMPLES,), h5py.ref_dtype)
-        file.create_dataset("grows", (0, 3), maxshape=(None, 3))
+        file.create_dataset("grows", (0, 3), maxshape=(None, 3), dtype="f4")
     found = source_of(["a.h5"])
     assert found.tops == ("data", "label", "names")
     assert found.remarks == (

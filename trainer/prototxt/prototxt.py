@@ -104,5 +104,5 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
 
 
 def _unknown_field(message: str, name: str) -> str:
-    known = message_classes()[message].DESCRIPTOR.fields_by_name
+    known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
     return f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"

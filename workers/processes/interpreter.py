@@ -25,6 +25,11 @@ def find_interpreter() -> str:
 
     BLOBFEED_PYTHON, if set, is the only candidate.
     """
+    if getattr(sys, "frozen", False):  # asked to run the loaders, it would begin anew and start itself again
+        raise InterpreterError(
+            f"no Python to run the loaders: {sys.executable} is a frozen program (made by PyInstaller or the like), "
+            "which can run nothing but itself; set num_loaders: 0, so that it reads in its own process"
+        )
     tried = []
     for candidate in _candidates():
         if _is_this_process(candidate) or (answer := _version_of(candidate)) == _VERSION:
@@ -72,6 +77,11 @@ def child_environment() -> dict[str, str]:
     Numeric libraries in loaders keep to one thread each: the loaders themselves are the parallelism.
     """
     environment = dict(os.environ)
+    if sys.flags.ignore_environment:  # -E, -I: the trainer was to be spared what these name
+        for name in ("PYTHONPATH", "PYTHONHOME"):
+            environment.pop(name, None)
+    if sys.flags.utf8_mode:  # by -X utf8, perhaps: names of files have to mean the same to both
+        environment["PYTHONUTF8"] = "1"
     package = str(_package_folder())
     if package not in (*site.getsitepackages(), site.getusersitepackages()):
         before = environment.get("PYTHONPATH")

@@ -136,6 +136,15 @@ def test_a_program_that_never_answers_is_given_up(
         find_interpreter()
 
 
+@pytest.mark.parametrize("chosen", ["", sys.executable])
+def test_a_frozen_program_is_not_started_again_and_again(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    # As PyInstaller has it: sys.executable is the program itself, which takes no -m.
+    monkeypatch.setenv("BLOBFEED_PYTHON", chosen)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(InterpreterError, match=r"is a frozen program .*; set num_loaders: 0"):
+        find_interpreter()
+
+
 # ---- BLOBFEED_PYTHON
 
 
@@ -221,4 +230,40 @@ def test_a_module_from_where_the_program_began_is_found_after_chdir(tmp_path: Pa
     elsewhere.mkdir()
     command = [sys.executable, "-c", AFTER_CHDIR.format(then=then), str(elsewhere)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+IGNORING = """
+import numpy as np
+from blobfeed import BatchReader
+
+source = {"arrays": {"data": np.zeros((8, 2))}}
+for _ in BatchReader(source, batch_size=4, num_loaders=1, epochs=1):
+    pass
+"""
+
+
+@pytest.mark.parametrize("flag", ["-E", "-I"])
+def test_a_search_path_that_the_trainer_ignores_is_ignored_by_its_children(flag: str, tmp_path: Path) -> None:
+    (tmp_path / "zmq.py").write_text("raise ImportError('of another Python')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", flag, "-c", IGNORING]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+UTF8 = """
+import numpy as np
+from blobfeed import BatchReader
+
+np.save("\u6570.npy", np.zeros((8, 2)))
+for _ in BatchReader({"npy": {"data": "\u6570.npy"}}, batch_size=4, num_loaders=1, epochs=1):
+    pass
+"""
+
+
+def test_the_children_name_files_in_utf_8_if_the_trainer_does(tmp_path: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-X", "utf8", "-c", UTF8]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
