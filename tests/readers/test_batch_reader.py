@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
 import signal
@@ -386,6 +387,29 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
         next(iter(reader))  # a loop that is left: the next one begins anew
         for _ in range(3):
             assert sorted(all_labels(list(reader))) == everything
+
+
+@pytest.mark.parametrize("shards", [0, 1, 3])
+@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+def test_after_a_state_of_a_loops_last_batch_the_first_loop_is_the_next_one(
+    source: dict[str, Any], shards: int, last_batch: str
+) -> None:
+    """Whether samples have indices, or are a stream's."""
+
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[int]:
+        yield from range(10 * epoch + shard, 10 * epoch + 10, num_shards)
+
+    def begin() -> BatchReader:
+        what = StreamSource(numbers, shards=shards, names=("label",)) if shards else source
+        return read(what, epochs=1, last_batch=last_batch, num_loaders=0, shuffle=not shards)
+
+    with begin() as reader:
+        for _ in reader:
+            state = reader.state_dict()
+        following = [all_labels(list(reader)) for _ in range(2)]
+    with begin() as reader:
+        reader.load_state_dict(json.loads(json.dumps(state)))
+        assert [all_labels(list(reader)) for _ in range(2)] == following
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
