@@ -43,8 +43,8 @@ def _exception_for(plan: Plan, failure: Failure, is_advised: bool) -> BlobfeedEr
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
     advice = "; repair or leave out the sample"
-    if failure.in_postprocess:
-        advice = "; mend the hook"  # no other sample takes the place of a whole batch
+    if failure.mend:
+        advice = f"; mend {failure.mend}"
     elif is_advised:
         advice = ""
     elif plan.parameters.on_error == "raise":

@@ -358,9 +358,11 @@ def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() 
         raise OSError("the line is dead")
 
     source = StreamSource(broken, shards=1)
-    with make_pipeline(source, on_error="replace") as pipeline, pytest.raises(SampleError) as caught:
-        list(batches(pipeline))
-    assert isinstance(caught.value.__cause__, OSError)
+    for on_error in ("raise", "replace"):  # which is not advised, since it would not help
+        with make_pipeline(source, on_error=on_error) as pipeline, pytest.raises(SampleError) as caught:
+            list(batches(pipeline))
+        assert isinstance(caught.value.__cause__, OSError)
+        assert str(caught.value).endswith("; mend what makes it: a stream cannot be asked for another sample")
 
 
 def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
@@ -554,6 +556,7 @@ def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
 def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
     with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
         found: list[list[int]] = []
-        with pytest.raises(SampleError, match=r"3 loaders died on it, the last one, .* exited with code 3"):
+        says = r"3 loaders died on it, the last one, .* exited with code 3; mend what makes it"
+        with pytest.raises(SampleError, match=says):
             found.extend(batch.tops["number"].tolist() for batch in batches(pipeline))  # type: ignore[union-attr]
         assert pipeline.statistics().batches == 2
