@@ -245,7 +245,10 @@ class _Loop(Iterator[NamedBatch]):
 
     def __len__(self) -> int:
         """Batches that are left of the loop; raises TypeError as the reader's `len` does. Progress bars ask for it."""
-        span = self._span
+        span, feed, begun = self._span, self._reader._feed, self._reader._begun
+        if span.batches is None and (begun is None or begun.batches is not feed.batches):
+            left = feed.loops.left(feed.state_dict())  # fewer than a whole loop has, if a state was loaded
+            return len(self._reader) if left is None else left
         if span.batches is None or span.end is None:
             return len(self._reader)
         return max(0, span.end - span.batches.count)

@@ -157,6 +157,15 @@ def test_what_is_left_of_a_loop_is_counted_whether_it_is_made_or_not(
             assert [next(iter(reader)).number for _ in range(3)] == [0, len(reader), 2 * len(reader)]
 
 
+def test_what_is_left_of_a_loop_is_known_as_soon_as_a_state_is_loaded(source: dict[str, Any]) -> None:
+    with read(source, epochs=2, num_loaders=0) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+        reader.load_state_dict(state)
+        assert len(iter(reader)) == len(reader) - 1 == len(list(reader))
+        assert len(iter(reader)) == len(reader)
+
+
 def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(source: dict[str, Any]) -> None:
     with read(source, epochs=1, last_batch="partial", shuffle=True) as reader:
         peeked = next(iter(reader))
