@@ -122,6 +122,22 @@ def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
         assert begun + [seen(batch) for batch in batches(pipeline)] == whole
 
 
+@pytest.mark.parametrize("shards", [None, 3])
+def test_a_run_keeps_its_shards_unless_others_were_asked_for(whole: list[Seen], shards: int | None) -> None:
+    """Without the option there are as many as loaders: here one, and on another machine two."""
+    with make_pipeline(num_loaders=0) as pipeline:
+        begun = [seen(batch) for batch in batches(pipeline, 3)]
+        state = pipeline.state_dict()
+    source = StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
+    with make_pipeline(source, num_loaders=0) as pipeline:
+        if shards is None:
+            pipeline.load_state_dict(state)
+            assert begun + [seen(batch) for batch in batches(pipeline)] == whole
+        else:
+            with pytest.raises(ParameterError, match="saved with shards=2, this pipeline has shards=3"):
+                pipeline.load_state_dict(state)
+
+
 def test_batches_are_counted_without_the_empty_ones_that_a_shard_gave_at_its_end() -> None:
     with make_pipeline() as pipeline:
         assert [batch.number for batch in batches(pipeline, 20)] == [*range(20)]
