@@ -210,6 +210,8 @@ class Solver(Closing):
             self.train_net.load_weights(read_weights(model), str(model))
             self._restore_history(self._learnt_of_all(state.history, path), path)
             self.iteration = state.iteration
+            if (ours := path.with_name(path.name.partition(".solverstate")[0] + ".pt")).exists():
+                _log.warning("%s does not say where the data stood; %s does", path, ours)
             return
         snapshot = snapshots.load(path)
         self._check_type(snapshot.solver_type, path)

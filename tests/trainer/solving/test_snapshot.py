@@ -236,6 +236,20 @@ def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
             assert re.search(says + ".*; the test data begin at their start", caplog.text)
 
 
+def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "snapshot_format: BINARYPROTO\n")
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+        solver.restore(solver.caffe_path("solverstate"))
+        assert f"does not say where the data stood; {saved} does" in caplog.text
+        saved.unlink()
+        caplog.clear()
+        solver.restore(solver.caffe_path("solverstate"))
+        assert not caplog.text
+
+
 EQUAL = SMALL_NET.replace(
     'name: "ip2" type: "InnerProduct" bottom: "ip1"',
     'name: "a" type: "InnerProduct" bottom: "ip1" top: "a" inner_product_param { num_output: 12 } }\n'
