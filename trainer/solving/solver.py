@@ -223,7 +223,7 @@ class Solver(Closing):
             try:
                 net.load_data_states(states, str(path))
             except SnapshotError as error:  # other test data are no reason to train anew
-                _log.warning("%s; the test data begin at their start", error)
+                _log.warning("%s; the test data stay where they are", error)
         for net, drawn in zip((self.train_net, *self.test_nets), snapshot.fillers, strict=False):
             net.generators.weights.set_state(drawn)
         if self.device.type in snapshot.dropout:

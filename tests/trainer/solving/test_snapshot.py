@@ -233,7 +233,7 @@ def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
         else:
             other.restore(saved)
             assert other.iteration == 1
-            assert re.search(says + ".*; the test data begin at their start", caplog.text)
+            assert re.search(says + ".*; the test data stay where they are", caplog.text)
 
 
 def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
