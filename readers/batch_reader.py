@@ -138,7 +138,7 @@ class BatchReader(Closing):
                 "this loop is over: another loop over the same reader has begun, or a state was loaded; for two loops "
                 "at a time use two readers"
             )
-        if span.batches is None:
+        if span.batches is not self._feed.batches:
             self._begin(span)
         batches = self._feed.batches
         try:
@@ -150,7 +150,10 @@ class BatchReader(Closing):
             return batches.next()
         except EndOfData:
             span.has_ended = span.has_drained = True
-            return None
+            if batches.count:
+                return None
+        self._begin(span)  # a stream's state was saved at the last batch of a loop, as nobody could know then
+        return self._next(span)
 
     def _begin(self, span: _Span) -> None:
         if self.parameters.epochs is not None and self._begun is not None and self._begun.is_left(self._feed.batches):
@@ -161,6 +164,7 @@ class BatchReader(Closing):
         left = self._feed.loops.left(state)
         span.end = None if left is None else batches.count + left
         span.end_epoch = self._feed.loops.end_epoch(state)
+        span.has_ended = span.has_drained = False
         span.batches = batches
         self._begun = span
 
@@ -241,7 +245,10 @@ class _Loop(Iterator[NamedBatch]):
 
     def __len__(self) -> int:
         """Batches that are left of the loop; raises TypeError as the reader's `len` does. Progress bars ask for it."""
-        span = self._span
+        span, feed, begun = self._span, self._reader._feed, self._reader._begun
+        if span.batches is None and (begun is None or begun.batches is not feed.batches):
+            left = feed.loops.left(feed.state_dict())  # fewer than a whole loop has, if a state was loaded
+            return len(self._reader) if left is None else left
         if span.batches is None or span.end is None:
             return len(self._reader)
         return max(0, span.end - span.batches.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
 import signal
@@ -155,6 +156,15 @@ def test_what_is_left_of_a_loop_is_counted_whether_it_is_made_or_not(
         monkeypatch.setattr(looped, "_RESTART_S", restart_s)
         with read(source, epochs=1, num_loaders=0) as reader:
             assert [next(iter(reader)).number for _ in range(3)] == [0, len(reader), 2 * len(reader)]
+
+
+def test_what_is_left_of_a_loop_is_known_as_soon_as_a_state_is_loaded(source: dict[str, Any]) -> None:
+    with read(source, epochs=2, num_loaders=0) as reader:
+        next(iter(reader))
+        state = reader.state_dict()
+        reader.load_state_dict(state)
+        assert len(iter(reader)) == len(reader) - 1 == len(list(reader))
+        assert len(iter(reader)) == len(reader)
 
 
 def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(source: dict[str, Any]) -> None:
@@ -397,6 +407,29 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
         next(iter(reader))  # a loop that is left: the next one begins anew
         for _ in range(3):
             assert sorted(all_labels(list(reader))) == everything
+
+
+@pytest.mark.parametrize("shards", [0, 1, 3])
+@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+def test_after_a_state_of_a_loops_last_batch_the_first_loop_is_the_next_one(
+    source: dict[str, Any], shards: int, last_batch: str
+) -> None:
+    """Whether samples have indices, or are a stream's."""
+
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[int]:
+        yield from range(10 * epoch + shard, 10 * epoch + 10, num_shards)
+
+    def begin() -> BatchReader:
+        what = StreamSource(numbers, shards=shards, names=("label",)) if shards else source
+        return read(what, epochs=1, last_batch=last_batch, num_loaders=0, shuffle=not shards)
+
+    with begin() as reader:
+        for _ in reader:
+            state = reader.state_dict()
+        following = [all_labels(list(reader)) for _ in range(2)]
+    with begin() as reader:
+        reader.load_state_dict(json.loads(json.dumps(state)))
+        assert [all_labels(list(reader)) for _ in range(2)] == following
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...layers.torch_blob import Blob
 from ...workers.base.closing import close_all
+from ...workers.base.errors import ParameterError
 from .. import layer_types  # noqa: F401  registers the layer types
 from ..layer_types.blobs import Shape
 from ..layer_types.layer import (
@@ -219,7 +220,7 @@ class Net:
         return {name: dict(layer.state_dict()) for name, layer in layers.items() if hasattr(layer, "state_dict")}
 
     def load_data_states(self, states: dict[str, dict[str, int | str]], source: str) -> None:
-        """Let each Python layer go on where it was; raises SnapshotError for a state of no layer."""
+        """Let each Python layer go on where it was; raises SnapshotError for a state that fits none."""
         layers = self.python_layers()
         if unknown := [name for name in states if name not in layers]:
             raise SnapshotError(
@@ -228,7 +229,10 @@ class Net:
             )
         for name, state in states.items():
             if hasattr(layers[name].user_layer, "load_state_dict"):
-                layers[name].user_layer.load_state_dict(state)
+                try:
+                    layers[name].user_layer.load_state_dict(state)
+                except ParameterError as error:
+                    raise SnapshotError(f"{source}, data of {layers[name].context.where}: {error}") from None
 
     def close(self) -> None:
         """End what Python layers have running; all of them, even where one fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
 from .solver_file import choose_device, read_solver, read_test_nets, read_train_net
 from .updates import SOLVER_TYPES
+
+_log = logging.getLogger("blobfeed")
 
 Scores = dict[str, float]
 """By output: its mean over the iterations of a test; for each number of an output of several, as `name[0]`."""
@@ -207,6 +210,8 @@ class Solver(Closing):
             self.train_net.load_weights(read_weights(model), str(model))
             self._restore_history(self._learnt_of_all(state.history, path), path)
             self.iteration = state.iteration
+            if (ours := path.with_name(path.name.partition(".solverstate")[0] + ".pt")).exists():
+                _log.warning("%s does not say where the data stood; %s does", path, ours)
             return
         snapshot = snapshots.load(path)
         self._check_type(snapshot.solver_type, path)
@@ -215,7 +220,10 @@ class Solver(Closing):
         self._restore_history(snapshot.history, path)
         self.train_net.load_data_states(snapshot.train_data, str(path))
         for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
-            net.load_data_states(states, str(path))
+            try:
+                net.load_data_states(states, str(path))
+            except SnapshotError as error:  # other test data are no reason to train anew
+                _log.warning("%s; the test data stay where they are", error)
         for net, drawn in zip((self.train_net, *self.test_nets), snapshot.fillers, strict=False):
             net.generators.weights.set_state(drawn)
         if self.device.type in snapshot.dropout:

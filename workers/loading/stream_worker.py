@@ -18,7 +18,7 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
-from ..sources.stream import EMPTY_EPOCH, StreamSource, copied, shuffled
+from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, copied, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity
@@ -277,7 +277,7 @@ class StreamWorker(Worker):
     def _fatal(self, row: int, wanted: StreamBatch, error: Exception) -> BadRow:
         index = wanted.sequence * self.parameters.batch_size + row
         where = self._where(index, wanted.shard)
-        return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error)), error)
+        return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), mend=MEND_STREAM), error)
 
     def _where(self, index: int, shard: int) -> str:
         return f"{location_of(self._decoded.source, index)}, shard {shard}"

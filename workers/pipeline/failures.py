@@ -52,14 +52,12 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
     advice = "; repair or leave out the sample"
     if type(cause).__name__ == "BdbQuit" and plan.parameters.num_loaders != 0:  # what breakpoint() raises there
         advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0"
-    elif failure.in_postprocess:
-        advice = "; mend the hook"  # no other sample takes the place of a whole batch
+    elif failure.mend:
+        advice = f"; mend {failure.mend}"
     elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
         advice = ""
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"
-        if plan.source.kind == "stream":
-            advice += ", unless the stream's own function failed or did not go on"
     return SampleError(
         f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}{advice}",
         source=plan.source.kind,

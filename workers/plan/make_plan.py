@@ -370,6 +370,7 @@ def _stream_plan(
         shards=shards,
         capacity=source.capacity,
         position=StreamPosition.start(shards),
+        takes_any_shards=source.shards is None,
     )
 
 

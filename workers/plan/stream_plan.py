@@ -30,12 +30,14 @@ class StreamPlan(Plan):
     """`shards`: of this rank; each belongs to one loader at a time. `capacity`: of each shard's shuffle buffer.
 
     `end`: the `epochs` of which the end has been taken, in batches that are joined or short; 0 if it has not.
+    `takes_any_shards`: nobody asked for a number: there are as many as loaders, which may be others after a restart.
     """
 
     shards: int
     position: StreamPosition
     capacity: int = 0
     end: int = 0
+    takes_any_shards: bool = False
 
     @property
     def batches_per_slot(self) -> int:
@@ -82,8 +84,11 @@ class StreamPlan(Plan):
     def resumed(self, state: Mapping[str, object]) -> StreamPlan:
         ours = self.begin().state()
         fixed = "seed", "batch_size", "shards", "last_batch", "world_size", "capacity"
+        if self.takes_any_shards:
+            fixed = tuple(name for name in fixed if name != "shards")
         absent = {name: ours[name] for name in ("world_size", "capacity", "end")}  # earlier versions did not say
         checked = check_state(state, ours, fixed, absent)
+        shards = int(checked["shards"])
         end, epochs = int(checked["end"]), self.parameters.epochs
         if end and end != epochs:
             raise ParameterError(
@@ -95,11 +100,13 @@ class StreamPlan(Plan):
             sequences = [int(number) for number in json.loads(str(checked["sequences"]))]
         except (ValueError, TypeError):
             sequences = []
-        if len(sequences) != self.shards:
-            raise ParameterError(f"the state's sequences are {checked['sequences']!r}: expected {self.shards} numbers")
-        turn, joined = int(checked["turn"]) % self.shards, int(checked["joined"])
+        if len(sequences) != shards or not shards:
+            raise ParameterError(f"the state's sequences are {checked['sequences']!r}: expected {shards} numbers")
+        turn, joined = int(checked["turn"]) % shards, int(checked["joined"])
         position = StreamPosition(int(checked["epoch"]), sequences, turn, joined)
-        return replace(self, position=position, end=end, first_number=int(checked["batches"]))
+        if shards != self.shards:
+            self.decoded.value.num_shards = shards * (self.parameters.world_size or 1)
+        return replace(self, shards=shards, position=position, end=end, first_number=int(checked["batches"]))
 
     def schedule(self) -> StreamSchedule:
         return StreamSchedule(self)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..plan.plan import Plan
+from ..sources.stream import MEND_STREAM
 from ..transport.messages import (
     Announce,
     BadRow,
@@ -35,6 +36,9 @@ REMOTE_TASK_S = 0.100
 time on its way from node to node."""
 
 _ALL_ROWS = 1 << 40
+
+_HOOK = "the hook"
+"""To be mended: no other sample takes the place of a whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +179,11 @@ class Assembly:
 
     def _failure_of(self, group: int, bad: BadRow) -> Failure:
         epoch, index, path = bad.epoch, bad.index, bad.path
-        if in_postprocess := index < 0:
+        mend = bad.mend
+        if index < 0:
             epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
-        return Failure(
-            "SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, in_postprocess=in_postprocess
-        )
+            mend = _HOOK
+        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, mend=mend)
 
     def _fail_for_bad_samples(self) -> None:
         limit = self._parameters.max_bad_samples
@@ -207,7 +211,8 @@ class Assembly:
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
         sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
-        failure = Failure("SampleError", text, *sample, in_postprocess=poisoned.is_postprocess)
+        mend = _HOOK if poisoned.is_postprocess else "" if self._schedule.can_be_cut else MEND_STREAM
+        failure = Failure("SampleError", text, *sample, mend=mend)
         self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
 

@@ -104,8 +104,8 @@ class Failure(Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
     If one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, if that is known.
-    `in_postprocess`: it begins the batch that is to blame. `cause` names an exception on the inherited error channel,
-    `traceback` is its text. `details`: what the class carries besides its message.
+    `mend`: what is to blame instead, if no other sample could take its place. `cause` names an exception on the
+    inherited error channel, `traceback` is its text. `details`: what the class carries besides its message.
     """
 
     error: str
@@ -116,7 +116,7 @@ class Failure(Message, frozen=True, tag="failure"):
     cause: int = 0
     traceback: str = ""
     details: tuple[str, ...] = ()
-    in_postprocess: bool = False
+    mend: str = ""
 
 
 # assembler → loader
@@ -190,6 +190,7 @@ class BadRow(Message, frozen=True):
 
     `index` is -1 if the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
     line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 if it could not be pickled.
+    `mend`: as in Failure.
     """
 
     row: int
@@ -200,6 +201,7 @@ class BadRow(Message, frozen=True):
     text: str
     cause: int = 0
     traceback: str = ""
+    mend: str = ""
 
 
 class Done(Message, frozen=True, tag="done"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import resource
 import signal
 import traceback
@@ -16,7 +17,7 @@ from blobfeed.trainer.solving import snapshot as snapshots
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
-from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
+from tests.support.trainer_nets import DATA_LAYER, SMALL_NET, SMALL_SOLVER, write_project
 
 # Batches of 8 of 50 rows, dropout, a step in the rate, momentum, tests of their own stand: all of it must go on.
 TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10 average_loss: 3 iter_size: 2\n"
@@ -196,6 +197,57 @@ def test_a_snapshot_of_another_net_is_refused(tmp_path: Path, change: tuple[str,
     (tmp_path / "net.prototxt").write_text(SMALL_NET.replace(*change))
     with Solver.from_file(path) as solver, pytest.raises(SnapshotError, match=what):
         solver.restore(saved)
+
+
+@pytest.mark.parametrize(("phase", "solver"), [("TRAIN", SMALL_SOLVER), ("TEST", TESTED)])
+def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: str, solver: str
+) -> None:
+    """Each layer has its own limit, so that its data can change alone."""
+
+    def net(limits: dict[str, int]) -> str:
+        layers = [
+            f"""
+            layer {{
+              name: "data" type: "Python" top: "data" top: "label" include {{ phase: {of} }}
+              python_param {{
+                module: "blobfeed.layers" layer: "MultiProcessInputLayer"
+                param_str: "{{source: {{hdf5: {{path: numbers.h5, limit: {limit}}}}}, batch_size: 8, num_loaders: 0}}"
+              }}
+            }}
+            """
+            for of, limit in limits.items()
+        ]
+        return SMALL_NET.replace(DATA_LAYER, "".join(layers))
+
+    path = write_project(tmp_path, net=net({"TRAIN": 40, "TEST": 40}), solver=solver)
+    with Solver.from_file(path) as begun:
+        begun.step()
+        saved = begun.save()
+    (tmp_path / "net.prototxt").write_text(net({"TRAIN": 40, "TEST": 40} | {phase: 48}))
+    says = "data of .*: layer 'data': the state was saved with samples=40, this pipeline has samples=48"
+    with Solver.from_file(path) as other:
+        if phase == "TRAIN":
+            with pytest.raises(SnapshotError, match=says):
+                other.restore(saved)
+        else:
+            other.restore(saved)
+            assert other.iteration == 1
+            assert re.search(says + ".*; the test data stay where they are", caplog.text)
+
+
+def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "snapshot_format: BINARYPROTO\n")
+    with Solver.from_file(path) as solver:
+        saved = solver.save()
+        solver.restore(solver.caffe_path("solverstate"))
+        assert f"does not say where the data stood; {saved} does" in caplog.text
+        saved.unlink()
+        caplog.clear()
+        solver.restore(solver.caffe_path("solverstate"))
+        assert not caplog.text
 
 
 EQUAL = SMALL_NET.replace(

@@ -123,6 +123,22 @@ def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
         assert begun + [seen(batch) for batch in batches(pipeline)] == whole
 
 
+@pytest.mark.parametrize("shards", [None, 3])
+def test_a_run_keeps_its_shards_unless_others_were_asked_for(whole: list[Seen], shards: int | None) -> None:
+    """Without the option there are as many as loaders: here one, and on another machine two."""
+    with make_pipeline(num_loaders=0) as pipeline:
+        begun = [seen(batch) for batch in batches(pipeline, 3)]
+        state = pipeline.state_dict()
+    source = StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
+    with make_pipeline(source, num_loaders=0) as pipeline:
+        if shards is None:
+            pipeline.load_state_dict(state)
+            assert begun + [seen(batch) for batch in batches(pipeline)] == whole
+        else:
+            with pytest.raises(ParameterError, match="saved with shards=2, this pipeline has shards=3"):
+                pipeline.load_state_dict(state)
+
+
 def test_batches_are_counted_without_the_empty_ones_that_a_shard_gave_at_its_end() -> None:
     with make_pipeline() as pipeline:
         assert [batch.number for batch in batches(pipeline, 20)] == [*range(20)]
@@ -425,9 +441,11 @@ def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() 
         raise OSError("the line is dead")
 
     source = StreamSource(broken, shards=1)
-    with make_pipeline(source, on_error="replace") as pipeline, pytest.raises(SampleError) as caught:
-        list(batches(pipeline))
-    assert isinstance(caught.value.__cause__, OSError)
+    for on_error in ("raise", "replace"):  # which is not advised, since it would not help
+        with make_pipeline(source, on_error=on_error) as pipeline, pytest.raises(SampleError) as caught:
+            list(batches(pipeline))
+        assert isinstance(caught.value.__cause__, OSError)
+        assert str(caught.value).endswith("; mend what makes it: a stream cannot be asked for another sample")
 
 
 def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
@@ -634,6 +652,7 @@ def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
 def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
     with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
         found: list[list[int]] = []
-        with pytest.raises(SampleError, match=r"3 loaders died on it, the last one, .* exited with code 3"):
+        says = r"3 loaders died on it, the last one, .* exited with code 3; mend what makes it"
+        with pytest.raises(SampleError, match=says):
             found.extend(batch.tops["number"].tolist() for batch in batches(pipeline))  # type: ignore[union-attr]
         assert pipeline.statistics().batches == 2
