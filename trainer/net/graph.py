@@ -163,6 +163,8 @@ class Net:
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
                 for own, theirs in zip(layer.blobs, other.layers[name].blobs, strict=True):
                     own.data = theirs.data  # the tensor stays the one that a solver updates
+        for view, shared in self._weights.views:  # perhaps of a layer that `other` does not have
+            view.data = shared.data.reshape(view.shape)
 
     def weights(self) -> dict[str, list[Tensor]]:
         """A copy of all weights on the CPU, by layer."""
