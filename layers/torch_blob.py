@@ -132,6 +132,10 @@ class Blob(BlobShape):
         """Show the blob's own memory again: a layer is about to write there."""
         self._adopted = None
 
+    def renew(self) -> None:
+        """Own new memory: who has taken the old one needs what it holds."""
+        self._data = self._adopted = None
+
     def _memory(self, memory: Tensor | None) -> Tensor:
         if memory is not None and memory.numel() >= self.count:
             return memory

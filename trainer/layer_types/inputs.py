@@ -94,10 +94,11 @@ class DummyData(Layer):
     def read_options(self) -> None:
         options, tops = self.options, len(self.param.top)
         shapes = [tuple(shape.dim) for shape in options.shape]
-        if not shapes:
-            extents = options.num, options.channels, options.height, options.width
-            if {len(each) for each in extents} <= {1, tops}:
-                shapes = list(zip(*(list(each) * (tops // len(each)) for each in extents), strict=True))
+        extents = options.num, options.channels, options.height, options.width
+        if shapes and any(extents):
+            raise self.wrong("give shape, or num, channels, height and width, not both", "shape")
+        if not shapes and {len(each) for each in extents} <= {1, tops}:
+            shapes = list(zip(*(list(each) * (tops // len(each)) for each in extents), strict=True))
         fillers = list(options.data_filler) or [message_class(FillerParameter)()]
         if len(shapes) not in (1, tops) or len(fillers) not in (1, tops):
             raise self.wrong(

@@ -43,6 +43,29 @@ def _as_it_is(blob: Blob) -> Blob:
     return blob
 
 
+class _Bottom(Blob):
+    """The data of `source`, with a `diff` of its own, as behind Caffe's Split.
+
+    A layer may leave a `diff` as it is; what another layer has written there, or the layer itself for the same blob as
+    another bottom, would count as its gradient.
+    """
+
+    def __init__(self, source: Blob, device: torch.device) -> None:
+        super().__init__(device)
+        self._source = source
+
+    @property
+    def shape(self) -> Shape:
+        return self._source.shape
+
+    @property
+    def tensor(self) -> Tensor:
+        return self._source.tensor
+
+    def reshape(self, *shape: int) -> None:
+        self._source.reshape(*shape)
+
+
 @layer_type("Python")
 class PythonLayer(Layer):
     """Calls the hooks of `user_layer`, an instance of the class that `module` and `layer` name.
@@ -109,9 +132,12 @@ class PythonLayer(Layer):
         return found
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        self._bottom, self._top = tuple(bottom), tuple(top)
-        shown = {blob: self._weights.show(blob) for blob in (*bottom, *top)}
-        self._shown_bottom, self._shown_top = tuple(shown[blob] for blob in bottom), tuple(shown[blob] for blob in top)
+        self._bottom = tuple(blob if blob in top else _Bottom(blob, self.context.device) for blob in bottom)
+        self._top = tuple(top)
+        shown = {blob: self._weights.show(blob) for blob in (*self._bottom, *top)}
+        self._shown_bottom, self._shown_top = (
+            tuple(shown[blob] for blob in blobs) for blobs in (self._bottom, self._top)
+        )
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)
         for index, blob in enumerate(self._weights.made):
@@ -127,6 +153,7 @@ class PythonLayer(Layer):
             blob.own()
         for blob, tensor in zip(self._bottom, bottom, strict=True):
             if blob in self._top:  # in place: not in the bottom's memory, which the backward of others may need
+                blob.renew()
                 blob.reshape(*tensor.shape)
                 blob.tensor.copy_(tensor.detach())
         for blob, tensor in zip(self._weights.made, self.blobs, strict=True):
@@ -153,7 +180,7 @@ class PythonLayer(Layer):
             blob.diff.zero_()  # Caffe's layers add to these
         with self._noting("backward"):
             self.user_layer.backward(self._shown_top, list(wanted[: len(self._bottom)]), self._shown_bottom)
-        # Copies: another layer with the same bottom writes its own gradient into the same diff.
+        # Copies: the next backward writes into the same diffs.
         blobs = zip((*self._bottom, *self._weights.made), wanted, strict=True)
         return [blob.diff.clone() if wants else None for blob, wants in blobs]
 

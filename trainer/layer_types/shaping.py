@@ -15,13 +15,20 @@ from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 
 
+def _axis_option(layer: Layer, older: str) -> int:
+    """The option `axis`, or `older`, its name in older files."""
+    is_older = layer.options.HasField(older)
+    if is_older and layer.options.HasField("axis"):
+        raise layer.wrong(f"give axis or {older}, not both", older)
+    return int(getattr(layer.options, older if is_older else "axis"))
+
+
 @layer_type("Concat")
 class Concat(Layer):
     bottoms = ANY
 
     def read_options(self) -> None:
-        options = self.options
-        self._axis = options.concat_dim if options.HasField("concat_dim") else options.axis
+        self._axis = _axis_option(self, "concat_dim")
 
     def forward(self, *bottom: Tensor) -> Tensors:
         return (torch.cat(bottom, self._axis),)
@@ -34,9 +41,8 @@ class Slice(Layer):
     tops = ANY
 
     def read_options(self) -> None:
-        options = self.options
-        self._axis = options.slice_dim if options.HasField("slice_dim") else options.axis
-        self._points, tops = list(options.slice_point), len(self.param.top)
+        self._axis = _axis_option(self, "slice_dim")
+        self._points, tops = list(self.options.slice_point), len(self.param.top)
         if self._points and len(self._points) != tops - 1:
             raise self.wrong(f"needs one slice_point less than its {tops} tops, got {len(self._points)}")
 

@@ -164,6 +164,8 @@ class Net:
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
                 for own, theirs in zip(layer.blobs, other.layers[name].blobs, strict=True):
                     own.data = theirs.data  # the tensor stays the one that a solver updates
+        for view, shared in self._weights.views:  # perhaps of a layer that `other` does not have
+            view.data = shared.data.reshape(view.shape)
 
     def weights(self) -> dict[str, list[Tensor]]:
         """A copy of all weights on the CPU, by layer."""
@@ -207,7 +209,8 @@ class Net:
             if name in weights:
                 pairs = itertools.zip_longest(layer.blobs, weights[name], fillvalue=missing)
                 given = [each if each.numel() or own.data_ptr() not in filled else own for own, each in pairs]
-                check_shapes(layer, given, source, leading_ones=True)
+                advice = ". A layer that has another name than there begins with its filler" if some else ""
+                check_shapes(layer, given, source, advice, leading_ones=True)
                 for own, loaded in zip(layer.blobs, given, strict=True):
                     own.copy_(loaded.view(own.shape))
                 filled |= memory
@@ -257,7 +260,9 @@ def loss_weights(layer: Layer) -> list[float]:
     return [1.0 if layer.is_loss and nth == 0 else 0.0 for nth in range(len(layer.param.top))]
 
 
-def check_shapes(layer: Layer, others: Sequence[Tensor], source: str, *, leading_ones: bool = False) -> None:
+def check_shapes(
+    layer: Layer, others: Sequence[Tensor], source: str, advice: str = "", *, leading_ones: bool = False
+) -> None:
     """Raises SnapshotError unless `others` have the shapes of the layer's weights; `leading_ones` may differ."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
@@ -265,7 +270,7 @@ def check_shapes(layer: Layer, others: Sequence[Tensor], source: str, *, leading
     if [*map(significant, own_shapes)] != [*map(significant, other_shapes)]:
         raise SnapshotError(
             f"{layer.context.where}: its weights have the shapes {own_shapes}, those in {source} {other_shapes}: "
-            "they belong to another net"
+            f"they belong to another net{advice}"
         )
 
 

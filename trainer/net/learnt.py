@@ -36,6 +36,8 @@ class Weights:
     def __init__(self) -> None:
         self._entries: list[Learnt] = []
         self._by_name: dict[str, Learnt] = {}
+        self.views: list[tuple[Tensor, Tensor]] = []
+        """Weights that a layer shares in another shape, and those that they show."""
 
     def add(self, layer: Layer) -> None:
         """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
@@ -80,7 +82,8 @@ class Weights:
             known.weights.requires_grad_(False)
         if own != shared:  # a view of the same memory, which must be contiguous for that
             known.weights.data = known.weights.data.contiguous()
-        layer.blobs[index] = known.weights if own == shared else known.weights.view(own)
+            self.views.append((known.weights.view(own), known.weights))
+        layer.blobs[index] = known.weights if own == shared else self.views[-1][0]
 
     def all(self) -> list[Tensor]:
         """Including those that the solver does not update."""

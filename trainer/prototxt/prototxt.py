@@ -84,7 +84,7 @@ def read_net_or_solver(path: Path) -> Any:
 def _read_text(path: Path, named_by: str) -> str:
     source = f" (named at {named_by})" if named_by else ""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # editors of Windows begin files with a mark
     except FileNotFoundError:
         raise PrototxtError(f"{path}: no such file{source}") from None
     except UnicodeDecodeError as error:

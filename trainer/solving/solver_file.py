@@ -21,6 +21,9 @@ _SolverDocument = Document[SolverParameter]
 NetSource = tuple[Document[NetParameter], State]
 """A net's prototxt, and the state that its include and exclude rules are checked against."""
 
+_SHARES = {"RMSProp": ("rms_decay",), "Adam": ("momentum", "momentum2")}
+"""By type of solver: the shares of an old mean in a new one."""
+
 
 def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
     """Read and check; raises PrototxtError with the line of what is missing, impossible or not supported.
@@ -43,6 +46,9 @@ def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
         )
     if message.momentum and not SOLVER_TYPES[message.type].takes_momentum:
         raise solver.error(f"a solver of type {message.type} has no momentum", "momentum")
+    for field in _SHARES.get(message.type, ()):
+        if not 0 <= getattr(message, field) < 1:
+            raise solver.error(f"{field} must be at least 0 and below 1, got {getattr(message, field):g}", field)
     if message.debug_info:
         raise solver.error("debug_info is not supported", "debug_info")
     if message.regularization_type not in ("L1", "L2"):

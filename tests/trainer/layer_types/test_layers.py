@@ -598,6 +598,12 @@ def test_a_bilinear_filler_is_symmetric(tmp_path: Path, edge: int) -> None:
         ('type: "Filter" bottom: "z" top: "b"', "one top for each bottom but the last"),
         ('type: "Scale" bottom: "z"', "does not fit a bottom"),
         ('type: "PReLU" propagate_down: [true, false]', "one propagate_down for each"),
+        ('type: "Concat" concat_param { concat_dim: 1 axis: 2 }', "give axis or concat_dim, not both"),
+        ('type: "Slice" top: "b" slice_param { slice_dim: 1 axis: 2 }', "give axis or slice_dim, not both"),
+        (
+            'type: "ReLU" } layer { name: "d" top: "d" type: "DummyData" dummy_data_param { num: 1 shape { dim: 5 } }',
+            "give shape, or num, channels, height and width, not both",
+        ),
     ],
 )
 def test_what_a_layer_cannot_do_is_refused(tmp_path: Path, options: str, what: str) -> None:

@@ -216,6 +216,67 @@ def test_two_layers_with_one_bottom_add_up_their_gradients(tmp_path: Path) -> No
         torch.testing.assert_close(both[name], 3 * gradient)
 
 
+OWN_DIFFS = """
+class Stop:
+    def __init__(self, layer_param): pass
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+    def forward(self, bottom, top): top[0].data[...] = bottom[0].data
+    def backward(self, top, propagate_down, bottom): pass
+
+class Minus(Stop):
+    def forward(self, bottom, top): top[0].data[...] = bottom[0].data - 3 * bottom[1].data
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff
+        bottom[1].diff[...] = -3 * top[0].diff
+"""
+
+
+def test_a_layer_whose_backward_writes_nothing_stops_the_gradient(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE + OWN_DIFFS)
+    loss = python_layer("Distance", wiring='bottom: "a" bottom: "b" top: "l" loss_weight: 1')
+    stopped = python_layer("Stop", wiring='bottom: "a" top: "y" loss_weight: 1').replace('"p"', '"stop"')
+    alone, beside = make_net(tmp_path, TWO_LINEAR + loss), make_net(tmp_path, TWO_LINEAR + loss + stopped)
+    expected, _ = gradients(alone), gradients(beside)
+    for name in "ab":
+        beside.layers[name].blobs[0].grad = None
+    found = gradients(beside)  # a second time: by then the loss has written the gradient of the same blob
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+
+
+def test_a_blob_that_is_two_bottoms_of_a_layer_gets_the_sum_of_their_gradients(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_DIFFS)
+    twice = python_layer("Minus", wiring='bottom: "a" bottom: "a" top: "y" loss_weight: 1')
+    built_in = 'layer { name: "p" type: "Power" bottom: "a" top: "y" loss_weight: 1 power_param { scale: -2 } }'
+    expected, found = (gradients(make_net(tmp_path, TWO_LINEAR + last)) for last in (built_in, twice))
+    torch.testing.assert_close(found["a"], expected["a"])
+
+
+@pytest.mark.parametrize("between", ["", 'layer { name: "s" type: "Scale" bottom: "y" top: "y" }'], ids=["", "Scale"])
+def test_a_layer_in_place_leaves_what_another_python_layer_has_made_to_its_backward(
+    tmp_path: Path, between: str
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+class Double:
+    def __init__(self, layer_param): pass
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+    def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
+    def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = 2 * top[0].diff
+"""
+    )
+    first = python_layer("Double", wiring='bottom: "a" top: "y"')
+    in_place = python_layer("Double", wiring='bottom: "y" top: "y"').replace('"p"', '"q"')
+    built_in = 'layer { name: "p" type: "Power" bottom: "a" top: "y" power_param { scale: 4 } }'
+    loss = 'layer { name: "l" type: "EuclideanLoss" bottom: "y" bottom: "b" top: "l" }'
+    expected, found = (
+        gradients(make_net(tmp_path, TWO_LINEAR + layers + loss)) for layers in (built_in, first + between + in_place)
+    )
+    torch.testing.assert_close(found["a"], expected["a"])
+
+
 @pytest.mark.parametrize("hook", ["__init__", "setup", "reshape", "forward", "backward"])
 def test_an_exception_of_a_layer_arrives_as_it_is_with_a_note_of_the_layer(tmp_path: Path, hook: str) -> None:
     text = DISTANCE.replace(f"def {hook}(self", f"def {hook}(self, *rest):\n        return 1 / 0\n    def spare(self")

@@ -264,6 +264,16 @@ def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> Non
         assert torch.equal(shared.flatten(), other.layers["a"].blobs[0].flatten())
 
 
+def test_weights_of_another_net_reach_a_layer_of_a_test_that_shares_them_in_another_shape(tmp_path: Path) -> None:
+    layer = """layer { name: "%s" type: "InnerProduct" bottom: "%s" top: "%s" param { name: "w" share_mode: PERMISSIVE }
+               inner_product_param { num_output: %d bias_term: false weight_filler { type: "xavier" } } }"""
+    trained, only_tested = layer % ("a", "x", "a", 6), layer % ("c", "z", "c", 3)
+    train = make_net(tmp_path, with_inputs(trained, x=(4, 2), z=(4, 4)))
+    test = make_net(tmp_path, with_inputs(trained + only_tested, x=(4, 2), z=(4, 4)), seed=1)
+    test.share_weights(train)
+    assert torch.equal(test.layers["c"].blobs[0].flatten(), train.layers["a"].blobs[0].flatten())
+
+
 @pytest.mark.parametrize(
     ("more", "z", "what"),
     [

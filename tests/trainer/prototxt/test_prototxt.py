@@ -112,6 +112,11 @@ def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
     assert "MEDIAN" in str(error)
 
 
+def test_a_file_may_begin_with_the_mark_of_windows_editors(tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text('name: "n"\r\n', encoding="utf-8-sig")
+    assert read_prototxt(tmp_path / "net.prototxt", NetParameter).message.name == "n"
+
+
 def test_a_missing_file_is_an_error_that_says_who_named_it(tmp_path: Path) -> None:
     with pytest.raises(PrototxtError, match=r"net\.prototxt: no such file \(named at solver:1:1\)"):
         read_prototxt(tmp_path / "net.prototxt", NetParameter, named_by="solver:1:1")

@@ -332,6 +332,8 @@ def test_a_net_is_found_beside_the_solver_and_in_the_working_directory(
         (("max_iter: 30", "max_iter: 30 rms_dcay: 0.5"), "SolverParameter has no field 'rms_dcay'"),
         (("max_iter: 30", "max_iter: 30 debug_info: true"), "debug_info is not supported"),
         (("max_iter: 30", 'max_iter: 30 regularization_type: "L3"'), "must be L1 or L2"),
+        (("momentum: 0.9", 'momentum: 1 type: "Adam"'), "momentum must be at least 0 and below 1, got 1"),
+        (("momentum: 0.9", 'type: "RMSProp" rms_decay: 98'), "rms_decay must be at least 0 and below 1, got 98"),
         (("max_iter: 30", "max_iter: 30 iter_size: 0"), "iter_size must be at least 1"),
         (("max_iter: 30", "max_iter: 30 average_loss: 0"), "average_loss must be at least 1"),
         (("max_iter: 30", "max_iter: 30 test_iter: 4"), "needs a test_interval"),
