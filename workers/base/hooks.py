@@ -264,13 +264,14 @@ def plain_array(value: object, name: str, what: str) -> AnyArray:
     try:
         array = np.asarray(value)
         # NumPy makes text of numbers that stand beside text, as in a row of a database.
-        others = [] if array.dtype.kind not in "SU" or hasattr(value, "dtype") else np.asarray(value, object).ravel()
+        is_made_text = array.dtype.kind in "SU" and not hasattr(value, "dtype")
+        given: Iterable[object] = np.asarray(value, object).ravel() if is_made_text else ()
     except Exception as error:
         raise ValueError(
             f"{what} {shown(value)} for {name!r}, of which NumPy makes no array ({error}): expected rows of one "
             "length, and of a tensor what .detach() and, if it is bfloat16, .float() give"
         ) from error
-    if not all(isinstance(each, str | bytes) for each in others):
+    if not all(isinstance(each, str | bytes) for each in given):
         raise ValueError(
             f"{what} {shown(value)} for {name!r}, in which numbers stand beside text: give each under a name of its "
             "own, or make all of them text"

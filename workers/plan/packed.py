@@ -145,10 +145,11 @@ def _reduce_mapped(array: NDArray[Any]) -> Any:
 
     A loader writes to its own memory: of what is pickled by value it has a copy, too.
     """
-    mapped: Any = array
-    while not isinstance(mapped, np.memmap) and isinstance(mapped, np.ndarray):
-        mapped = mapped.base
-    if not isinstance(mapped, np.memmap) or mapped._mmap is None or mapped.filename is None or mapped.mode == "c":
+    whole: Any = array
+    while not isinstance(whole, np.memmap) and isinstance(whole, np.ndarray):
+        whole = whole.base
+    mapped: Any = whole if isinstance(whole, np.memmap) else None
+    if mapped is None or mapped._mmap is None or mapped.filename is None or mapped.mode == "c":
         return None
     # NumPy maps from a whole page on; a part of an array says the offset of the whole.
     offset = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY

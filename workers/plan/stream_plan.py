@@ -83,9 +83,9 @@ class StreamPlan(Plan):
 
     def resumed(self, state: Mapping[str, object]) -> StreamPlan:
         ours = self.begin().state()
-        fixed = "seed", "batch_size", "shards", "last_batch", "world_size", "capacity"
-        if self.takes_any_shards:
-            fixed = tuple(name for name in fixed if name != "shards")
+        fixed: tuple[str, ...] = ("seed", "batch_size", "last_batch", "world_size", "capacity")
+        if not self.takes_any_shards:
+            fixed += ("shards",)
         absent = {name: ours[name] for name in ("world_size", "capacity", "end")}  # earlier versions did not say
         checked = check_state(state, ours, fixed, absent)
         shards = int(checked["shards"])
