@@ -132,9 +132,10 @@ class Blob(BlobShape):
         """Show the blob's own memory again: a layer is about to write there."""
         self._adopted = None
 
-    def renew(self) -> None:
-        """Own new memory: who has taken the old one needs what it holds."""
-        self._data = self._adopted = None
+    def renew(self, tensor: Tensor) -> None:
+        """Own a copy of `tensor`, in its shape, in new memory: whoever has taken the old one needs what it holds."""
+        self._shape, self._adopted = tuple(tensor.shape), None
+        self._data = tensor.detach().flatten().clone()
 
     def _memory(self, memory: Tensor | None) -> Tensor:
         if memory is not None and memory.numel() >= self.count:

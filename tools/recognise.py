@@ -44,6 +44,7 @@ COLOR_ATTRIBUTE = "color"
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
+_DATA = (".h5", ".hdf5", ".npy", ".npz", ".tar", ".mat")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
@@ -379,7 +380,9 @@ def _folder(path: Path, image_list: Path | None) -> Found:
         raise SourceError(f"the folder {path} holds no files")
     images = [file for file in files if file.suffix.lower()[1:] in _IMAGES]
     others = Counter(file.suffix or file.name for file in files if file.suffix.lower()[1:] not in _IMAGES)
-    if images and len(images) >= max(others.values(), default=0):  # each may have a text and more beside it
+    data = max((count for end, count in others.items() if end.lower() in _DATA), default=0)
+    # Each may have a text and more beside it; or it may itself lie beside data, to show them.
+    if len(images) > data and len(images) >= max(others.values(), default=0):
         found = _folder_of_images(path, images, image_list)
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
@@ -486,7 +489,8 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
         largest = np.ceil(sizes * side / sizes.min(axis=1, keepdims=True)).astype(np.int64).max(axis=0)
         bounds = {"shorter_side": side}
     if not resizes or largest.max() > LONGEST_SIDE_RATIO * side:
-        height, width = (1 << int(length - 1).bit_length() for length in largest)
+        least = LONGEST_SIDE_RATIO * side  # of the others some may be long the other way
+        height, width = (max(least, 1 << int(length - 1).bit_length()) for length in largest)
         bounds |= {"max_height": height, "max_width": width}
     return Found({kind: {**options, **bounds}}, None, (remark,))
 

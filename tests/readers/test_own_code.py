@@ -250,6 +250,21 @@ class _OpensAtFirstRead(Pictures):
         yield from ({"label": number} for number in range(shard, SAMPLES, shards))
 
 
+class _Scans(Pictures):
+    """Its index is made at first need, and takes long: what can be sent is not made again by each loader."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        self.found: list[int] = []
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        if not self.found:
+            with self.notes.open("a") as file:
+                print("scanned", file=file)
+            self.found = list(range(SAMPLES))
+        super().read(indices, out)
+
+
 class _OpensInItsConstructor(_OpensAtFirstRead):
     """It closes itself, so what it has assigned stays: to undo it would bring back what is closed."""
 
@@ -274,6 +289,12 @@ class _OpensInItsConstructor(_OpensAtFirstRead):
 def test_what_a_source_opens_at_its_first_read_need_not_be_sent(make: Callable[[], Any]) -> None:
     with BatchReader(make(), batch_size=8, epochs=1, num_loaders=1) as reader:
         assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
+
+
+def test_what_a_source_makes_at_its_first_read_is_sent_if_it_can_be(tmp_path: Path) -> None:
+    with BatchReader(_Scans(tmp_path / "notes"), batch_size=8, epochs=1, num_loaders=2) as reader:
+        assert sorted(label for batch in reader for label in batch["label"]) == list(range(SAMPLES))
+    assert (tmp_path / "notes").read_text() == "scanned\n"
 
 
 @pytest.mark.parametrize("sampler", [None, range(SAMPLES)])

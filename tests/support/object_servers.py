@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Fault = Literal["error", "reset", "truncated", "slow", "expired", "plain", "moved", "forbidden", "unsized", "dripping"]
 """What becomes of an answer: status 503; no answer; its first half; none for a long time; expired credentials, told in
 S3's words; the whole object, as from a server that knows no ranges; status 301, as from a bucket's other region; status
-403; one that does not say its length; or one that comes in ten parts, each 0.1 s after the other."""
+403; one that does not say its length; or one that comes in ten parts, each 0.3 s after the other."""
 
 _SLOW_S = 30.0
-_DRIP_S = 0.1
+_DRIP_S = 0.3
 SECRET = "AKIA-VERY-SECRET"
 
 

@@ -281,6 +281,13 @@ def test_pictures_with_a_text_and_more_beside_each_are_listed() -> None:
     assert found.remarks[-1] == "left out by the ends of their names: .json (4), .txt (4)"
 
 
+def test_pictures_that_show_data_files_are_not_taken_for_the_data() -> None:
+    write_images(*[(20, 30)] * 3)
+    for number, image in enumerate(sorted(Path("photos").glob("*/*.png"))):
+        np.save(image.with_suffix(".npy"), np.full((5, 2), number))
+    assert source_of(["photos"]).kind == "npy"
+
+
 @pytest.mark.parametrize("suffix", [".gif", ".GIF"])
 def test_pictures_that_opencv_reads_are_listed(suffix: str) -> None:
     for number in range(2):

@@ -153,9 +153,7 @@ class PythonLayer(Layer):
             blob.own()
         for blob, tensor in zip(self._bottom, bottom, strict=True):
             if blob in self._top:  # in place: not in the bottom's memory, which the backward of others may need
-                blob.renew()
-                blob.reshape(*tensor.shape)
-                blob.tensor.copy_(tensor.detach())
+                blob.renew(tensor)
         for blob, tensor in zip(self._weights.made, self.blobs, strict=True):
             blob.adopt(tensor)  # a test net uses those of the train net
         self.call_reshape()

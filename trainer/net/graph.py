@@ -209,7 +209,7 @@ class Net:
             if name in weights:
                 pairs = itertools.zip_longest(layer.blobs, weights[name], fillvalue=missing)
                 given = [each if each.numel() or own.data_ptr() not in filled else own for own, each in pairs]
-                advice = ". A layer that has another name than there begins with its filler" if some else ""
+                advice = "; to train this layer from its filler, give it another name" if some else ""
                 check_shapes(layer, given, source, advice, leading_ones=True)
                 for own, loaded in zip(layer.blobs, given, strict=True):
                     own.copy_(loaded.view(own.shape))
@@ -223,19 +223,23 @@ class Net:
         return {name: dict(layer.state_dict()) for name, layer in layers.items() if hasattr(layer, "state_dict")}
 
     def load_data_states(self, states: dict[str, dict[str, int | str]], source: str) -> None:
-        """Let each Python layer go on where it was; raises SnapshotError for a state that fits none."""
+        """Let each Python layer go on where it was; raises SnapshotError for a state that fits none; then all stay."""
         layers = self.python_layers()
         if unknown := [name for name in states if name not in layers]:
             raise SnapshotError(
                 f"{source} has the position in the data of layer {unknown[0]!r}, which the net of {self.document.path} "
                 "does not have: give its data layer that name"
             )
+        before, moved = self.data_states(), list[str]()
         for name, state in states.items():
             if hasattr(layers[name].user_layer, "load_state_dict"):
                 try:
                     layers[name].user_layer.load_state_dict(state)
                 except ParameterError as error:
+                    for earlier in moved:
+                        layers[earlier].user_layer.load_state_dict(before[earlier])
                     raise SnapshotError(f"{source}, data of {layers[name].context.where}: {error}") from None
+                moved.append(name)
 
     def close(self) -> None:
         """End what Python layers have running; all of them, even where one fails."""

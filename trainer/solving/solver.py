@@ -210,15 +210,25 @@ class Solver(Closing):
             self.train_net.load_weights(read_weights(model), str(model))
             self._restore_history(self._learnt_of_all(state.history, path), path)
             self.iteration = state.iteration
-            if (ours := path.with_name(path.name.partition(".solverstate")[0] + ".pt")).exists():
-                _log.warning("%s does not say where the data stood; %s does", path, ours)
+            ours = path.with_name(path.name.partition(".solverstate")[0] + ".pt")
+            if ours.exists() and self.train_net.data_states():
+                _log.warning(
+                    "%s does not hold the position in the data, which begin at their start; to go on where they stood, "
+                    "resume from %s",
+                    *(path, ours),
+                )
             return
         snapshot = snapshots.load(path)
         self._check_type(snapshot.solver_type, path)
         self.train_net.check_layers(snapshot.weights, str(path))
         self.train_net.load_weights(snapshot.weights, str(path))
         self._restore_history(snapshot.history, path)
-        self.train_net.load_data_states(snapshot.train_data, str(path))
+        try:
+            self.train_net.load_data_states(snapshot.train_data, str(path))
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"{error}; --weights takes only its weights, and the data begin at their start"
+            ) from None
         for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
             try:
                 net.load_data_states(states, str(path))

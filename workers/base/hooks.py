@@ -111,13 +111,16 @@ class Hooks:
 
 
 @contextmanager
-def hooks_kept(hooks: Iterable[object], source: object = None) -> Iterator[None]:
+def hooks_kept(
+    hooks: Iterable[object], source: object = None, must: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """For trials in the trainer: undoes what a hook, or a function of its module that it calls, has assigned, to its
     attributes, its closure and its globals, or has put into dicts, lists and sets there.
 
     A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
     left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
-    `hooks`: any callables, a source's `read` among them; None is passed over.
+    `hooks`: any callables, a source's `read` among them; None is passed over. `must`: asked at the end whether there is
+    anything to undo.
     """
     spaces: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = []
     cells: list[tuple[CellType, Any]] = []
@@ -141,14 +144,15 @@ def hooks_kept(hooks: Iterable[object], source: object = None) -> Iterator[None]
     try:
         yield
     finally:
-        for container, before in containers:
-            _restore(container, before)
-        for space, values, names in spaces:
-            for name in names - values.keys():
-                space.pop(name, None)
-            space.update(values)
-        for cell, content in cells:
-            cell.cell_contents = content
+        if must():
+            for container, before in containers:
+                _restore(container, before)
+            for space, values, names in spaces:
+                for name in names - values.keys():
+                    space.pop(name, None)
+                space.update(values)
+            for cell, content in cells:
+                cell.cell_contents = content
 
 
 def _restore(container: Any, before: Any) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 from .keys import blake2b
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
+
+_SAID = "_blobfeed_said"
+"""The attribute that keeps what a source's other attributes said."""
 
 
 class CacheCounts(NamedTuple):
@@ -105,22 +108,24 @@ class Source(ABC):
         """Names the source's content for caches and resuming: kind, paths, sizes, modification times, options.
 
         It changes whenever what `read` gives may have changed. This one knows the class, the specs, and what plain
-        attributes say: numbers, texts, paths, and lists and dicts of them.
+        attributes say when it is first asked, before anything is read: numbers, texts, paths, and lists and dicts of
+        them.
         """
-        attributes = getattr(self, "__dict__", {}).items()
-        plain = sorted((name, repr(value)) for name, value in attributes if _is_plain(value))
-        digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
+        attributes = vars(self)
+        if _SAID not in attributes:
+            plain = sorted((name, repr(value)) for name, value in attributes.items() if _is_plain(value))
+            attributes[_SAID] = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
         specs = sorted((name, str(spec)) for name, spec in self.specs.items())
-        return f"{type(self).__qualname__}:{len(self)}:{specs}:{digest}"
+        return f"{type(self).__qualname__}:{len(self)}:{specs}:{attributes[_SAID]}"
 
     def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
         """Give back handles and maps; the next read opens them again."""
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is written in the same way in another run."""
-    if isinstance(value, dict):
+    """Whether it is written in the same way in another run; what a class of the user's writes need not be."""
+    if type(value) is dict:
         return all(_is_plain(each) for item in value.items() for each in item)
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | bytes | int | float | PurePath)
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, cast("list[object]", value)))
+    return value is None or type(value) in (str, bytes, int, float, bool) or isinstance(value, PurePath)

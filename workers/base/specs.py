@@ -43,10 +43,11 @@ class ArraySpec:
     def require_fits(self, shape: Sequence[int]) -> None:
         """Raises SampleTooLargeError if a sample of `shape` is larger than the declared maximum."""
         if len(shape) != len(self.shape):
+            is_empty_list = tuple(shape) == (0,) and len(self.shape) > 1
+            empty = f"; of an empty list NumPy makes (0,): bring it to {(0, *self.shape[1:])} by .reshape"
             raise SampleTooLargeError(
                 f"a sample has the shape {tuple(shape)}, and the declared maximum is {self.shape}: expected "
-                f"{len(self.shape)} axes; of an empty list NumPy makes (0,), so bring it to "
-                f"{(0, *self.shape[1:])} by .reshape"
+                f"{len(self.shape)} axes{empty if is_empty_list else ''}"
             )
         if any(have > most for have, most in zip(shape, self.shape, strict=True)):
             raise SampleTooLargeError(

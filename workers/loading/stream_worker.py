@@ -18,7 +18,7 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
-from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, copied, shuffled
+from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity
@@ -72,7 +72,7 @@ def shard_items(
     if source.capacity:
         first = itertools.islice(items, source.capacity)
         items = itertools.chain(_noted(first, note) if note else first, items)
-        items = shuffled(map(copied, items), source.capacity, derive_key(seed, "stream", epoch, shard))
+        items = shuffled(map(source.copied, items), source.capacity, derive_key(seed, "stream", epoch, shard))
     for index, value in enumerate(items):
         yield Item(index, epoch, value, index * num_shards + shard)
 
@@ -180,7 +180,7 @@ class StreamWorker(Worker):
             return WorkDone([msgspec.structs.replace(failed, row=task.first_row)], task.rows)
         moved = task.first_row - wanted.first
         for row in range(wanted.first, wanted.first + task.rows):
-            _copy_row(end.rows, row, self.slots[task.slot], row + moved)
+            copy_row(end.rows, row, self.slots[task.slot], row + moved)
         bad = [bad for bad in end.done.bad if wanted.first <= bad.row < wanted.first + task.rows]
         return WorkDone([msgspec.structs.replace(each, row=each.row + moved) for each in bad], task.rows)
 
@@ -223,7 +223,7 @@ class StreamWorker(Worker):
             try:
                 for number, item in enumerate(again.batch(wanted.epoch, sequence), sequence * size):
                     if self._is_made(item, made):
-                        _copy_row(made, 0, kept, 0)
+                        copy_row(made, 0, kept, 0)
                         found = number
             except Exception as error:
                 _log.info("shard %d cannot be run again: %s", wanted.shard, summary_of(error))
@@ -265,12 +265,12 @@ class StreamWorker(Worker):
         report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
         if earlier is not None:
             number, kept = earlier
-            _copy_row(kept, 0, rows, row)
+            copy_row(kept, 0, rows, row)
             return msgspec.structs.replace(report, replacement=number)
         if not (self.parameters.on_error == "replace" and good):
             return self.with_cause(report, error)
         chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
-        _copy_row(rows, chosen, rows, row)
+        copy_row(rows, chosen, rows, row)
         # Counted as batch.indices counts: with `wrap` on through the epochs.
         return msgspec.structs.replace(report, replacement=wanted.sequence * self.parameters.batch_size + chosen)
 
@@ -300,11 +300,12 @@ def _empty_like(rows: NamedRows, count: int) -> dict[str, Rows]:
 def _copy_of(rows: NamedRows, count: int) -> NamedRows:
     copies = _empty_like(rows, count)
     for row in range(count):
-        _copy_row(rows, row, copies, row)
+        copy_row(rows, row, copies, row)
     return copies
 
 
-def _copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
+def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
+    """Of every top."""
     for name, top in source.items():
         value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
         if isinstance(into, RaggedRows):

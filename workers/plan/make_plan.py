@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
-from ..loading.stream_worker import DecodedStream, shard_items
+from ..loading.stream_worker import DecodedStream, copy_row, shard_items
 from ..loading.transform import CropMirror
 from ..loading.worker import DecodedSource, read_one
 from ..order.batches import Batches, Groups, batches_per_slot, rand_skip_of
@@ -40,7 +41,7 @@ from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
 from .make_sampler import make_sampler
-from .packed import Packed, hook_name
+from .packed import Packed, hook_name, unsendable
 from .plan import IndexedPlan, Plan, max_loaders, usable_cores
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
@@ -57,6 +58,8 @@ _TRIAL_S = 0.02
 _DECODED_ROWS = 8
 _DECODED_S = 0.002
 _AGAIN_S = 0.2
+_Decoded = TypeVar("_Decoded", DecodedSource, DecodedStream)
+
 _TRIAL_BYTES = 1 << 20
 """Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
 
@@ -90,8 +93,7 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, opened)
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    reading = _reading(source)
-    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess, *reading), None if reading else source):
+    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess), source), _reading_kept(source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
@@ -141,12 +143,16 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
             )
 
 
-def _reading(source: Source | StreamSource) -> list[object]:
-    """What setup calls of a source of the user's own that does not close what it has opened meanwhile."""
+def _reading_kept(source: Source | StreamSource) -> AbstractContextManager[None]:
+    """Undoes what a source of the user's own has opened meanwhile and does not close, if it cannot be sent with that.
+
+    An index that it has made, or an array that it has loaded, is sent: each loader would make it once more.
+    """
     if isinstance(source, StreamSource):
-        return [source.make]
+        return hooks_kept((source.make,))
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
-    return [part.read for part in parts if type(part).close is Source.close]
+    own = [part for part in parts if type(part).close is Source.close]
+    return hooks_kept([part.read for part in own], must=lambda: unsendable({"": own}) is not None)
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -195,11 +201,12 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 
-def _parts(hooks: Hooks, source: Source | StreamSource) -> dict[str, object]:
-    """What a user may have written, by what messages call it."""
+def _packed(decoded: _Decoded, parameters: Parameters, hooks: Hooks, source: Source | StreamSource) -> Packed[_Decoded]:
+    """For the loaders; what a user may have written has the names by which messages call it."""
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
     named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
-    return {**named, f"source {source.kind!r} ({type(source).__name__})": source}
+    parts = {**named, f"source {source.kind!r} ({type(source).__name__})": source}
+    return Packed(decoded, decoded.source.modules, parts, maps=parameters.remote_loaders is None)
 
 
 # ---- by index
@@ -236,15 +243,15 @@ def _indexed_plan(
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
         if hooks.postprocess is not None:
-            made_rows = partial(_made, timed, index, epoch)
-            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, made_rows, index)
+            row = _made(timed, index, epoch, 1)
+            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
     made = postprocessor or rows
     ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
     batch_bytes = sum(spec.nbytes for spec in made.slot_specs.values()) * parameters.batch_size
     return IndexedPlan(
         parameters=parameters,
-        decoded=Packed(DecodedSource(source, rows, postprocessor), source.modules, _parts(hooks, plain)),
+        decoded=_packed(DecodedSource(source, rows, postprocessor), parameters, hooks, plain),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,
@@ -307,15 +314,17 @@ def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRow
 
 
 def _postprocessor(
-    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, made: Callable[[int], NamedRows], index: int
+    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, row: NamedRows, index: int
 ) -> tuple[Postprocessor, float]:
-    """The hook, tried on a few rows, all of sample `index`, and the seconds that it took per row.
+    """The hook, tried on a few copies of `row`, which is sample `index`, and the seconds that it took for each.
 
-    `made` makes so many. A hook that fails is tried on a whole batch: it may be written for four of each of 16 classes.
+    A hook that fails is tried on a whole batch of them: it may be written for four of each of 16 classes.
     """
     count = min(parameters.batch_size, _TRIAL_BATCH)
     while True:
-        trial, samples = made(count), BatchSamples(np.full(count, index, np.int64), 0, ())
+        trial, samples = allocate_rows(rows.slot_specs, count), BatchSamples(np.full(count, index, np.int64), 0, ())
+        for copy in range(count):
+            copy_row(row, 0, trial, copy)
         begun = time.perf_counter()
         try:
             postprocessor = Postprocessor(hook, rows.slot_specs, trial, samples, parameters)
@@ -351,18 +360,13 @@ def _stream_plan(
     rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
     postprocessor = None
     if hooks.postprocess is not None:
-
-        def made_rows(count: int) -> NamedRows:
-            trial = allocate_rows(rows.slot_specs, count)
-            for row in range(count):
-                rows.put(first(), trial, row)
-            return trial
-
-        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, made_rows, 0)
+        row = allocate_rows(rows.slot_specs, 1)
+        rows.put(first(), row, 0)
+        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, row, 0)
     made = postprocessor or rows
     return StreamPlan(
         parameters=parameters,
-        decoded=Packed(DecodedStream(source, rows, num_shards, postprocessor), source.modules, _parts(hooks, source)),
+        decoded=_packed(DecodedStream(source, rows, num_shards, postprocessor), parameters, hooks, source),
         specs=made.specs,
         slot_specs=made.slot_specs,
         postprocesses=hooks.postprocess is not None,

@@ -45,10 +45,14 @@ class Packed(Generic[_T]):
 
     `modules`: what to import before forking. Pickling adds those that `value` refers to. `parts`: the user's objects in
     `value` by what messages call them; if `value` cannot be pickled, the ParameterError names the one that cannot.
+    `maps`: false if other hosts get it, which need not have the files of memory maps.
     """
 
-    def __init__(self, value: _T, modules: tuple[str, ...] = (), parts: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, value: _T, modules: tuple[str, ...] = (), parts: Mapping[str, object] | None = None, *, maps: bool = True
+    ) -> None:
         self._value: _T | None = value
+        self._maps = maps
         self._parts = parts or {}
         self._bytes = b""
         self._buffers: Sequence[PickleBuffer | memoryview] = ()
@@ -64,7 +68,7 @@ class Packed(Generic[_T]):
         if self._value is None:  # on its way through the assembler, or to another host
             return {**self.__dict__, "_buffers": [PickleBuffer(buffer) for buffer in self._buffers]}
         try:
-            data, buffers, modules = pack(self._value)
+            data, buffers, modules = pack(self._value, maps=self._maps)
         except Exception as error:
             what = unsendable(self._parts) or "the pipeline"
             raise ParameterError(
@@ -81,8 +85,10 @@ class Packed(Generic[_T]):
         }
 
 
-def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
+def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
     """`value` pickled, its large arrays, and the modules that it refers to: not __main__, which is sent by value.
+
+    `maps`: what a file holds by a memory map is not among the arrays, but mapped again.
 
     In a process that multiprocessing has spawned, the main script's module has another name, and cloudpickle would take
     it for one that can be imported.
@@ -90,7 +96,7 @@ def pack(value: object) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
     if (main := sys.modules["__main__"]).__name__ == _SPAWNED:
         cloudpickle.register_pickle_by_value(main)
     with io.BytesIO() as file:
-        pickler = _Pickler(file)
+        pickler = _Pickler(file, maps=maps)
         pickler.dump(value)
         return (
             file.getvalue(),
@@ -145,6 +151,8 @@ def _reduce_mapped(array: NDArray[Any]) -> Any:
 
     A loader writes to its own memory: of what is pickled by value it has a copy, too.
     """
+    if type(array) not in (np.ndarray, np.memmap):  # one with a mask or named fields is more than its memory
+        return None
     whole: Any = array
     while not isinstance(whole, np.memmap) and isinstance(whole, np.ndarray):
         whole = whole.base
@@ -186,7 +194,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         }
     )
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, *, maps: bool) -> None:
+        self._maps = maps
         self.modules: dict[str, None] = {}
         self.buffers: list[PickleBuffer] = []
         # Bound to the list and not to the pickler, which would hold itself, and all that it has pickled, until the
@@ -201,8 +210,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
-        elif isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
+        elif self._maps and isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
             return mapped
-        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str):
-            self.modules[thing.__module__] = None
+        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str) and "<locals>" not in thing.__qualname__:
+            self.modules[thing.__module__] = None  # what was made within a function is sent whole, without its module
         return super().reducer_override(thing)

@@ -67,7 +67,8 @@ from .upkeep import Upkeep
 _LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
-_ORPHANS_S = 0.3
+_ORPHANS_S = 2.0
+"""So long only if a program ignores SIGTERM: as soon as none is left, nobody waits."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -107,6 +108,7 @@ class Assembler:
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
         self._overslept_s = 0.0
+        self._woke_at = 0.0
         self._upkeep = Upkeep(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
@@ -190,6 +192,7 @@ class Assembler:
         ready = dict(self._poller.poll(timeout_ms))
         if (overslept := time.monotonic() - asleep - timeout_ms / 1000) > _LONGEST_WAIT_S:
             self._overslept_s += overslept
+            self._woke_at = time.monotonic()
         if self._config.descriptors.trainer in ready or self._config.descriptors.errors in ready:
             self._stopping = True
             return
@@ -250,7 +253,7 @@ class Assembler:
     def _kill_overdue(self) -> None:
         limit, is_stream = self._plan.parameters.task_timeout_s, not self._assembly.schedule.can_be_cut
         for loader in self._assembly.ledger.overdue(self._now(), limit):
-            moved = self._pool_of(loader).moved_at(loader) - self._overslept_s
+            moved = max(self._pool_of(loader).moved_at(loader), self._woke_at) - self._overslept_s
             # Before it makes a batch of a stream, it may have to run the whole shard again.
             if is_stream and self._now() - moved < limit:
                 self._assembly.ledger.note_moved(loader, moved)

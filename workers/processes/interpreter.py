@@ -25,10 +25,12 @@ def find_interpreter() -> str:
 
     BLOBFEED_PYTHON, if set, is the only candidate.
     """
-    if getattr(sys, "frozen", False):  # asked to run the loaders, it would begin anew and start itself again
+    if getattr(sys, "frozen", False) and os.environ.get("BLOBFEED_PYTHON", "") in ("", sys.executable):
+        # Asked to run the loaders, it would begin anew and start itself again.
         raise InterpreterError(
             f"no Python to run the loaders: {sys.executable} is a frozen program (made by PyInstaller or the like), "
-            "which can run nothing but itself; set num_loaders: 0, so that it reads in its own process"
+            "which can run nothing but itself; set num_loaders: 0, so that it reads in its own process, or the "
+            f"environment variable BLOBFEED_PYTHON to the path of a Python {_VERSION} that has blobfeed's packages"
         )
     tried = []
     for candidate in _candidates():

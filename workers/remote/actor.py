@@ -9,7 +9,6 @@ It is a Ray actor, owned by the bridge and ended with it.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import pickle
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.files import AnotherHost, be_another_host
+from ..base.keys import blake2b
 from ..base.specs import IndexArray
 from ..loading.worker import Worker, Workplace
 from ..plan.plan import Plan
@@ -87,7 +87,7 @@ class Job:
 
 def code_digest() -> str:
     """Of all the code that a loader runs: another version might make other bytes, or not understand the plan."""
-    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    digest, root = blake2b(digest_size=16), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -82,7 +82,7 @@ class ArraysSource(StoredSource):
             array = plain_array(value, name, f"source {self.kind}: got")
         except ValueError as error:
             raise ParameterError(str(error)) from error
-        if array.dtype == object and any(all(isinstance(item, kind) for item in array.flat) for kind in (str, bytes)):
+        if array.dtype == object and all(isinstance(item, str) for item in array.flat):
             array = np.array(array.tolist())  # as pandas has words: NumPy alone would also write a missing one as "nan"
         if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
             raise ParameterError(

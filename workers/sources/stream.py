@@ -130,6 +130,16 @@ class StreamSource:
         by_name = {name: given[name] for name in self._by_name}
         return iter(self.make(*(given[name] for name in self._by_position), **by_name))
 
+    def copied(self, item: object) -> object:
+        """`item` for a shuffle buffer: what gives the samples may fill the same dict, list or array for the next one.
+
+        Without what `names` leaves out.
+        """
+        if isinstance(item, Mapping):
+            wanted = self.names if self._leaves_out else ()
+            return {name: _copied(value) for name, value in item.items() if not wanted or str(name) in wanted}
+        return tuple(map(_copied, item)) if isinstance(item, tuple | list) else _copied(item)
+
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""
         if isinstance(item, Mapping):
@@ -188,16 +198,13 @@ def shuffled(items: Iterable[_Item], capacity: int, seed: int) -> Iterator[_Item
         yield _taken(held, chance)
 
 
-def copied(item: object) -> object:
-    """`item` for a shuffle buffer: what gives the samples may fill the same dict, list or array again for the next."""
-    if isinstance(item, Mapping):
-        return {name: _copied(value) for name, value in item.items()}
-    return tuple(map(_copied, item)) if isinstance(item, tuple | list) else _copied(item)
-
-
 def _copied(value: Any) -> Any:
-    if isinstance(value, np.ndarray | list):
+    if isinstance(value, np.ndarray):
         return value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, tuple | list):
+        return [*map(_copied, value)]
     return value.clone() if hasattr(value, "clone") else value  # a tensor
 
 

@@ -105,8 +105,9 @@ def end_context(context: zmq.Context[zmq.Socket[bytes]]) -> None:
 
     Signals wait meanwhile: pyzmq takes an end that a signal has interrupted for done, and the thread would stay.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # may raise what a handler raises
         context.destroy(linger=0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -203,26 +203,31 @@ def test_a_snapshot_of_another_net_is_refused(tmp_path: Path, change: tuple[str,
 def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: str, solver: str
 ) -> None:
-    """Each layer has its own limit, so that its data can change alone."""
+    """Each layer has its own limit, so that its data can change alone. The test net has another one before it."""
 
-    def net(limits: dict[str, int]) -> str:
-        layers = [
-            f"""
+    def layer(of: str, limit: int, name: str, tops: str) -> str:
+        return f"""
             layer {{
-              name: "data" type: "Python" top: "data" top: "label" include {{ phase: {of} }}
+              name: "{name}" type: "Python" {tops} include {{ phase: {of} }}
               python_param {{
                 module: "blobfeed.layers" layer: "MultiProcessInputLayer"
                 param_str: "{{source: {{hdf5: {{path: numbers.h5, limit: {limit}}}}}, batch_size: 8, num_loaders: 0}}"
               }}
             }}
             """
-            for of, limit in limits.items()
-        ]
-        return SMALL_NET.replace(DATA_LAYER, "".join(layers))
+
+    spare = layer("TEST", 40, "spare", 'top: "spare" top: "other"')
+    spare += 'layer { name: "hush" type: "Silence" bottom: "spare" bottom: "other" include { phase: TEST } }'
+
+    def net(limits: dict[str, int]) -> str:
+        layers = [layer(of, limit, "data", 'top: "data" top: "label"') for of, limit in limits.items()]
+        return SMALL_NET.replace(DATA_LAYER, spare + "".join(layers))
 
     path = write_project(tmp_path, net=net({"TRAIN": 40, "TEST": 40}), solver=solver)
     with Solver.from_file(path) as begun:
         begun.step()
+        if phase == "TEST":
+            begun.test()
         saved = begun.save()
     (tmp_path / "net.prototxt").write_text(net({"TRAIN": 40, "TEST": 40} | {phase: 48}))
     says = "data of .*: layer 'data': the state was saved with samples=40, this pipeline has samples=48"
@@ -231,8 +236,10 @@ def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
             with pytest.raises(SnapshotError, match=says):
                 other.restore(saved)
         else:
+            begins = other.test_nets[0].data_states()
             other.restore(saved)
             assert other.iteration == 1
+            assert other.test_nets[0].data_states() == begins, "one alone would not be in step with the other"
             assert re.search(says + ".*; the test data stay where they are", caplog.text)
 
 
@@ -243,7 +250,7 @@ def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
     with Solver.from_file(path) as solver:
         saved = solver.save()
         solver.restore(solver.caffe_path("solverstate"))
-        assert f"does not say where the data stood; {saved} does" in caplog.text
+        assert f"to go on where they stood, resume from {saved}" in caplog.text
         saved.unlink()
         caplog.clear()
         solver.restore(solver.caffe_path("solverstate"))

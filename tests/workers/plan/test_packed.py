@@ -53,6 +53,16 @@ def test_classes_functions_and_modules_are_named() -> None:
     assert (len(source), bound.func, function(None)) == (len(Numbered()), of_this_module, '"x"')
 
 
+def test_what_was_made_within_a_function_needs_no_module() -> None:
+    def inner(sample: Sample, rng: np.random.Generator) -> str:
+        return json.dumps(len(sample))
+
+    packed, _, modules = pack(inner)
+    assert "json" in modules
+    assert __name__ not in modules
+    assert cloudpickle.loads(packed)([], None) == "0"
+
+
 class OddModule(ModuleType):
     """As torch.classes is: no plain module, which alone cloudpickle can pickle."""
 
@@ -157,6 +167,24 @@ def test_an_array_that_lies_in_a_file_is_mapped_there_again(tmp_path: Path, mode
     if mode in ("r+", "w+"):
         got[0][...] = 7  # as a loader may do, in memory of its own
         assert not (rows == 7).all()
+
+
+def test_an_array_that_is_more_than_the_memory_of_its_file_keeps_its_class(tmp_path: Path) -> None:
+    np.arange(50_000).tofile(tmp_path / "rows")
+    rows = np.memmap(tmp_path / "rows", np.int64, "r")
+    masked, records = np.ma.array(rows, mask=rows % 2 == 0), rows.view([("label", np.int64)]).view(np.recarray)
+    data, buffers, _ = pack((masked, records))
+    got_masked, got_records = cloudpickle.loads(data, buffers=buffers)
+    assert got_masked.sum() == masked.sum()
+    np.testing.assert_array_equal(got_records.label, rows)
+
+
+def test_other_hosts_get_what_a_file_of_this_one_holds(tmp_path: Path) -> None:
+    np.arange(50_000).tofile(tmp_path / "rows")
+    rows = np.memmap(tmp_path / "rows", np.int64, "r")
+    there = pickle.dumps(Packed(rows, maps=False))
+    (tmp_path / "rows").unlink()
+    np.testing.assert_array_equal(pickle.loads(there).value, rows)
 
 
 @pytest.mark.parametrize("why", ["it was removed", "it is shorter"])

@@ -145,6 +145,12 @@ def test_a_frozen_program_is_not_started_again_and_again(monkeypatch: pytest.Mon
         find_interpreter()
 
 
+def test_a_frozen_program_may_name_a_python(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setenv("BLOBFEED_PYTHON", chosen := program("my-python", f"echo {VERSION}"))
+    assert find_interpreter() == chosen
+
+
 # ---- BLOBFEED_PYTHON
 
 

@@ -14,7 +14,11 @@ from blobfeed.workers.remote.cluster import address_of, require_answer, why_not_
 @pytest.mark.parametrize(("family", "shown"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")])
 def test_an_address_may_be_of_either_family(family: socket.AddressFamily, shown: str) -> None:
     with socket.socket(family) as listener:
-        listener.bind((shown.strip("[]"), 0))
+        try:
+            listener.bind((shown.strip("[]"), 0))
+        except OSError:
+            assert family == socket.AF_INET6
+            pytest.skip("this host has no IPv6")
         port = listener.getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
             require_answer(f"{shown}:{port}")

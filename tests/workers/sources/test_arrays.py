@@ -116,13 +116,14 @@ def test_an_npz_file_is_a_source(tmp_path: Path, save: Any, monkeypatch: pytest.
         np.testing.assert_array_equal(got["label"], LABEL)
 
 
-@pytest.mark.parametrize("words", [["one", "three"], [b"one", b"three"]])
-def test_words_that_lie_in_an_array_of_objects_are_taken(words: list[Any]) -> None:
+def test_words_that_lie_in_an_array_of_objects_are_taken() -> None:
+    words = ["one", "three"]
     got = all_of({"arrays": {"data": np.array(words, object)}}, num_loaders=0)["data"]
     assert got.tolist() == words
-    for missing in (None, float("nan")):
+    # NumPy would drop the zero bytes at the end of the last.
+    for others in ([*words, None], [*words, float("nan")], [b"one", b"three\0"]):
         with pytest.raises(ParameterError, match="'data' is a ndarray of type object"):
-            open_source({"arrays": {"data": np.array([*words, missing], object)}}, tops=None, base_dir=Path())
+            open_source({"arrays": {"data": np.array(others, object)}}, tops=None, base_dir=Path())
 
 
 def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:

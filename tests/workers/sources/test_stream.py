@@ -27,6 +27,7 @@ from blobfeed.workers.sources.stream import StreamSource
 from hypothesis import given
 
 from blobfeed import BatchReader
+from tests.support.crash_table import hung_s
 from tests.support.waiting import wait_until
 
 SAMPLES = 53
@@ -257,11 +258,11 @@ def test_the_ends_of_a_loader_that_dies_are_made_again(tmp_path: Path, gives_les
 
 @pytest.mark.parametrize("capacity", [0, 40])
 def test_a_shard_may_be_run_again_for_longer_than_a_task(tmp_path: Path, capacity: int) -> None:
-    slow = tmp_path / "slow"
+    slow, limit = tmp_path / "slow", hung_s()
 
     def slowly() -> Iterator[dict[str, int]]:
         for number in range(50):
-            time.sleep(0.02 if slow.exists() else 0)
+            time.sleep(limit / 25 if slow.exists() else 0)
             yield {"number": number}
 
     def pipeline(**options: Any) -> Pipeline:
@@ -273,7 +274,7 @@ def test_a_shard_may_be_run_again_for_longer_than_a_task(tmp_path: Path, capacit
         list(batches(begun, 12))
         state = begun.state_dict()
     slow.touch()
-    with pipeline(task_timeout_s=0.5) as resumed:
+    with pipeline(task_timeout_s=limit) as resumed:
         resumed.load_state_dict(state)
         found = [seen(batch) for batch in batches(resumed)]
         assert resumed.statistics().loader_deaths == 0

@@ -15,6 +15,7 @@ import zmq
 from blobfeed.workers.base.errors import SocketPathError
 from blobfeed.workers.transport import links
 
+from tests.support import leftovers
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.pure
@@ -259,7 +260,7 @@ def test_an_oversized_frame_is_refused_and_others_go_on(
 
 def test_a_context_ends_whole_while_signals_arrive() -> None:
     """As of a profiler that samples by a timer: each interrupted end would leave a thread and five descriptors."""
-    before, handler = len(list(Path("/proc/self/fd").iterdir())), signal.signal(signal.SIGALRM, lambda *_: None)
+    before, handler = leftovers.descriptors(), signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
     try:
         for number in range(50):
@@ -271,4 +272,4 @@ def test_a_context_ends_whole_while_signals_arrive() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert leftovers.opened_since(before) == []

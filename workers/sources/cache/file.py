@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import math
 import mmap
 import os
@@ -40,6 +41,8 @@ _LOCK_PAUSE_S = 0.02
 _MB = 1e6
 _PROBES = 4
 
+_log = logging.getLogger("blobfeed")
+
 
 def prepare(path: Path, layout: Layout, size_limit: int) -> None:
     """Make sure that a file of this layout lies at `path`, whatever lay there before.
@@ -57,6 +60,8 @@ def prepare(path: Path, layout: Layout, size_limit: int) -> None:
     try:
         with _locked(path.parent):
             if not _holds(path, layout):
+                if path.exists():
+                    _log.warning("cache %s is not of this source as it is now: it is made anew", path)
                 path.unlink(missing_ok=True)
                 _create(path, layout, size_limit)
             CacheFile(path, layout, size_limit).close()  # a file that cannot be written or mapped is an error here

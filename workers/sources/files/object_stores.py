@@ -172,10 +172,11 @@ class _Obstore(ObjectStore):
         plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
-        silence = min(_SILENCE_S, deadline_s())
+        most = deadline_s() / 2
+        silence = min(_SILENCE_S, most)
         options: dict[str, Any] = dict.fromkeys(("connect_timeout", "read_timeout"), timedelta(seconds=silence))
         # A loader's answers share the line: if it is slow, large ones take longer, though they come.
-        options["timeout"] = timedelta(seconds=max(silence, deadline_s() / 2))
+        options["timeout"] = timedelta(seconds=most)
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
@@ -256,7 +257,8 @@ class _Obstore(ObjectStore):
         code = re.search(r"<Code>(\w+)</Code>", text)
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
         said += f" ({code[1]})" if code else ""
-        if "//169.254." in text:
+        passes = status and (status[1] in ("408", "429") or status[1].startswith("5"))
+        if "//169.254." in text and not passes:  # the address at which a cloud's machine is told its credentials
             return _Refused(
                 "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
                 "reads public buckets)"

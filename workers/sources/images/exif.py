@@ -15,8 +15,8 @@ _START_OF_SCAN = 0xDA
 _APP1 = 0xE1
 _EXIF = b"Exif\0\0"
 _ORIENTATION = 0x0112
-_WORDS = {3: "H", 4: "I"}
-"""By the type of a tag: EXIF asks for a short, and some programs write a long."""
+_NUMBERS = (3, 4)
+"""Types of a tag: EXIF asks for a short, and some programs write a long, of which OpenCV too reads the first half."""
 _FIRST_QUARTER_TURN = 5
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 
@@ -43,9 +43,8 @@ def _orientation_in_tiff(tiff: bytes) -> int:
         (directory,) = struct.unpack_from(order + "I", tiff, 4)
         (entries,) = struct.unpack_from(order + "H", tiff, directory)
         for entry in range(entries):
-            tag, kind, count = struct.unpack_from(order + "HHI", tiff, directory + 2 + 12 * entry)
-            if tag == _ORIENTATION and kind in _WORDS and count == 1:
-                (value,) = struct.unpack_from(order + _WORDS[kind], tiff, directory + 10 + 12 * entry)
+            tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, directory + 2 + 12 * entry)
+            if tag == _ORIENTATION and kind in _NUMBERS and count == 1:
                 return int(value) if 1 <= value <= 8 else 1
     except struct.error:  # the block ends in the middle of its own directory: it has no orientation to speak of
         return 1

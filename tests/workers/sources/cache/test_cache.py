@@ -81,6 +81,7 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
     class Filled(Source):
         def __init__(self, files: list[Path], rate: float) -> None:
             self.files, self.rate, self.lock = files, rate, object()
+            self.reads = 0
 
         def __len__(self) -> int:
             return len(self.files)
@@ -91,6 +92,7 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
 
         def read(self, indices: IndexArray, out: Any) -> None:
             out["data"][...] = self.rate * float(self.files[0].name)
+            self.reads += 1
 
     def cached(name: str, rate: float) -> tuple[int, float]:
         with closing(CachedSource(Filled([tmp_path / name], rate), tmp_path / "cache", LIMIT)) as source:
@@ -100,6 +102,10 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
 
     assert [cached("3", 1.0), cached("3", 1.0)] == [(0, 3.0), (1, 3.0)]
     assert [cached("4", 1.0), cached("4", 0.5), cached("4", 0.5)] == [(0, 4.0), (0, 2.0), (1, 2.0)]
+    used = Filled([tmp_path / "4"], 0.5)
+    before = used.fingerprint()
+    used.read(np.zeros(1, np.int64), {"data": np.zeros(1)})
+    assert used.fingerprint() == before, "reading has changed an attribute"
 
 
 def test_part_of_a_sample_is_given_and_not_kept(tmp_path: Path) -> None:

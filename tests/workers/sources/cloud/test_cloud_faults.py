@@ -211,15 +211,16 @@ def test_a_name_that_no_list_can_hold_is_said(
 def test_an_answer_that_comes_slowly_is_awaited(
     served: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "4")
-    monkeypatch.setattr("blobfeed.workers.sources.files.object_stores._SILENCE_S", 0.5)
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "16")
+    monkeypatch.setattr("blobfeed.workers.sources.files.object_stores._SILENCE_S", 2.0)
     loader = in_loader(opened("npy", tmp_path, data=served.url("a.npy")))
     before = len(served.requests)
     served.fault = lambda _path, _number: "dripping"
     np.testing.assert_array_equal(rows_of(loader, [5])["data"], DATA[[5]])
     assert len(served.requests) == before + 1
-    served.fault = lambda _path, number: "slow" if number == before + 2 else None
-    np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])  # asked again after 0.5 s
+    before = len(served.requests)
+    served.fault = lambda _path, number: "slow" if number == before + 1 else None
+    np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])  # asked again after 2 s
 
 
 def test_http_has_no_lists(server: RangeServer, tmp_path: Path) -> None:
@@ -244,6 +245,8 @@ def test_a_machine_that_has_no_credentials_is_not_asked_for_a_minute(asked: str,
     trouble = store._named(GenericError(f"Generic S3 error: Error performing {asked} in 3 ms - {answer}"))
     assert "no credentials were found" in str(trouble)
     assert type(trouble).__name__ == "_Refused"
+    busy = store._named(GenericError(f"Generic S3 error: Error performing {asked} in 3 ms - status code: 503"))
+    assert isinstance(busy, ConnectionError), "many loaders ask at the same time: it is asked again"
 
 
 @pytest.mark.usefixtures("_one_second")
