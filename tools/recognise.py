@@ -44,7 +44,7 @@ COLOR_ATTRIBUTE = "color"
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
-_DATA = (".h5", ".hdf5", ".npy", ".npz", ".tar", ".mat")
+_DATA = (".h5", ".hdf5", ".npy", ".tar")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
@@ -379,7 +379,8 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     if not files:
         raise SourceError(f"the folder {path} holds no files")
     images = [file for file in files if file.suffix.lower()[1:] in _IMAGES]
-    others = Counter(file.suffix or file.name for file in files if file.suffix.lower()[1:] not in _IMAGES)
+    rest = [file for file in files if file.suffix.lower()[1:] not in _IMAGES]
+    others = Counter(file.suffix or file.name for file in rest)
     data = max((count for end, count in others.items() if end.lower() in _DATA), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
     if len(images) > data and len(images) >= max(others.values(), default=0):
@@ -387,8 +388,8 @@ def _folder(path: Path, image_list: Path | None) -> Found:
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
-    suffix = Counter(file.suffix for file in files).most_common(1)[0][0]
-    return _recognised([file for file in files if file.suffix == suffix], image_list)
+    suffix = Counter(file.suffix for file in rest).most_common(1)[0][0]
+    return _recognised([file for file in rest if file.suffix == suffix], image_list)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
 from pathlib import PurePath
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from .keys import blake2b
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
-
-_SAID = "_blobfeed_said"
-"""The attribute that keeps what a source's other attributes said."""
 
 
 class CacheCounts(NamedTuple):
@@ -108,24 +108,30 @@ class Source(ABC):
         """Names the source's content for caches and resuming: kind, paths, sizes, modification times, options.
 
         It changes whenever what `read` gives may have changed. This one knows the class, the specs, and what plain
-        attributes say when it is first asked, before anything is read: numbers, texts, paths, and lists and dicts of
-        them.
+        attributes say: numbers, texts, paths, and lists and dicts of them.
         """
-        attributes = vars(self)
-        if _SAID not in attributes:
-            plain = sorted((name, repr(value)) for name, value in attributes.items() if _is_plain(value))
-            attributes[_SAID] = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
+        told = {name: _written(value) for name, value in vars(self).items()}
+        plain = sorted((name, value) for name, value in told.items() if value is not None)
+        digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
         specs = sorted((name, str(spec)) for name, spec in self.specs.items())
-        return f"{type(self).__qualname__}:{len(self)}:{specs}:{attributes[_SAID]}"
+        return f"{type(self).__qualname__}:{len(self)}:{specs}:{digest}"
 
     def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
         """Give back handles and maps; the next read opens them again."""
 
 
-def _is_plain(value: object) -> bool:
-    """Whether it is written in the same way in another run; what a class of the user's writes need not be."""
-    if type(value) is dict:
-        return all(_is_plain(each) for item in value.items() for each in item)
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, cast("list[object]", value)))
-    return value is None or type(value) in (str, bytes, int, float, bool) or isinstance(value, PurePath)
+def _written(value: object) -> str | None:
+    """What is the same in another run; None for an object that may be written otherwise there."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, list | tuple):
+        items = [_written(each) for each in value]
+        return None if None in items else repr(items)
+    for kind in (str, bytes, int, float):
+        if isinstance(value, kind):
+            return kind.__repr__(value)
+    return repr(str(value)) if isinstance(value, PurePath) else "None" if value is None else None

@@ -93,7 +93,7 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, opened)
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess), source), _reading_kept(source):
+    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess), source), _reading_kept(parameters, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
@@ -143,7 +143,7 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
             )
 
 
-def _reading_kept(source: Source | StreamSource) -> AbstractContextManager[None]:
+def _reading_kept(parameters: Parameters, source: Source | StreamSource) -> AbstractContextManager[None]:
     """Undoes what a source of the user's own has opened meanwhile and does not close, if it cannot be sent with that.
 
     An index that it has made, or an array that it has loaded, is sent: each loader would make it once more.
@@ -152,7 +152,11 @@ def _reading_kept(source: Source | StreamSource) -> AbstractContextManager[None]
         return hooks_kept((source.make,))
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
     own = [part for part in parts if type(part).close is Source.close]
-    return hooks_kept([part.read for part in own], must=lambda: unsendable({"": own}) is not None)
+
+    def cannot_be_sent() -> bool:
+        return parameters.num_loaders != 0 and unsendable({"": own}) is not None
+
+    return hooks_kept([part.read for part in own], must=cannot_be_sent)
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:

@@ -82,6 +82,7 @@ class Packed(Generic[_T]):
             "_buffers": buffers,
             "modules": (*self.modules, *modules),
             "_parts": {},
+            "_maps": self._maps,
         }
 
 
@@ -181,6 +182,11 @@ def _map(
     return as_strided(memory[first : first + dtype.itemsize].view(dtype), shape, strides, subok=True)
 
 
+def _is_global(thing: object) -> bool:
+    """What was made within a function is sent whole, without its module."""
+    return "<locals>" not in getattr(thing, "__qualname__", "")
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
@@ -212,6 +218,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return import_module, (thing.__name__,)
         elif self._maps and isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
             return mapped
-        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str) and "<locals>" not in thing.__qualname__:
-            self.modules[thing.__module__] = None  # what was made within a function is sent whole, without its module
+        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str) and _is_global(thing):
+            self.modules[thing.__module__] = None
         return super().reducer_override(thing)

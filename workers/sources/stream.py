@@ -31,6 +31,8 @@ EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return 
 MEND_STREAM = "what makes it: a stream cannot be asked for another sample"
 """What to do where no sample can be replaced."""
 
+_FIXED = (int, float, str, bytes)
+
 Make = Callable[..., Iterable[object]]
 _Item = TypeVar("_Item")
 
@@ -202,9 +204,9 @@ def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, bytearray | memoryview):
-        return bytes(value)
+        return np.array(value)
     if isinstance(value, tuple | list):
-        return [*map(_copied, value)]
+        return [each if type(each) in _FIXED else _copied(each) for each in value]
     return value.clone() if hasattr(value, "clone") else value  # a tensor
 
 

@@ -311,7 +311,14 @@ def into_one_list() -> Iterator[list[int]]:
         yield parts
 
 
-@pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list])
+def into_one_bytearray() -> Iterator[tuple[bytearray, int]]:
+    data = bytearray(2)
+    for number in range(SAMPLES):
+        data[0] = number
+        yield data, number
+
+
+@pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list, into_one_bytearray])
 def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any) -> None:
     source = StreamSource(make, capacity=10, min_after_dequeue=5)
     with BatchReader(source, batch_size=8, epochs=1, last_batch="partial", num_loaders=0) as reader:

@@ -201,11 +201,11 @@ def test_what_can_never_be_read_is_not_tried_again(
 def test_a_name_that_no_list_can_hold_is_said(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = google_bucket(server, "bucket", monkeypatch)
+    put = google_bucket(server, "named", monkeypatch)  # each store of the process is kept, by its name
     put("a.npy", b"")
     put("b//c.npy", b"")
-    with pytest.raises(SourceError, match="gs://bucket/: an object there has a name that cannot be read"):
-        opened("npy", tmp_path, data="gs://bucket/*.npy")
+    with pytest.raises(SourceError, match="gs://named/: an object there has a name that cannot be read"):
+        opened("npy", tmp_path, data="gs://named/*.npy")
 
 
 def test_an_answer_that_comes_slowly_is_awaited(
@@ -241,7 +241,7 @@ def test_http_has_no_lists(server: RangeServer, tmp_path: Path) -> None:
 def test_a_machine_that_has_no_credentials_is_not_asked_for_a_minute(asked: str, answer: str) -> None:
     from obstore.exceptions import GenericError
 
-    store, _ = locate("s3://bucket/a.npy")
+    store, _ = locate("s3://unsigned/a.npy")
     trouble = store._named(GenericError(f"Generic S3 error: Error performing {asked} in 3 ms - {answer}"))
     assert "no credentials were found" in str(trouble)
     assert type(trouble).__name__ == "_Refused"
