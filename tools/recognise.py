@@ -44,7 +44,7 @@ COLOR_ATTRIBUTE = "color"
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
-_DATA = (".h5", ".hdf5", ".npy", ".tar")
+_DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
@@ -388,7 +388,8 @@ def _folder(path: Path, image_list: Path | None) -> Found:
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
-    suffix = Counter(file.suffix for file in rest).most_common(1)[0][0]
+    counts = Counter(file.suffix for file in rest)
+    suffix = max(counts, key=lambda end: (counts[end], end.lower() in _DATA))
     return _recognised([file for file in rest if file.suffix == suffix], image_list)
 
 

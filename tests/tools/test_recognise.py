@@ -285,6 +285,7 @@ def test_pictures_that_show_data_files_are_not_taken_for_the_data() -> None:
     write_images(*[(20, 30)] * 3)
     for number, image in enumerate(sorted(Path("photos").glob("*/*.png"))):
         np.save(image.with_suffix(".npy"), np.full((5, 2), number))
+        image.with_suffix(".json").write_text("{}")
         image.rename(image.with_suffix(".jpg"))
     assert source_of(["photos"]).kind == "npy"
 

@@ -108,9 +108,10 @@ class Source(ABC):
         """Names the source's content for caches and resuming: kind, paths, sizes, modification times, options.
 
         It changes whenever what `read` gives may have changed. This one knows the class, the specs, and what plain
-        attributes say: numbers, texts, paths, and lists and dicts of them.
+        attributes say: numbers, texts, paths, and lists and dicts of them. None says nothing: it stands where a file is
+        once it is open.
         """
-        told = {name: _written(value) for name, value in vars(self).items()}
+        told = {name: _written(value) for name, value in vars(self).items() if value is not None}
         plain = sorted((name, value) for name, value in told.items() if value is not None)
         digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
         specs = sorted((name, str(spec)) for name, spec in self.specs.items())

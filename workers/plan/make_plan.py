@@ -154,7 +154,8 @@ def _reading_kept(parameters: Parameters, source: Source | StreamSource) -> Abst
     own = [part for part in parts if type(part).close is Source.close]
 
     def cannot_be_sent() -> bool:
-        return parameters.num_loaders != 0 and unsendable({"": own}) is not None
+        is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
+        return is_sent and unsendable({"": own}) is not None
 
     return hooks_kept([part.read for part in own], must=cannot_be_sent)
 

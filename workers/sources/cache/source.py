@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
@@ -22,19 +21,6 @@ from .file import CacheFile, attach, prepare
 from .layout import lay_out
 
 _log = logging.getLogger(__name__)
-
-
-_fingerprints: dict[int, str] = {}
-"""Of the sources that live, by their id: they need not be hashable."""
-
-
-def _fingerprint_of(source: Source) -> str:
-    """Asked once of each source, before anything is read: attributes that reading changes, such as counters, must not
-    make the cache anew when a reader goes to another position."""
-    if id(source) not in _fingerprints:
-        _fingerprints[id(source)] = source.fingerprint()
-        finalize(source, _fingerprints.pop, id(source)).atexit = False
-    return _fingerprints[id(source)]
 
 
 class CachedSource(Source):
@@ -58,7 +44,7 @@ class CachedSource(Source):
         self.rows_at_once = source.rows_at_once
         self._path = path.absolute()
         self._size_limit = size_limit
-        self._layout = lay_out(source.specs, len(source), _fingerprint_of(source))
+        self._layout = lay_out(source.specs, len(source), source.fingerprint())
         self._file: CacheFile | None = None
         self._usable = True
         self._fills = True

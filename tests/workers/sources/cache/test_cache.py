@@ -84,7 +84,7 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
     class Filled(Source):
         def __init__(self, files: list[Path], rate: float) -> None:
             self.files, self.rate, self.lock = files, rate, object()
-            self.reads = 0
+            self.opened: object = None
 
         def __len__(self) -> int:
             return len(self.files)
@@ -95,7 +95,7 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
 
         def read(self, indices: IndexArray, out: Any) -> None:
             out["data"][...] = self.rate * float(self.files[0].name)
-            self.reads += 1
+            self.opened = object()
 
     def cached(name: str, rate: float) -> tuple[int, float]:
         with closing(CachedSource(Filled([tmp_path / name], rate), tmp_path / "cache", LIMIT)) as source:
@@ -106,7 +106,8 @@ def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_t
     assert [cached("3", 1.0), cached("3", 1.0)] == [(0, 3.0), (1, 3.0)]
     assert [cached("4", 1.0), cached("4", 0.5), cached("4", 0.5)] == [(0, 4.0), (0, 2.0), (1, 2.0)]
     used = Filled([tmp_path / "4"], 0.5)
-    for found in (1, 1):  # as after a jump, though reading has changed an attribute
+    for found in (1, 1, 0):  # as after a jump: what was opened meanwhile makes no other source; an option does
+        used.rate = 0.5 if found else 2.0
         with closing(CachedSource(used, tmp_path / "cache", LIMIT)) as source:
             assert source.cached_samples == found
             used.read(np.zeros(1, np.int64), {"data": np.zeros(1)})
@@ -134,11 +135,13 @@ def test_a_fingerprint_tells_plain_attributes_apart_and_no_others() -> None:
     def said(option: Any) -> str:
         return Some(option).fingerprint()
 
-    kinds: list[Any] = [Split.TRAIN, Split.TEST, 1, 2.5, "a", b"a", None, {"a": [1]}, {"a": [2]}, ("a", 1)]
+    kinds: list[Any] = [Split.TRAIN, Split.TEST, 1, 2.5, "a", b"a", None, [None], {"a": [1]}, {"a": [2]}, ("a", 1)]
     assert len({said(option) for option in kinds}) == len(kinds)
     assert said(np.float64(2.5)) == said(2.5)
     assert said(Path("a")) == said("a")
-    assert said(object()) == said(threading.Lock()) == said([object()]), "an address says nothing in another run"
+    assert said(None) == said(object()) == said(threading.Lock()) == said([object()]), (
+        "an address says nothing in another run"
+    )
 
 
 def test_part_of_a_sample_is_given_and_not_kept(tmp_path: Path) -> None:
