@@ -74,7 +74,9 @@ def warn_of_other_ranks() -> None:
             "or give it 'rank' and 'world_size'; rank=0, world_size=1 if it is to read everything",
             shard.world_size,
         )
-    for name in _COUNTS if find_shard() is WHOLE else ():
+    if find_shard() is not WHOLE:
+        return
+    for name in _COUNTS:
         count = os.environ.get(name, "")
         if count.isdigit() and int(count) > 1:
             _log.warning(

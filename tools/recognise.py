@@ -378,8 +378,8 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     files = sorted(_files(path), key=lambda file: natural_key(str(file)))
     if not files:
         raise SourceError(f"the folder {path} holds no files")
-    images = [file for file in files if file.suffix.lower()[1:] in _IMAGES]
-    rest = [file for file in files if file.suffix.lower()[1:] not in _IMAGES]
+    images = [file for file in files if _is_image(file)]
+    rest = [file for file in files if not _is_image(file)]
     others = Counter(file.suffix or file.name for file in rest)
     data = max((count for end, count in others.items() if end.lower() in _DATA), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
@@ -391,6 +391,10 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     counts = Counter(file.suffix for file in rest)
     suffix = max(counts, key=lambda end: (counts[end], end.lower() in _DATA))
     return _recognised([file for file in rest if file.suffix == suffix], image_list)
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower()[1:] in _IMAGES
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -80,10 +80,12 @@ class Weights:
             )
         if known.lr_mult == 0:
             known.weights.requires_grad_(False)
-        if own != shared:  # a view of the same memory, which must be contiguous for that
+        if own == shared:
+            layer.blobs[index] = known.weights
+        else:  # a view of the same memory, which must be contiguous for that
             known.weights.data = known.weights.data.contiguous()
-            self.views.append((known.weights.view(own), known.weights))
-        layer.blobs[index] = known.weights if own == shared else self.views[-1][0]
+            layer.blobs[index] = view = known.weights.view(own)
+            self.views.append((view, known.weights))
 
     def all(self) -> list[Tensor]:
         """Including those that the solver does not update."""

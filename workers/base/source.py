@@ -111,8 +111,8 @@ class Source(ABC):
         attributes say: numbers, texts, paths, and lists and dicts of them. None says nothing: it stands where a file is
         once it is open.
         """
-        told = {name: _written(value) for name, value in vars(self).items() if value is not None}
-        plain = sorted((name, value) for name, value in told.items() if value is not None)
+        given = sorted((name, value) for name, value in vars(self).items() if value is not None)
+        plain = [(name, written) for name, value in given if (written := _written(value)) is not None]
         digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
         specs = sorted((name, str(spec)) for name, spec in self.specs.items())
         return f"{type(self).__qualname__}:{len(self)}:{specs}:{digest}"

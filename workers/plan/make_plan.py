@@ -58,10 +58,10 @@ _TRIAL_S = 0.02
 _DECODED_ROWS = 8
 _DECODED_S = 0.002
 _AGAIN_S = 0.2
-_Decoded = TypeVar("_Decoded", DecodedSource, DecodedStream)
-
 _TRIAL_BYTES = 1 << 20
 """Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
+
+_Decoded = TypeVar("_Decoded", DecodedSource, DecodedStream)
 
 
 def make_plan(

@@ -152,7 +152,8 @@ def _reduce_mapped(array: NDArray[Any]) -> Any:
 
     A loader writes to its own memory: of what is pickled by value it has a copy, too.
     """
-    if type(array) not in (np.ndarray, np.memmap):  # one with a mask or named fields is more than its memory
+    # One with a mask or named fields is more than its memory.
+    if array.nbytes < _BESIDE_BYTES or type(array) not in (np.ndarray, np.memmap):
         return None
     whole: Any = array
     while not isinstance(whole, np.memmap) and isinstance(whole, np.ndarray):
@@ -167,7 +168,7 @@ def _reduce_mapped(array: NDArray[Any]) -> Any:
     back = sum(-step for step in reach if step < 0)
     size = back + sum(step for step in reach if step > 0) + array.itemsize
     try:
-        if array.nbytes < _BESIDE_BYTES or Path(mapped.filename).stat().st_size < offset - back + size:
+        if Path(mapped.filename).stat().st_size < offset - back + size:
             return None
     except OSError:
         return None

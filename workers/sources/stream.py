@@ -32,6 +32,7 @@ MEND_STREAM = "what makes it: a stream cannot be asked for another sample"
 """What to do where no sample can be replaced."""
 
 _FIXED = (int, float, str, bytes)
+"""Types whose values nobody can change."""
 
 Make = Callable[..., Iterable[object]]
 _Item = TypeVar("_Item")
@@ -140,7 +141,7 @@ class StreamSource:
         if isinstance(item, Mapping):
             wanted = self.names if self._leaves_out else ()
             return {name: _copied(value) for name, value in item.items() if not wanted or str(name) in wanted}
-        return tuple(map(_copied, item)) if isinstance(item, tuple | list) else _copied(item)
+        return _copied(item)
 
     def components(self, item: object) -> dict[str, AnyArray]:
         """One sample's components as arrays by name; raises ValueError if they are not those expected."""

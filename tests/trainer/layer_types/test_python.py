@@ -179,9 +179,7 @@ def test_backward_is_asked_only_for_bottoms_that_depend_on_weights(tmp_path: Pat
     assert user_layer(net).propagated == [False, True]  # type: ignore[attr-defined]
 
 
-def test_a_layer_in_the_middle_passes_the_gradient_on(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        """
+DOUBLE = """
 class Double:
     def __init__(self, layer_param): pass
     def setup(self, bottom, top): pass
@@ -189,7 +187,10 @@ class Double:
     def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
     def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = 2 * top[0].diff
 """
-    )
+
+
+def test_a_layer_in_the_middle_passes_the_gradient_on(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DOUBLE)
     tail = 'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{}" bottom: "b" top: "loss" }}'
     doubled = make_net(tmp_path, TWO_LINEAR + python_layer("Double", wiring='bottom: "a" top: "y"') + tail.format("y"))
     twice = make_net(
@@ -257,16 +258,7 @@ def test_a_blob_that_is_two_bottoms_of_a_layer_gets_the_sum_of_their_gradients(t
 def test_a_layer_in_place_leaves_what_another_python_layer_has_made_to_its_backward(
     tmp_path: Path, between: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(
-        """
-class Double:
-    def __init__(self, layer_param): pass
-    def setup(self, bottom, top): pass
-    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
-    def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
-    def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = 2 * top[0].diff
-"""
-    )
+    (tmp_path / "mine.py").write_text(DOUBLE)
     first = python_layer("Double", wiring='bottom: "a" top: "y"')
     in_place = python_layer("Double", wiring='bottom: "y" top: "y"').replace('"p"', '"q"')
     built_in = 'layer { name: "p" type: "Power" bottom: "a" top: "y" power_param { scale: 4 } }'

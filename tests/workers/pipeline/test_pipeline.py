@@ -68,7 +68,7 @@ class PatchedSocket(socket.socket):
         try:
             return super().recv(size, flags)
         except BlockingIOError:
-            assert self.gettimeout() == 0, "waits for ever"
+            assert self.gettimeout() == 0, "such a look would block"
             raise
 
 

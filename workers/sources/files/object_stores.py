@@ -280,7 +280,7 @@ class _Obstore(ObjectStore):
             return _Final("the bucket is in another region; set AWS_REGION to it")
         if status and status[1] == "416":
             return _Final("it is empty, or cut short")
-        if status and status[1].startswith("4") and status[1] not in ("408", "429"):
+        if status and status[1].startswith("4") and not passes:
             return _Final(said)
         # An OSError or ConnectionError of our own says nothing secret; a library's text may.
         return ConnectionError(str(error) if isinstance(error, ConnectionError) else said)
