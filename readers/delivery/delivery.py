@@ -299,8 +299,9 @@ class HostDelivery(Delivery):
     def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
         """Make the batch right in the blobs that its rows can be read into; returns the names of these."""
         arrays = {top.name: as_numpy(copies[i]) for i, top in self._straight}
-        every = {top.name: self._rows_in(top, arrays[top.name]) for _, top in self._straight}
-        into = {name: rows for name, rows in every.items() if rows is not None}
+        into = {
+            top.name: rows for _, top in self._straight if (rows := self._rows_in(top, arrays[top.name])) is not None
+        }
         made_in = self.pipeline.make_in(batch, into)
         if made_in is not into:  # before an interrupt, in other memory
             for name, rows in made_in.items():

@@ -157,8 +157,7 @@ def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, 
     return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """`count` consecutive rows of a slot from `row`, holding consecutive global positions from `position`."""
 
     position: int

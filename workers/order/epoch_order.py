@@ -82,8 +82,10 @@ class EpochOrder(ABC):
 
     def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
         """The samples at these positions, and in which epoch each comes; no sample comes twice in one."""
-        positions = np.arange(start, start + count, dtype=np.int64)
-        return self.indices(start, count), positions // self.samples
+        epoch, first = divmod(start, self.samples)
+        if first + count <= self.samples:
+            return self.indices(start, count), np.full(count, epoch, np.int64)
+        return self.indices(start, count), np.arange(start, start + count, dtype=np.int64) // self.samples
 
     def window_at(self, position: int) -> int | None:
         """The window that holds a global position, numbered through all epochs; None if that need not be known.

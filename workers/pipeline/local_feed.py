@@ -178,15 +178,15 @@ class LocalFeed:
         if self.is_promised(group) and self.ready_group() is None:
             self.make(group, {})
         if (announce := self.ready_group()) is not None and announce.group == group:
-            with interrupts_deferred():
-                self._assembly.outbox.pop(0)
-                self._promised = self._made_in = None
-                if self._leaves_out:
-                    self._held[group] = announce.slot
-                    self._left_out += 1
-                if self.start_ns is None and self._board is not None:
-                    self.start_ns = self.waited_ns
-                    self._board.note_start(self.start_ns)
+            if self.start_ns is None and self._board is not None:
+                self._board.note_start(self.waited_ns)
+                self.start_ns = self.waited_ns
+            # All or nothing, for Ctrl-C falls on calls and loops, and there is none from here on.
+            if self._leaves_out:
+                self._held[group] = announce.slot
+                self._left_out += 1
+            self._promised = self._made_in = None
+            del self._assembly.outbox[0]
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""

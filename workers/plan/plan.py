@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
@@ -171,7 +171,7 @@ class Plan(ABC):
     def batches(self) -> Batches | None:
         """All batches of this rank, if every epoch is as long."""
 
-    @property
+    @cached_property
     def total_batches(self) -> int | None:
         return None if self.batches is None else self.batches.total
 
@@ -374,8 +374,7 @@ class IndexedPlan(Plan, Schedule):
         return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, place)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedProgress:
+class IndexedProgress(NamedTuple):
     """Counts batches: which samples they were follows from the plan.
 
     `came`: if they need not come in order, the numbers of those that have come behind the first that has not.

@@ -129,7 +129,14 @@ class StoredRows(ChunkedRows):
         if self._in_one_piece:
             return indices * self._row_bytes + int(self._layout.offsets[0])
         chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
-        return None if int(chunks.min()) < 0 else chunks + indices % self._per_chunk * self._row_bytes
+        if not self._is_whole and int(chunks.min()) < 0:
+            return None
+        return chunks + indices % self._per_chunk * self._row_bytes
+
+    @cached_property
+    def _is_whole(self) -> bool:
+        """Whether all of its chunks were written."""
+        return int(self._layout.offsets.min()) >= 0
 
     def _convert(self, file: RemoteFile, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Rows in the other byte order, or for memory that is not in one piece."""
