@@ -14,8 +14,8 @@ from . import standin
 
 
 def _find_layer_class() -> Any:
-    # A loader gets the user's layer class and with it this module; what it must not get is Caffe with all it brings.
-    if os.environ.get("BLOBFEED_ROLE") in ("loader", "assembler"):
+    # Loaders and samplers get the user's layer class and with it this module, but not Caffe with all that it brings.
+    if "BLOBFEED_ROLE" in os.environ:
         _let_caffe_be_imported()
         return standin.Layer
     if not _caffe_exists():

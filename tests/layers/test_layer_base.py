@@ -103,13 +103,20 @@ def test_a_class_made_in_a_notebook_cell_reaches_the_loaders(folder: Path) -> No
     assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
 
 
-def test_with_caffe_the_base_is_caffes_own_and_the_loaders_do_without_it(folder: Path) -> None:
+def test_with_caffe_the_base_is_caffes_own_and_other_processes_do_without_it(folder: Path) -> None:
     _with_caffe(folder)
     more = """
         import caffe
         assert issubclass(Scales, caffe.Layer)
         assert Scales(caffe.LayerParameter()).made_by_caffe
         assert not hasattr(Scales(None), "made_by_caffe")
+
+        class Backwards(MultiProcessInputLayer):
+            def sampler(self, epoch, samples, rng):
+                return range(samples)[::-1]
+
+        with LayerHarness(Backwards, values, phase=sys.argv[1]) as harness:
+            assert harness.forward()["label"].tolist() == [19, 18, 17, 16]
     """
     code = "".join(map(textwrap.dedent, (_SCRIPT, more, _RUNS)))
     assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
