@@ -25,7 +25,7 @@ from blobfeed.workers.base.errors import (
     SampleError,
     SourceError,
 )
-from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.specs import AnyArray
 
 from tests.support.interrupting import interrupts_in
@@ -342,6 +342,30 @@ class HasALockTooLate(MultiProcessInputLayer):
 def test_an_attribute_set_after_setup_stays_in_the_trainer(train: dict[str, Any]) -> None:
     with LayerHarness(HasALockTooLate, train) as harness:
         assert harness.forward()["label"][1] == 1
+
+
+class ChoosesItsHooks(MultiProcessInputLayer):
+    def setup(self, bottom: Any, top: Any) -> None:
+        self.decode = self.plain if int(self.phase) else self.shifted  # type: ignore[method-assign]
+        self.postprocess = negated  # type: ignore[method-assign]
+        self.by = 10
+        super().setup(bottom, top)
+
+    def plain(self, sample: Sample, rng: np.random.Generator) -> object:
+        return dict(sample)
+
+    def shifted(self, sample: Sample, rng: np.random.Generator) -> object:
+        return {"data": sample["data"], "label": sample["label"] + self.by}
+
+
+def negated(batch: HookBatch) -> None:
+    batch["label"] *= -1
+
+
+@pytest.mark.parametrize(("phase", "labels"), [("TRAIN", [-10, -11, -12]), ("TEST", [0, -1, -2])])
+def test_hooks_may_be_assigned_before_setup(train: dict[str, Any], phase: str, labels: list[int]) -> None:
+    with LayerHarness(ChoosesItsHooks, train, phase=phase) as harness:
+        assert harness.forward()["label"][:3].tolist() == labels
 
 
 class Typo(MultiProcessInputLayer):
