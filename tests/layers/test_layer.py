@@ -368,6 +368,24 @@ def test_hooks_may_be_assigned_before_setup(train: dict[str, Any], phase: str, l
         assert harness.forward()["label"][:3].tolist() == labels
 
 
+class ClosesItsOwn(MultiProcessInputLayer):
+    closed = 0
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        super().setup(bottom, top)
+        self.own = [1]
+
+    def close(self) -> None:
+        self.closed += len(self.own)
+        super().close()
+
+
+def test_setup_closes_nothing_that_was_not_set_up(train: dict[str, Any]) -> None:
+    with LayerHarness(ClosesItsOwn, train) as harness:
+        harness.layer.setup(BlobVector(()), harness._top)
+        assert harness.layer.closed == 1
+
+
 class Typo(MultiProcessInputLayer):
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         return {"data": sample["dota"], "label": sample["label"]}
@@ -506,7 +524,7 @@ def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(trai
 
 def test_a_layer_that_is_closed_or_not_set_up_says_so(train: dict[str, Any]) -> None:
     layer = make_layer(MultiProcessInputLayer, "", 0)
-    with pytest.raises(PipelineClosed, match="its setup has not run"):
+    with pytest.raises(PipelineClosed, match=r"its setup has not run: .* super\(\).setup\(bottom, top\)"):
         layer.reshape(BlobVector(()), BlobVector(()))
     before = _children()
     harness = LayerHarness(MultiProcessInputLayer, train)
