@@ -202,6 +202,8 @@ def test_yaml_json_and_a_python_dict_say_the_same(values: dict[str, object]) -> 
         ("{'a': (1, 2)}", (1, 2)),
         ("{'a': True}", True),
         ('{"a": true}', True),
+        ('{\n\t"a": true\n}', True),
+        ('{"a": "\\ud83d\\ude00"}', "\U0001f600"),
         ("a: 1e", "1e"),
         ("a: Nonesuch", "Nonesuch"),
     ],
