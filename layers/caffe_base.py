@@ -91,6 +91,15 @@ class CaffeLayer(_Found, metaclass=LayerMeta):
     """`caffe.Layer`, which can also be made where there is no Caffe to make it: in a harness, in another trainer."""
 
     def __init__(self, layer_param: object = None) -> None:
-        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else.
-        if IS_STANDIN or type(layer_param).__module__.partition(".")[0] == "caffe":
+        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else. Ours may be of no module.
+        if IS_STANDIN or str(type(layer_param).__module__).partition(".")[0] == "caffe":
             super().__init__(layer_param)
+
+
+def new_layer(layer_class: type[Any], layer_param: object) -> Any:
+    """An object of `layer_class`, which may be a user's over the real `caffe.Layer`: only Caffe can make that."""
+    if not IS_STANDIN and issubclass(layer_class, _Found) and not issubclass(layer_class, CaffeLayer):
+        # CaffeLayer comes between the user's class and Caffe's, whose `blobs` belong to Caffe's object.
+        more = {"__module__": layer_class.__module__, "blobs": (), "takes_arrays": True}
+        layer_class = LayerMeta(layer_class.__name__, (layer_class, CaffeLayer), more)
+    return layer_class(layer_param)
