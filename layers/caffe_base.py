@@ -90,9 +90,14 @@ class LayerMeta(_Metaclass):
 class CaffeLayer(_Found, metaclass=LayerMeta):
     """`caffe.Layer`, which can also be made where there is no Caffe to make it: in a harness, in another trainer."""
 
+    _is_caffes = False
+    """Whether the real Caffe has made it."""
+
     def __init__(self, layer_param: object = None) -> None:
         # Caffe's constructor takes Caffe's own LayerParameter, and nothing else. Ours may be of no module.
-        if IS_STANDIN or str(type(layer_param).__module__).partition(".")[0] == "caffe":
+        if not IS_STANDIN and str(type(layer_param).__module__).partition(".")[0] == "caffe":
+            self._is_caffes = True
+        if IS_STANDIN or self._is_caffes:
             super().__init__(layer_param)
 
 
