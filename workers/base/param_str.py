@@ -23,6 +23,10 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         _check_once([key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"])
+        for key, value in node.value:
+            is_plain = isinstance(key, yaml.ScalarNode) and key.style is None
+            if is_plain and ":" in key.value and (value.tag, value.value) == ("tag:yaml.org,2002:null", ""):
+                raise ValueError(f"{key.value!r} is one word: write a space after its colon")
         return node
 
 

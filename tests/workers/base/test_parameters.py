@@ -224,6 +224,12 @@ def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> 
         parse_param_str(text)
 
 
+@pytest.mark.parametrize("text", ["{batch_size:4}", "{a: 1, batch_size:4}", "{a: {batch_size:4}}"])
+def test_a_colon_without_a_space_is_named(text: str) -> None:
+    with pytest.raises(ParameterError, match="'batch_size:4' is one word: write a space after its colon"):
+        parse_param_str(text)
+
+
 def test_a_bare_path_is_an_hdf5_source_as_caffes_own_layer_takes_it() -> None:
     assert check_parameters({"source": "train.txt", "batch_size": 1}).source == {"hdf5": {"path": "train.txt"}}
 
