@@ -14,8 +14,8 @@ from . import standin
 
 
 def _find_layer_class() -> Any:
-    # A loader gets the user's layer class and with it this module; what it must not get is Caffe with all it brings.
-    if os.environ.get("BLOBFEED_ROLE") in ("loader", "assembler"):
+    # Loaders and samplers get the user's layer class and with it this module, but not Caffe with all that it brings.
+    if "BLOBFEED_ROLE" in os.environ:
         _let_caffe_be_imported()
         return standin.Layer
     if not _caffe_exists():
@@ -90,7 +90,21 @@ class LayerMeta(_Metaclass):
 class CaffeLayer(_Found, metaclass=LayerMeta):
     """`caffe.Layer`, which can also be made where there is no Caffe to make it: in a harness, in another trainer."""
 
+    _is_caffes = False
+    """Whether the real Caffe has made it."""
+
     def __init__(self, layer_param: object = None) -> None:
-        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else.
-        if IS_STANDIN or type(layer_param).__module__.partition(".")[0] == "caffe":
+        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else. Ours may be of no module.
+        if not IS_STANDIN and str(type(layer_param).__module__).partition(".")[0] == "caffe":
+            self._is_caffes = True
+        if IS_STANDIN or self._is_caffes:
             super().__init__(layer_param)
+
+
+def new_layer(layer_class: type[Any], layer_param: object) -> Any:
+    """An object of `layer_class`, which may be a user's over the real `caffe.Layer`: only Caffe can make that."""
+    if not IS_STANDIN and issubclass(layer_class, _Found) and not issubclass(layer_class, CaffeLayer):
+        # CaffeLayer comes between the user's class and Caffe's, whose `blobs` belong to Caffe's object.
+        more = {"__module__": layer_class.__module__, "blobs": (), "takes_arrays": True}
+        layer_class = LayerMeta(layer_class.__name__, (layer_class, CaffeLayer), more)
+    return layer_class(layer_param)

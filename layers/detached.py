@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MethodType
 from typing import Any
 
 from ..workers.base.errors import ParameterError
@@ -26,8 +27,12 @@ class DetachedLayer:
         self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
         if not isinstance(self._attributes.get("param_str", ""), str):
             del self._attributes["param_str"]  # a mapping that holds what the source was made from
+        # The layer's own methods, as in `self.decode = self.decode_test`, become those of the object made here.
+        attributes = self._attributes.items()
+        own = [name for name, it in attributes if isinstance(it, MethodType) and it.__self__ is layer]
+        self._methods = {name: self._attributes.pop(name).__func__ for name in own}
         self._layer: Any = None
-        _check_can_be_sent(self.layer_class, self._attributes)
+        _check_can_be_sent(self.layer_class, {**self._attributes, **self._methods})
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_layer": None}
@@ -35,7 +40,8 @@ class DetachedLayer:
     def made(self) -> Any:
         if self._layer is None:
             self._layer = self.layer_class.__new__(self.layer_class)
-            self._layer.__dict__.update(self._attributes)
+            bound = {name: MethodType(function, self._layer) for name, function in self._methods.items()}
+            self._layer.__dict__.update(self._attributes, **bound)
         return self._layer
 
 
@@ -56,8 +62,12 @@ class LayerHook:
 
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
-    """The hooks that the class of `layer` overrides, on a detached copy of it; raises ParameterError."""
-    overridden = [name for name in HOOKS if getattr(type(layer), name) is not getattr(base, name)]
+    """The hooks that `layer` or its class overrides, on a detached copy of it; raises ParameterError."""
+    overridden = [
+        name
+        for name in HOOKS
+        if getattr(type(layer), name) is not getattr(base, name) or callable(vars(layer).get(name))
+    ]
     if not overridden:
         return Hooks()
     detached = DetachedLayer(layer)

@@ -16,6 +16,7 @@ from ..workers.base.param_str import parse_param_str
 from ..workers.base.specs import AnyArray, IndexArray, Rows
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch
+from .caffe_base import new_layer
 from .multi_process_input_layer import MultiProcessInputLayer
 from .standin import Blob, BlobVector
 
@@ -118,7 +119,7 @@ def make_layer(
     layer_class: type[_LayerT], param_str: str | Mapping[str, object], phase: int, base_dir: Path | str | None = None
 ) -> _LayerT:
     """A layer object as Caffe makes it, before its setup."""
-    made: Any = layer_class(None)  # type: ignore[call-arg]
+    made = new_layer(layer_class, None)
     made.param_str = param_str
     made.phase = phase
     if base_dir is not None:

@@ -89,7 +89,8 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         """Check everything, decode one sample, give the tops their first shapes; starts no process."""
-        self.close()
+        if self._input is not None:  # a subclass's close() may need what its setup has not made yet
+            self.close()
         what = f"layer {type(self).__name__}"
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
@@ -109,7 +110,7 @@ class MultiProcessInputLayer(CaffeLayer):
         self._input.end = end
         self._input.reshape_first(top)
         if parameters.state_file and train:
-            path = path_of(parameters.state_file, base_dir, parameters.rank or 0)
+            path = path_of(parameters.state_file, base_dir, parameters.rank or 0, in_caffe=self._is_caffes)
             if path is not None:
                 self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
@@ -231,7 +232,10 @@ class MultiProcessInputLayer(CaffeLayer):
 
     def _opened(self) -> _Input:
         if self._input is None:
-            raise PipelineClosed(f"layer {type(self).__name__} was closed, or its setup has not run: call setup first")
+            raise PipelineClosed(
+                f"layer {type(self).__name__} was closed, or its setup has not run: call setup first, "
+                "and in a setup of your own super().setup(bottom, top)"
+            )
         return self._input
 
 

@@ -24,7 +24,6 @@ from typing import NoReturn
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder, write_whole
 from ..workers.plan.plan import State
-from .caffe_base import IS_STANDIN
 from .last_words import is_embedded
 
 _LINE = 4096
@@ -171,7 +170,7 @@ class StateFile:
         raise ParameterError(f"parameter 'state_file' is {str(self._path)!r}: {why}")
 
 
-def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
+def path_of(state_file: str, base_dir: Path, rank: int, *, in_caffe: bool = False) -> Path | None:
     """The file that the parameter `state_file` names; raises ParameterError.
 
     `auto`: beside the snapshots of the solver that the command `caffe train` names, a file for each layer of the net
@@ -180,7 +179,7 @@ def path_of(state_file: str, base_dir: Path, rank: int) -> Path | None:
     if state_file != "auto":
         return in_folder(base_dir, state_file)
     if (solver := _of_command("solver")) is None:
-        if IS_STANDIN:
+        if not in_caffe:
             return None
         raise ParameterError(
             "parameter 'state_file' is 'auto': only the command `caffe train` says where the snapshots will lie, and "

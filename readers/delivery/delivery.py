@@ -355,7 +355,8 @@ def require_shape(top: Top, expected: Shape, given: Shape) -> None:
     """Raises ValueError; the batch stays the next one, so that it is still there after a reshape."""
     if given != expected:
         raise ValueError(
-            f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward"
+            f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward, "
+            "and leave the shapes that it gives; decode and postprocess may make others"
         )
 
 

@@ -25,7 +25,7 @@ from blobfeed.workers.base.errors import (
     SampleError,
     SourceError,
 )
-from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.specs import AnyArray
 
 from tests.support.interrupting import interrupts_in
@@ -102,7 +102,7 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
     with LayerHarness(MultiProcessInputLayer, {**train, "last_batch": "partial"}) as harness:
         harness.forward()
         harness.forward()
-        with pytest.raises(ValueError, match="call reshape before each forward"):
+        with pytest.raises(ValueError, match=r"call reshape before each forward, and leave the shapes that it gives"):
             harness.layer.forward(BlobVector(()), harness._top)
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
 
@@ -344,6 +344,48 @@ def test_an_attribute_set_after_setup_stays_in_the_trainer(train: dict[str, Any]
         assert harness.forward()["label"][1] == 1
 
 
+class ChoosesItsHooks(MultiProcessInputLayer):
+    def setup(self, bottom: Any, top: Any) -> None:
+        self.decode = self.plain if int(self.phase) else self.shifted  # type: ignore[method-assign]
+        self.postprocess = negated  # type: ignore[method-assign]
+        self.by = 10
+        super().setup(bottom, top)
+
+    def plain(self, sample: Sample, rng: np.random.Generator) -> object:
+        return dict(sample)
+
+    def shifted(self, sample: Sample, rng: np.random.Generator) -> object:
+        return {"data": sample["data"], "label": sample["label"] + self.by}
+
+
+def negated(batch: HookBatch) -> None:
+    batch["label"] *= -1
+
+
+@pytest.mark.parametrize(("phase", "labels"), [("TRAIN", [-10, -11, -12]), ("TEST", [0, -1, -2])])
+def test_hooks_may_be_assigned_before_setup(train: dict[str, Any], phase: str, labels: list[int]) -> None:
+    with LayerHarness(ChoosesItsHooks, train, phase=phase) as harness:
+        assert harness.forward()["label"][:3].tolist() == labels
+
+
+class ClosesItsOwn(MultiProcessInputLayer):
+    closed = 0
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        super().setup(bottom, top)
+        self.own = [1]
+
+    def close(self) -> None:
+        self.closed += len(self.own)
+        super().close()
+
+
+def test_setup_closes_nothing_that_was_not_set_up(train: dict[str, Any]) -> None:
+    with LayerHarness(ClosesItsOwn, train) as harness:
+        harness.layer.setup(BlobVector(()), harness._top)
+        assert harness.layer.closed == 1
+
+
 class Typo(MultiProcessInputLayer):
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
         return {"data": sample["dota"], "label": sample["label"]}
@@ -482,7 +524,7 @@ def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(trai
 
 def test_a_layer_that_is_closed_or_not_set_up_says_so(train: dict[str, Any]) -> None:
     layer = make_layer(MultiProcessInputLayer, "", 0)
-    with pytest.raises(PipelineClosed, match="its setup has not run"):
+    with pytest.raises(PipelineClosed, match=r"its setup has not run: .* super\(\).setup\(bottom, top\)"):
         layer.reshape(BlobVector(()), BlobVector(()))
     before = _children()
     harness = LayerHarness(MultiProcessInputLayer, train)

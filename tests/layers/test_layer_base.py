@@ -26,6 +26,8 @@ _CAFFE = """
     _meta = type("class", (type,), {"__module__": "Boost.Python"})
 
     class Layer(metaclass=_meta):
+        blobs = property(lambda self: self.made_by_caffe)
+
         def __init__(self, layer_param):
             if not isinstance(layer_param, LayerParameter):
                 raise TypeError("Python argument types did not match C++ signature")
@@ -103,16 +105,91 @@ def test_a_class_made_in_a_notebook_cell_reaches_the_loaders(folder: Path) -> No
     assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
 
 
-def test_with_caffe_the_base_is_caffes_own_and_the_loaders_do_without_it(folder: Path) -> None:
+def test_with_caffe_the_base_is_caffes_own_and_other_processes_do_without_it(folder: Path) -> None:
     _with_caffe(folder)
     more = """
         import caffe
         assert issubclass(Scales, caffe.Layer)
         assert Scales(caffe.LayerParameter()).made_by_caffe
         assert not hasattr(Scales(None), "made_by_caffe")
+
+        class Backwards(MultiProcessInputLayer):
+            def sampler(self, epoch, samples, rng):
+                return range(samples)[::-1]
+
+        with LayerHarness(Backwards, values, phase=sys.argv[1]) as harness:
+            assert harness.forward()["label"].tolist() == [19, 18, 17, 16]
     """
     code = "".join(map(textwrap.dedent, (_SCRIPT, more, _RUNS)))
     assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+
+
+_OURS = """
+    layer {
+      name: "data" type: "Python" top: "data" top: "label"
+      python_param { module: "blobfeed.layers" layer: "HDF5InputLayer"
+        param_str: "{path: train.h5, batch_size: 4, state_file: auto}" }
+    }
+    layer {
+      name: "sum" type: "Python" bottom: "label" top: "sum"
+      python_param { module: "sums" layer: "Sum" param_str: "3" }
+    }
+"""
+
+_SUM = """
+    import caffe
+
+    class Sum(caffe.Layer):
+        def __init__(self, layer_param):
+            super().__init__(layer_param)
+            self.begin = 1
+
+        def setup(self, bottom, top):
+            self.blobs.add_blob(1)
+            self.blobs[0].data[...] = int(self.param_str)
+
+        def reshape(self, bottom, top):
+            top[0].reshape(1)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = self.begin + bottom[0].data.sum(axis=0) + self.blobs[0].data
+"""
+
+
+def test_a_trainer_of_ours_makes_layers_over_the_real_caffe(folder: Path) -> None:
+    _with_caffe(folder)
+    (folder / "net.prototxt").write_text(_OURS)
+    (folder / "sums.py").write_text(textwrap.dedent(_SUM))
+    code = """
+        import blobfeed.caffe
+
+        net = blobfeed.caffe.Net("net.prototxt", blobfeed.caffe.TRAIN)
+        print(net.forward()["sum"])
+    """
+    assert _python(folder, textwrap.dedent(code)) == "[26.]\n"  # of the second of Caffe's two solvers
+
+
+def test_the_harness_takes_a_layer_over_the_real_caffe(folder: Path) -> None:
+    _with_caffe(folder)
+    code = """
+        import caffe
+        from blobfeed import LayerHarness
+
+        class Counts(caffe.Layer):
+            def setup(self, bottom, top):
+                self.count = 0
+
+            def reshape(self, bottom, top):
+                top[0].reshape(1)
+
+            def forward(self, bottom, top):
+                self.count += 1
+                top[0].data[...] = self.count
+
+        with LayerHarness(Counts, "", tops="data") as harness:
+            print([float(harness.forward()["data"][0]) for _ in range(2)], type(harness.layer).__name__)
+    """
+    assert _python(folder, textwrap.dedent(code)) == "[1.0, 2.0] Counts\n"
 
 
 def test_in_train_each_of_caffes_solvers_gets_its_shard(folder: Path) -> None:

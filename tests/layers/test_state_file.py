@@ -304,6 +304,6 @@ def test_auto_in_pycaffe_is_refused_and_needless_in_our_own_trainer(
     with LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="auto"), base_dir=tmp_path) as harness:
         harness.forward()
     assert list(tmp_path.glob("*.json")) == []
-    monkeypatch.setattr(state_file, "IS_STANDIN", False)
+    monkeypatch.setattr(MultiProcessInputLayer, "_is_caffes", True)
     with pytest.raises(ParameterError, match="'state_file' is 'auto': only the command `caffe train` says where"):
         LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="auto"), base_dir=tmp_path)

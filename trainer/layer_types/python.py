@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ...layers.caffe_base import new_layer
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.torch_blob import Blob
 from .blobs import ArrayBlob, Shape
@@ -92,7 +93,7 @@ class PythonLayer(Layer):
     def _make(self) -> Any:
         user_class = self._find_class()
         with self._noting("__init__"):
-            user_layer = user_class(self.param)
+            user_layer = new_layer(user_class, self.param)
         if getattr(user_layer, "takes_arrays", False):  # it was written for Caffe
             self._weights.show = ArrayBlob
         user_layer.param_str = self._param_str()

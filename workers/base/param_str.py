@@ -6,6 +6,7 @@ Every process imports that one, and importing PyYAML takes 10 ms, a twentieth of
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,10 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         _check_once([key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"])
+        for key, value in node.value:
+            is_plain = isinstance(key, yaml.ScalarNode) and key.style is None
+            if is_plain and ":" in key.value and (value.tag, value.value) == ("tag:yaml.org,2002:null", ""):
+                raise ValueError(f"{key.value!r} is one word: write a space after its colon")
         return node
 
 
@@ -38,7 +43,7 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
     """
     if isinstance(text, Mapping):
         return dict(text)
-    value = _python_dict(text)
+    value = _json_or_python(text)
     if value is None:
         value = _yaml(text, what)
     if not isinstance(value, dict):
@@ -48,10 +53,15 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
     return value
 
 
-def _python_dict(text: str) -> object:
-    # Tried first: YAML reads the tuple in {'mean_value': (104, 117)} as two keys, and says nothing.
+def _json_or_python(text: str) -> object:
+    # Tried first: YAML reads the tuple in {'mean_value': (104, 117)} as two keys, and says nothing. It takes no
+    # tabs, and Python reads some of JSON's escapes otherwise.
     if not text.lstrip().startswith("{"):
         return None
+    try:
+        return json.loads(text, object_pairs_hook=_dict_of)
+    except (ValueError, RecursionError):
+        pass
     try:
         tree = ast.parse(text.strip(), mode="eval")
         for node in ast.walk(tree):
@@ -60,6 +70,11 @@ def _python_dict(text: str) -> object:
         return ast.literal_eval(tree)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
+
+
+def _dict_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    _check_once([key for key, _ in pairs])
+    return dict(pairs)
 
 
 def _check_once(keys: Sequence[str]) -> None:

@@ -202,6 +202,8 @@ def test_yaml_json_and_a_python_dict_say_the_same(values: dict[str, object]) -> 
         ("{'a': (1, 2)}", (1, 2)),
         ("{'a': True}", True),
         ('{"a": true}', True),
+        ('{\n\t"a": true\n}', True),
+        ('{"a": "\\ud83d\\ude00"}', "\U0001f600"),
         ("a: 1e", "1e"),
         ("a: Nonesuch", "Nonesuch"),
     ],
@@ -219,6 +221,12 @@ def test_a_param_str_that_is_no_mapping_is_shown_with_an_example(text: str) -> N
 @pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t", "!!python/object/apply:os.getcwd []", "{a: *b}"])
 def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
     with pytest.raises(ParameterError, match=r"(?s)^param_str is not valid YAML: .*it reads"):
+        parse_param_str(text)
+
+
+@pytest.mark.parametrize("text", ["{batch_size:4}", "{a: 1, batch_size:4}", "{a: {batch_size:4}}"])
+def test_a_colon_without_a_space_is_named(text: str) -> None:
+    with pytest.raises(ParameterError, match="'batch_size:4' is one word: write a space after its colon"):
         parse_param_str(text)
 
 
