@@ -228,8 +228,12 @@ def _hdf5(paths: Sequence[Path]) -> Found:
     with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(visit)
         pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0] if shapes else ("", 0)
-        if most >= _MANY_DATASETS and "#" in pattern:
-            return _hdf5_samples(file, {"path": path}, [name for name in shapes if _pattern(name) == pattern])
+        numbered = [name for name in shapes if _pattern(name) == pattern]
+        lengths = {shapes[name][0] for name in numbered}
+        # feature_0 to feature_9 beside a label of their length are arrays of one data set.
+        are_tops = any({shape[0]} == lengths for name, shape in shapes.items() if "#" not in _pattern(name))
+        if most >= _MANY_DATASETS and "#" in pattern and not are_tops:
+            return _hdf5_samples(file, {"path": path}, numbered)
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     tops, remarks = _tops_of(shapes, others, paths[0])
     return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
