@@ -82,9 +82,12 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
-def in_yaml(value: object) -> str:
-    """`value` on one line, as it stands in a prototxt's param_str."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip().removesuffix("\n...")
+def in_yaml(value: object, *, encoding: str = "utf-8") -> str:
+    """`value` on one line, as it stands in a prototxt's param_str; `encoding`: of where it is printed."""
+    # An escape needs quotation marks, which end a param_str.
+    readable = encoding.lower().startswith("utf")
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=readable)
+    return text.strip().removesuffix("\n...")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:

@@ -11,6 +11,7 @@ import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise, in_bytes
@@ -82,6 +83,16 @@ def test_it_measures_each_order(gzipped: Path) -> None:
     assert facts.packed_samples == facts.samples == 120
     result = run(gzipped, "--seconds", 0.02)
     assert "one process reads" in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_line_to_paste_has_the_path_in_the_letters_of_the_terminal(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "Züge, 1.npy"
+    np.save(path, RNG.random((4, 2)))
+    result = CliRunner(charset=encoding).invoke(app, ["inspect", str(path), "--seconds", "0"])
+    line = result.stdout.splitlines()[-1]
+    assert yaml.safe_load(line) == {"source": {"npy": {"data": str(path)}}}
+    assert ('"' in line) == (encoding == "ascii")  # they would end a param_str
 
 
 @pytest.mark.parametrize(
