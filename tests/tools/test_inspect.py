@@ -85,6 +85,19 @@ def test_it_measures_each_order(gzipped: Path) -> None:
     assert "one process reads" in result.stdout
 
 
+def test_many_tops_are_told_in_full_and_nothing_is_cut_in_a_pipe(tmp_path: Path) -> None:
+    names = [f"a_rather_long_name_{letter}" for letter in "abcdefghijkl"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in names:
+            file[name] = np.full((4, 2), 0.1, np.float32)
+        file["a label"] = np.array([2**63, 2**63, 1, 1], np.uint64)
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "a.h5"), "--seconds", "0"], env={"COLUMNS": "40"})
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert all(f"{name} 2 float32 contiguous 32 bytes" in rows for name in names)
+    assert sum(row.endswith("0.1, 0.1") for row in rows) == 3 * len(names)
+    assert "a label: 2 classes: 1: 2, 9223372036854775808: 2" in rows
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_line_to_paste_has_the_path_in_the_letters_of_the_terminal(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "Züge, 1.npy"
