@@ -60,6 +60,8 @@ def inspect(
         from .tools.recognise import source_of
 
         console = _console()
+        if sheet is None and parameters != "{}":
+            raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
         if sheet is not None:
             from .tools.sheet import draw_sheet
 

@@ -108,6 +108,11 @@ def test_the_line_to_paste_has_the_path_in_the_letters_of_the_terminal(tmp_path:
     assert ('"' in line) == (encoding == "ascii")  # they would end a param_str
 
 
+def test_parameters_without_a_sheet_are_a_usage_error(gzipped: Path) -> None:
+    result = run(gzipped, "--parameters", "{transform: {mirror: true}}")
+    assert (result.exit_code, "give --sheet FILE, too" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("content", "sizes", "message"),
     [
