@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
 from .workers.base.extras import is_installed, need
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 10_000
+"""Characters that no line of a table has."""
 
 _Paths = Annotated[
     list[str],
@@ -49,12 +56,12 @@ def inspect(
 ) -> None:
     """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
     with one_message(debug):
-        from rich.console import Console
-
         from .tools.inspecting import inspect as look
         from .tools.recognise import source_of
 
-        console = Console(markup=False, emoji=False)  # names of the user's may look like either
+        console = _console()
+        if sheet is None and parameters != "{}":
+            raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
         if sheet is not None:
             from .tools.sheet import draw_sheet
 
@@ -80,8 +87,6 @@ def pack(
 ) -> None:
     """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
     with one_message(debug):
-        from rich.console import Console
-
         from .tools.inspecting import in_bytes, print_lines
         from .tools.packing import Layout, pack_encoded
         from .tools.packing import pack as pack_arrays
@@ -106,7 +111,7 @@ def pack(
             f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
             "read back and found equal"
         )
-        print_lines(made, Console(markup=False, emoji=False))
+        print_lines(made, _console())
 
 
 def bench(
@@ -121,7 +126,6 @@ def bench(
 ) -> None:
     """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""
     with one_message(debug):
-        from rich.console import Console
         from rich.table import Table
 
         from .tools.benching import IN_PROCESS, TORCH
@@ -130,7 +134,7 @@ def bench(
         from .workers.plan.plan import usable_cores
 
         number = loaders or usable_cores()
-        console = Console()
+        console = _console()
         with console.status("") as status:
             found = source_of(source, _names(tops))
             rates = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
@@ -185,6 +189,14 @@ def _size(text: str) -> tuple[int, int] | None:
     if found is None:
         raise ParameterError(f"--resize is {text!r}: expected HEIGHTxWIDTH, such as 256x256, or one number for both")
     return int(found[1]), int(found[2] or found[1])
+
+
+def _console() -> Console:
+    """Standard output; in a pipe or a file nothing is cut to the width of a terminal."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else _WIDE
+    return Console(markup=False, emoji=False, width=wide)  # names of the user's may look like either
 
 
 @contextlib.contextmanager

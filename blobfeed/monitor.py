@@ -97,7 +97,8 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
         # Without the fonts that rich would have a viewer fetch from the network.
         picture = console.export_svg(title="blobfeed monitor")
         with writing(svg):
-            svg.write_text(re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL))
+            text = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
+            svg.write_text(text, encoding="utf-8")
 
 
 def _show(monitor: Monitor) -> None:

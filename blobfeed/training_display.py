@@ -98,7 +98,7 @@ class ScalarLogs:
                     file.write("\n")  # behind a part of a row, as a full disk leaves it
             if tensorboard is not None:
                 stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
-                self._writers[what] = _tensorboard(tensorboard, stack)
+                self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
             self.close = stack.pop_all().close
 
     def __bool__(self) -> bool:
@@ -138,8 +138,8 @@ def _json_lines(file: TextIO) -> Callable[[Row], object]:
     return lambda row: file.write(json.dumps(row) + "\n")
 
 
-def _tensorboard(folder: Path, stack: ExitStack) -> Callable[[Row], object]:
-    """An event file in a folder, by TensorBoard's own writer.
+def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row], object]:
+    """An event file in a folder, by TensorBoard's own writer; `begun_at`: the iteration of the snapshot, if any.
 
     Not by torch's SummaryWriter, nor by the EventFileWriter below it: that writes in a thread, which would take the
     interpreter from the one that trains.
@@ -161,6 +161,8 @@ def _tensorboard(folder: Path, stack: ExitStack) -> Callable[[Row], object]:
         put(step=row["iteration"], summary=summary_pb2.Summary(value=values))
 
     put(file_version="brain.Event:2")
+    if begun_at:  # what a killed run has written behind its last snapshot comes again, and is not to be drawn twice
+        put(step=begun_at + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     return write
 
 

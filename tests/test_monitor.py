@@ -166,6 +166,15 @@ def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Pa
     assert "url(" not in picture.read_text().replace("url(#", "")
 
 
+def test_a_picture_is_drawn_where_only_ascii_is_spoken(tmp_path: Path) -> None:
+    picture = tmp_path / "monitor.svg"
+    ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    with trainer("starving", tmp_path) as process:
+        command = [sys.executable, "-m", "blobfeed", "monitor", str(process.pid), "--seconds", "0.1"]
+        subprocess.run([*command, "--svg", str(picture)], env=ascii_only, check=True, capture_output=True, timeout=60)
+    assert "■" in picture.read_text(encoding="utf-8")
+
+
 def test_without_a_terminal_it_is_printed_once(tmp_path: Path) -> None:
     with trainer("starving", tmp_path) as process:
         printed = CliRunner().invoke(app, ["monitor", str(process.pid), "--seconds", "0.5"])

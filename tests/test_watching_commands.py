@@ -39,23 +39,29 @@ def rows_of(table: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(table.read_text().splitlines()))
 
 
-def scalars_of(board: Path) -> dict[str, list[tuple[int, float]]]:
-    """By tag, steps and values, as TensorBoard's own reader finds them."""
+def events_of(file: Path) -> list[Any]:
+    """TensorBoard's events, read by its own code."""
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
     from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError  # type: ignore[import-untyped]
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import (  # type: ignore[import-untyped]
         PyRecordReader_New,
     )
 
-    (file,) = board.iterdir()
-    scalars: dict[str, list[tuple[int, float]]] = {}
+    events: list[Any] = []
     records = PyRecordReader_New(str(file))
     with suppress(OutOfRangeError):
         while True:
             records.GetNext()
-            event = Event.FromString(records.record())
-            for value in event.summary.value:
-                scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
+            events.append(Event.FromString(records.record()))
+    return events
+
+
+def scalars_of(board: Path) -> dict[str, list[tuple[int, float]]]:
+    (file,) = board.iterdir()
+    scalars: dict[str, list[tuple[int, float]]] = {}
+    for event in events_of(file):
+        for value in event.summary.value:
+            scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
     return scalars
 
 
@@ -89,6 +95,19 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     table.write_text("a,b\n")
     assert "has the columns ['a', 'b'], expected" in message_of(run("train", "--solver", path, "--log", table))
     assert "expected a name that ends in .csv or .jsonl" in message_of(run("train", "--solver", path, "--log", "x.txt"))
+
+
+def test_tensorboard_is_told_that_a_resumed_run_does_iterations_again(tmp_path: Path) -> None:
+    """It shows no event from this step on that an earlier file has. (Its reader would import TensorFlow here.)"""
+    path = write_project(tmp_path, solver=f'{SOLVER} snapshot: 10 snapshot_prefix: "{tmp_path}/s"')
+    assert run("train", "--solver", path).exit_code == 0
+    snapshot, board = tmp_path / "s_iter_10.pt", tmp_path / "board"
+    assert run("train", "--solver", path, "--tensorboard", board, "--snapshot", snapshot).exit_code == 0
+    (file,) = board.iterdir()
+    version, start, *others = events_of(file)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (11, start.session_log.START)
+    assert [event.step for event in others] == [20, 30, 30]
 
 
 def test_a_log_that_ends_in_a_part_of_a_row_goes_on_in_a_row_of_its_own(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ def convert(source: Path, target: Path) -> str:
     Weights: a snapshot of blobfeed, .caffemodel, .caffemodel.h5 or a state_dict become .caffemodel, .caffemodel.h5 or
     a state_dict (.pt). States: .solverstate and .solverstate.h5 become each other. Raises SnapshotError.
     """
+    if source.exists() and target.exists() and target.samefile(source):  # the weights would take a snapshot's place
+        raise SnapshotError(f"{target} is the file to be converted: name another one, such as weights.pt")
     if is_caffe_state(source) or is_caffe_state(target):
         if not (is_caffe_state(source) and is_caffe_state(target)):
             raise SnapshotError(

@@ -173,12 +173,12 @@ def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
     read = np.concatenate(values)
     if not np.isfinite(read).all() or (read != np.floor(read)).any():
         return None
-    classes, counts = np.unique(read.astype(np.int64), return_counts=True)
+    classes, counts = np.unique(read, return_counts=True)
     if len(classes) > min(_MOST_CLASSES, max(2, len(read) // 2)):
         return None
     changes = int((read[1:] != read[:-1]).sum())
     is_sorted = len(classes) > 1 and changes < 2 * len(classes) < len(read) // 2
-    return Labels(dict(zip(classes.tolist(), counts.tolist(), strict=True)), len(read), is_sorted)
+    return Labels(dict(zip(map(int, classes.tolist()), counts.tolist(), strict=True)), len(read), is_sorted)
 
 
 def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..workers.base.specs import AnyArray
 from .examine import Facts, examine
@@ -48,9 +49,11 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
 
 def print_lines(found: Found, console: Console) -> None:
     """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
-    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
+    console.print(
+        f"source: {in_yaml(dict(found.declared), encoding=console.encoding)}", highlight=False, soft_wrap=True
+    )
     if found.tops:
-        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
+        console.print(f"tops: {in_yaml(list(found.tops), encoding=console.encoding)}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:
@@ -67,15 +70,16 @@ def _tops(facts: Facts) -> Table:
 
 
 def _first(facts: Facts) -> Table:
-    table = Table("sample", *facts.specs, box=None)
+    table = Table("sample", "top", "value", box=None)  # a row for each top: many columns would fit no terminal
     for number, sample in enumerate(facts.first):
-        table.add_row(str(number), *(_in_short(sample[top]) for top in facts.specs))
+        for place, top in enumerate(facts.specs):
+            table.add_row("" if place else str(number), Text(top), Text(_in_short(sample[top])))
     return table
 
 
 def _in_short(value: AnyArray) -> str:
     if value.size <= 4:
-        return ", ".join(map(str, value.ravel().tolist()))
+        return ", ".join(map(str, value.ravel()))
     shape = "×".join(map(str, value.shape))
     if value.dtype.kind not in "biuf":
         return f"{shape} {value.dtype}"

@@ -135,6 +135,8 @@ def _resized(found: Found, layout: Layout) -> Found:
 
 
 def _check_tops(source: Source, layout: Layout) -> None:
+    if layout.size is not None:
+        need("cv2", "--resize")
     if layout.size is not None and "data" not in source.specs:
         raise ParameterError(f"--resize is for pictures, the top 'data', and the tops are {', '.join(source.specs)}")
     if wrong := [top for top in layout.uint8 if top not in source.specs]:

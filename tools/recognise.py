@@ -82,9 +82,12 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
-def in_yaml(value: object) -> str:
-    """`value` on one line, as it stands in a prototxt's param_str."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip().removesuffix("\n...")
+def in_yaml(value: object, *, encoding: str = "utf-8") -> str:
+    """`value` on one line, as it stands in a prototxt's param_str; `encoding`: of where it is printed."""
+    # An escape needs quotation marks, which end a param_str.
+    readable = encoding.lower().startswith("utf")
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=readable)
+    return text.strip().removesuffix("\n...")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:
@@ -228,8 +231,12 @@ def _hdf5(paths: Sequence[Path]) -> Found:
     with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(visit)
         pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0] if shapes else ("", 0)
-        if most >= _MANY_DATASETS and "#" in pattern:
-            return _hdf5_samples(file, {"path": path}, [name for name in shapes if _pattern(name) == pattern])
+        numbered = [name for name in shapes if _pattern(name) == pattern]
+        lengths = {shapes[name][0] for name in numbered}
+        # feature_0 to feature_9 beside a label of their length are arrays of one data set.
+        are_tops = any({shape[0]} == lengths for name, shape in shapes.items() if "#" not in _pattern(name))
+        if most >= _MANY_DATASETS and "#" in pattern and not are_tops:
+            return _hdf5_samples(file, {"path": path}, numbered)
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     tops, remarks = _tops_of(shapes, others, paths[0])
     return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)

@@ -11,6 +11,7 @@ import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise, in_bytes
@@ -82,6 +83,34 @@ def test_it_measures_each_order(gzipped: Path) -> None:
     assert facts.packed_samples == facts.samples == 120
     result = run(gzipped, "--seconds", 0.02)
     assert "one process reads" in result.stdout
+
+
+def test_many_tops_are_told_in_full_and_nothing_is_cut_in_a_pipe(tmp_path: Path) -> None:
+    names = [f"a_rather_long_name_{letter}" for letter in "abcdefghijkl"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in names:
+            file[name] = np.full((4, 2), 0.1, np.float32)
+        file["a label"] = np.array([2**63, 2**63, 1, 1], np.uint64)
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "a.h5"), "--seconds", "0"], env={"COLUMNS": "40"})
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert all(f"{name} 2 float32 contiguous 32 bytes" in rows for name in names)
+    assert sum(row.endswith("0.1, 0.1") for row in rows) == 3 * len(names)
+    assert "a label: 2 classes: 1: 2, 9223372036854775808: 2" in rows
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_line_to_paste_has_the_path_in_the_letters_of_the_terminal(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "Züge, 1.npy"
+    np.save(path, RNG.random((4, 2)))
+    result = CliRunner(charset=encoding).invoke(app, ["inspect", str(path), "--seconds", "0"])
+    line = result.stdout.splitlines()[-1]
+    assert yaml.safe_load(line) == {"source": {"npy": {"data": str(path)}}}
+    assert ('"' in line) == (encoding == "ascii")  # they would end a param_str
+
+
+def test_parameters_without_a_sheet_are_a_usage_error(gzipped: Path) -> None:
+    result = run(gzipped, "--parameters", "{transform: {mirror: true}}")
+    assert (result.exit_code, "give --sheet FILE, too" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

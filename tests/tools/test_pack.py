@@ -426,6 +426,14 @@ def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
     assert lines[-1] == "torch's DataLoader was left out: samples differ in size, or are no real numbers"
 
 
+def test_a_resize_without_opencv_says_what_to_install(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blobfeed.workers.base.extras.is_installed", lambda library: library != "cv2")
+    said = refused(found.declared["npy"]["data"], tmp_path / "a.h5", "--resize", 8)
+    assert said == "blobfeed: error: --resize needs cv2, which is not installed: pip install 'blobfeed[images]'"
+
+
 @pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]

@@ -104,6 +104,16 @@ def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> Non
     assert (batch["class"] == LABEL).all()
 
 
+def test_numbered_arrays_beside_a_label_of_their_length_are_tops() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number in range(12):
+            file[f"feature_{number}"] = np.full((len(LABEL), 2), number)
+        file["label"] = LABEL
+    found = source_of(["a.h5"])
+    assert found.kind == "hdf5"
+    assert (first_batch(found)["feature_7"] == 7).all()
+
+
 def test_attributes_that_are_no_labels_are_left_out() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import mmap
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -224,6 +225,8 @@ class LoaderStatus:
         """By activity, what is not on the board yet."""
         self._times = [0] * _PLACES
         self._next_sum = 0
+        self._long_ns = sys.maxsize
+        """What takes longer is told to `_note_long` by itself."""
 
     def begin(self, loader: int, pid: int) -> None:
         words = self._words
@@ -274,6 +277,8 @@ class LoaderStatus:
         """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
         words, before, now = self._words, self._activity, time.monotonic_ns()
         took = now - self._since
+        if took > self._long_ns:
+            self._note_long()
         self._spent[before] += took
         if before == _DECODING:
             self._note_time(took + self._read_ns, 1, now)
@@ -287,6 +292,9 @@ class LoaderStatus:
         words[SINCE] = now
         if now > self._next_sum:
             self._sum_up(now)
+
+    def _note_long(self) -> None:
+        """What the loader has just done took long; it is not added up yet."""
 
     def _note_time(self, nanoseconds: int, rows: int, now: int) -> None:
         bits = nanoseconds.bit_length()

@@ -295,6 +295,7 @@ class TracedStatus(LoaderStatus):
         self._seen = [0] * len(Activity)
         """Of the line's times, what is written."""
         self._seen_samples = 0
+        self._long_ns = _GATHERED_NS
 
     def begin(self, loader: int, pid: int) -> None:
         self._loader = loader
@@ -309,12 +310,21 @@ class TracedStatus(LoaderStatus):
         self._task, self._group = task, group
         self._from_ns, self._next_sum = 0, 0 if task else self._next_board_ns
 
+    def _note_long(self) -> None:
+        """A slow sample is a span of its own: gathered with those before it, it would have the name of the first."""
+        if 0 < self._from_ns < self._since:
+            self._write_spans(self._since)
+            self._begin_spans(self._since)
+
     def _sum_up(self, now: int) -> None:
         self._write_spans(now)
         if now > self._next_board_ns:
             super()._sum_up(now)
             self._next_board_ns, self._seen_samples = self._next_sum, 0
         self._next_sum = now + _GATHERED_NS
+        self._begin_spans(now)
+
+    def _begin_spans(self, now: int) -> None:
         self._from_ns, self._first, self._first_rows = now, self._activity, self._rows
         self._first_sample = self._words[SAMPLE]
         self._seen = self._spent.copy()

@@ -220,6 +220,17 @@ def test_weights_survive_any_conversion_and_score_the_same(tmp_path: Path, targe
     assert score_net(net, tmp_path / target, 3, "cpu") == score_net(net, saved, 3, "cpu")
 
 
+def test_a_file_is_not_converted_onto_itself(tmp_path: Path) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
+        saved = solver.save()
+    (tmp_path / "link.pt").symlink_to(saved)
+    for target in (saved, tmp_path / "link.pt"):
+        with pytest.raises(SnapshotError, match="is the file to be converted: name another one"):
+            convert(saved, target)
+    with Solver.from_file(tmp_path / "solver.prototxt") as solver:
+        solver.restore(saved)
+
+
 def test_states_become_each_other(tmp_path: Path) -> None:
     state = caffe_snapshot("adam", tmp_path)
     convert(state, tmp_path / "a.solverstate.h5")
