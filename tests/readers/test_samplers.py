@@ -675,6 +675,34 @@ def test_weights_count_at_once_behind_what_may_be_planned() -> None:
     assert min(changes) <= 2 + 2 + 3
 
 
+def _slow(sample: Any, rng: np.random.Generator) -> Any:
+    time.sleep(0.002)
+    return sample
+
+
+def _first_by_new_weights(resumed_after: int = 0, **values: Any) -> int:
+    """The number of the first batch that is drawn by weights that are set after three batches."""
+    given = {"batch_size": 4, "seed": SEED, "num_loaders": 0, "sampler": {"draws": 160}, **values}
+    taken: list[Any] = []
+    state = None
+    for stop in sorted({resumed_after, 40}):
+        with BatchReader({"arrays": {"label": np.arange(SAMPLES)}}, **given) as reader:
+            if state:
+                reader.load_state_dict(state)
+            for batch in islice(reader, stop - len(taken)):
+                taken.append(set(batch["label"].tolist()))
+                if len(taken) == 3:
+                    reader.set_weights(only(3), at_once=True)
+            state = reader.state_dict()
+    return taken.index({3})
+
+
+@pytest.mark.parametrize("values", [{"decode": _slow}, {"copy": False}, {"resumed_after": 1}])
+@pytest.mark.parametrize("ahead", ["auto", 8])
+def test_new_weights_begin_at_the_same_batch_however_long_one_takes(ahead: Any, values: dict[str, Any]) -> None:
+    assert _first_by_new_weights(prefetch_batches=ahead, **values) == _first_by_new_weights(prefetch_batches=ahead)
+
+
 def test_weights_before_the_first_batch_count_for_all() -> None:
     with _weighted() as reader:
         reader.set_weights(only(9))
