@@ -561,11 +561,23 @@ def test_a_sampler_that_takes_its_ranks_part_is_refused_if_the_reader_takes_it_t
 
     samples: Any = range(SAMPLES)
     half: Any = DistributedSampler(samples, num_replicas=2, rank=0)
-    givens: list[dict[str, Any]] = [{"sampler": half}, {"batch_sampler": BatchSampler(half, 5, drop_last=False)}]
+    givens: list[dict[str, Any]] = [
+        {"sampler": half},
+        {"batch_sampler": BatchSampler(half, 5, drop_last=False)},
+        {"sampler": _Passing(half)},
+    ]
     for given in givens:
         with pytest.raises(ParameterError, match=r"draws its rank's part \(2 ranks\).*give rank=0, world_size=1"):
             _epochs_of(**given, rank=0, world_size=2)
         assert [len(epoch) for epoch in _epochs_of(**given, rank=0, world_size=1)] == [SAMPLES // 2] * 2
+
+
+class _Passing:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
 
 
 def _epochs_of(**values: Any) -> list[list[int]]:

@@ -33,8 +33,8 @@ _PARTS_OF_EPOCH = 16
 class SampledPlan(Plan):
     """`epoch`, `position`: where the first round begins, counted in samples, or in batches if the sampler gives some.
 
-    `source_samples`: what the sampler may draw from. `most_in_slot`: how many batches would share a slot if they took no
-    time: where new weights begin must not depend on how long a sample takes, which is measured.
+    `source_samples`: what the sampler may draw from. `most_in_slot`: how many batches would share a slot if they took
+    no time: where new weights begin must not depend on how long a sample takes, which is measured.
     """
 
     sampler: Packed[Sampler]
