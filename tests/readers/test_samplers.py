@@ -561,11 +561,23 @@ def test_a_sampler_that_takes_its_ranks_part_is_refused_if_the_reader_takes_it_t
 
     samples: Any = range(SAMPLES)
     half: Any = DistributedSampler(samples, num_replicas=2, rank=0)
-    givens: list[dict[str, Any]] = [{"sampler": half}, {"batch_sampler": BatchSampler(half, 5, drop_last=False)}]
+    givens: list[dict[str, Any]] = [
+        {"sampler": half},
+        {"batch_sampler": BatchSampler(half, 5, drop_last=False)},
+        {"sampler": _Passing(half)},
+    ]
     for given in givens:
         with pytest.raises(ParameterError, match=r"draws its rank's part \(2 ranks\).*give rank=0, world_size=1"):
             _epochs_of(**given, rank=0, world_size=2)
         assert [len(epoch) for epoch in _epochs_of(**given, rank=0, world_size=1)] == [SAMPLES // 2] * 2
+
+
+class _Passing:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
 
 
 def _epochs_of(**values: Any) -> list[list[int]]:
@@ -673,6 +685,34 @@ def test_weights_count_at_once_behind_what_may_be_planned() -> None:
         assert all(found[found.index(True) :])
     assert len(changes) == 1
     assert min(changes) <= 2 + 2 + 3
+
+
+def _slow(sample: Any, rng: np.random.Generator) -> Any:
+    time.sleep(0.002)
+    return sample
+
+
+def _first_by_new_weights(resumed_after: int = 0, **values: Any) -> int:
+    """The number of the first batch that is drawn by weights that are set after three batches."""
+    given = {"batch_size": 4, "seed": SEED, "num_loaders": 0, "sampler": {"draws": 160}, **values}
+    taken: list[Any] = []
+    state = None
+    for stop in sorted({resumed_after, 40}):
+        with BatchReader({"arrays": {"label": np.arange(SAMPLES)}}, **given) as reader:
+            if state:
+                reader.load_state_dict(state)
+            for batch in islice(reader, stop - len(taken)):
+                taken.append(set(batch["label"].tolist()))
+                if len(taken) == 3:
+                    reader.set_weights(only(3), at_once=True)
+            state = reader.state_dict()
+    return taken.index({3})
+
+
+@pytest.mark.parametrize("values", [{"decode": _slow}, {"copy": False}, {"resumed_after": 1}])
+@pytest.mark.parametrize("ahead", ["auto", 8])
+def test_new_weights_begin_at_the_same_batch_however_long_one_takes(ahead: Any, values: dict[str, Any]) -> None:
+    assert _first_by_new_weights(prefetch_batches=ahead, **values) == _first_by_new_weights(prefetch_batches=ahead)
 
 
 def test_weights_before_the_first_batch_count_for_all() -> None:

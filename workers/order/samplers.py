@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ Weights = NDArray[np.float64]
 _MOST_INDICES = 1 << 26
 """One by one, of what does not say how many it has: they take 2.4 GB, and a sampler without an end all the memory."""
 _MOST_BATCHES = 1 << 24
+_ONE_AXIS = "expected one axis, the samples' indices; whole batches are what a batch_sampler gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +158,29 @@ class IterableSampler(Sampler):
         self._iterable = iterable
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
-        fresh: Any = copy.deepcopy(self._iterable)
-        inner: Any = getattr(fresh, "sampler", None)  # torch's BatchSampler has one
-        for part in (fresh, inner):
-            if hasattr(part, "set_epoch"):
+        fresh, held = copied(self._iterable)
+        for part in held:
+            if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
-            for held in getattr(part, "__dict__", {}).values():
-                _seed(held, rng)
+        for part in held:
+            _seed(part, rng)
         return fresh
+
+
+def copied(iterable: Iterable[Any]) -> tuple[Iterable[Any], list[Any]]:
+    """A copy, and all that was copied for it: samplers hold others, in attributes and lists, and these hold generators.
+
+    Each of them once; a sampler comes before what it holds.
+    """
+    memo: dict[int, Any] = {}
+    fresh = copy.deepcopy(iterable, memo)
+    memo.pop(id(memo), None)  # there deepcopy keeps the originals
+    return fresh, [fresh, *(part for part in memo.values() if part is not fresh)]
 
 
 def _seed(held: Any, rng: np.random.Generator) -> None:
     """Seed `held` if it is a generator: torch's, NumPy's or Python's."""
-    if hasattr(held, "manual_seed"):
+    if callable(getattr(held, "manual_seed", None)):
         held.manual_seed(int(rng.integers(1 << 62)))
     elif isinstance(held, np.random.Generator):
         held.bit_generator.state = type(held.bit_generator)(int(rng.integers(1 << 62))).state
@@ -246,8 +258,10 @@ def _integers(drawn: Any, what: str) -> IndexArray:
         array = np.asarray(drawn)
     except TypeError:
         raise SourceError(f"{what}: it gave {drawn!r}: expected sample indices, an array or any iterable") from None
+    except ValueError:  # NumPy's, of lists of different lengths
+        raise SourceError(f"{what}: it gave {reprlib.repr(drawn)}: {_ONE_AXIS}") from None
     if array.ndim != 1:
-        raise SourceError(f"{what}: it gave an array of shape {array.shape}: expected one axis, the samples' indices")
+        raise SourceError(f"{what}: it gave an array of shape {array.shape}: {_ONE_AXIS}")
     if len(array) and array.dtype.kind not in "iu":
         hint = "; a mask becomes indices by np.flatnonzero" if array.dtype.kind == "b" else ""
         raise SourceError(

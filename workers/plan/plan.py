@@ -238,6 +238,11 @@ class Plan(ABC):
             return max(_AHEAD + 1, kept)
         return max(ahead // self.batches_per_slot + (self.parameters.delivery == "view"), kept)
 
+    def most_ahead(self, in_slot: int) -> int:
+        """What the ring holds at most if up to `in_slot` batches share a slot: as many for copies as for views."""
+        ahead, replay = self.parameters.prefetch_batches, self.parameters.replay
+        return max((_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot, replay + in_slot)
+
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedPlan(Plan, Schedule):

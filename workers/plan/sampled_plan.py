@@ -11,7 +11,7 @@ import msgspec
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.worker import SampledWorker, Workplace
-from ..order.batches import Batches
+from ..order.batches import Batches, batches_per_slot
 from ..order.samplers import Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
@@ -33,13 +33,15 @@ _PARTS_OF_EPOCH = 16
 class SampledPlan(Plan):
     """`epoch`, `position`: where the first round begins, counted in samples, or in batches if the sampler gives some.
 
-    `source_samples`: what the sampler may draw from.
+    `source_samples`: what the sampler may draw from. `most_in_slot`: how many batches would share a slot if they took
+    no time: where new weights begin must not depend on how long a sample takes, which is measured.
     """
 
     sampler: Packed[Sampler]
     about: AboutSampler
     source_samples: int
     batches_in_slot: int
+    most_in_slot: int = 1
     epoch: int = 0
     position: int = 0
     log: WeightsLog = field(default_factory=WeightsLog)
@@ -67,7 +69,10 @@ class SampledPlan(Plan):
             return made
         # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
         part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)
-        return replace(made, batches_in_slot=min(made.batches_in_slot, part))
+        ahead = None if made.parameters.prefetch_batches == "auto" else made.parameters.prefetch_batches
+        size, row_bytes = made.parameters.batch_size, sum(spec.nbytes for spec in made.slot_specs.values())
+        most = min(batches_per_slot(row_bytes * size, size, 0, ahead), part)
+        return replace(made, batches_in_slot=min(made.batches_in_slot, most), most_in_slot=most)
 
     @property
     def batches_per_slot(self) -> int:
@@ -139,9 +144,7 @@ class SampledPlan(Plan):
         checked = check_weights(weights, self.source_samples, "set_weights")
         from_batch = progress.number
         if started:
-            # Planned are at most as many groups as there are slots, beyond those that the trainer has released.
-            ahead = (progress.taken + self.parameters.device_prefetch) // self.batches_in_slot + self.slots
-            from_batch = self.first_number + ahead * self.batches_in_slot
+            from_batch += self.parameters.device_prefetch + self.most_ahead(self.most_in_slot)
         # What a wrapped batch has taken of an epoch does not begin it: the loop before ended with that batch.
         begun = progress.position >= self.parameters.batch_size * (self.parameters.world_size or 1) and not at_once
         change = self.log.add(from_batch, progress.epoch + begun, checked)

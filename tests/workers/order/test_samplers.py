@@ -121,7 +121,11 @@ def test_batches_may_have_any_size_up_to_batch_size() -> None:
         ([], "it gave no samples"),
         (np.array([1.5]), r"its first index is np.float64\(1.5\), of type float64: expected whole numbers"),
         (np.array([True]), "a mask becomes indices by np.flatnonzero"),
-        (np.zeros((2, 2), np.int64), r"an array of shape \(2, 2\)"),
+        (np.zeros((2, 2), np.int64), r"an array of shape \(2, 2\): .* whole batches are what a batch_sampler gives"),
+        (
+            [[1, 2], [3]],
+            r"it gave \[\[1, 2\], \[3\]\]: expected one axis, .* what a batch_sampler gives",
+        ),
         (None, "it gave None: expected sample indices"),
     ],
 )
@@ -153,6 +157,41 @@ def test_a_sampler_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch, gives
     with pytest.raises(SourceError, match=r"sampler\(\), epoch 0: it gave 50 (indices|batches) and goes on"):
         drawn(hook(endless, gives_batches=gives_batches))
     assert len(drawn(hook(range(SAMPLES))).indices) == SAMPLES
+
+
+class Drawing:
+    def __init__(self, generator: random.Random) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.generator.randrange(SAMPLES) for _ in range(5)])
+
+
+class Told:
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.epoch])
+
+
+class Joined:
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain(*self.parts)
+
+
+def test_samplers_that_a_sampler_holds_are_seeded_and_told_the_epoch_too() -> None:
+    held = Joined(Drawing(random.Random(1)), Joined(Drawing(random.Random(1)), Told()))
+    sampler = IterableSampler("sampler", held, gives_batches=False)
+    first, second, again = (drawn(sampler, epoch).indices.tolist() for epoch in (0, 1, 0))
+    assert first == again
+    assert first[:5] not in (first[5:10], second[:5])
+    assert (first[10], second[10]) == (0, 1)
 
 
 def test_an_iterable_that_breaks_its_word_is_told() -> None:
