@@ -13,7 +13,7 @@ import typer
 
 from .one_message import Debug, file_option, one_message
 from .workers.base.errors import ParameterError
-from .workers.base.extras import is_installed, need
+from .workers.base.extras import need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,16 +137,15 @@ def bench(
         console = _console()
         with console.status("") as status:
             found = source_of(source, _names(tops))
-            rates = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
+            rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
         base = TORCH if TORCH in rates else IN_PROCESS
         rates[base] = rates.pop(base)  # as the last one
         table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
         for name, rate in rates.items():
             table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
         console.print(table)
-        if base != TORCH:
-            why = "samples differ in size, or are no real numbers" if is_installed("torch") else "it is not installed"
-            console.print(f"torch's DataLoader was left out: {why}")
+        if why:
+            console.print(f"torch's DataLoader was left out: {why}", markup=False, soft_wrap=True)
 
 
 def params(

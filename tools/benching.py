@@ -27,11 +27,12 @@ Batches = Iterator[int]
 
 def bench(
     found: Found, *, batch_size: int, loaders: int, seconds: float, told: Callable[[str], None]
-) -> dict[str, float]:
+) -> tuple[dict[str, float], str]:
     """The samples/s of each way of reading `found` shuffled: medians of interleaved rounds, as the machine may be busy.
 
-    `seconds`: for all rounds of one way.
+    `seconds`: for all rounds of one way. Also, why torch's way is not among them, if it is not.
     """
+    why = ""
     with closing(found.open()) as source:
         ways: dict[str, Callable[[], Any]] = {
             "blobfeed, shuffle: true": partial(_blobfeed, source, True, batch_size, loaders),
@@ -40,16 +41,28 @@ def bench(
         if source.chunk_samples is not None:
             ways["blobfeed, shuffle: chunk"] = partial(_blobfeed, source, "chunk", batch_size, loaders)
         fits_torch = all(not spec.varies and spec.dtype.kind in "biuf" for spec in source.specs.values())
-        if is_installed("torch") and fits_torch:
+        if not is_installed("torch"):
+            why = "it is not installed"
+        elif not fits_torch:
+            why = "samples differ in size, or are no real numbers"
+        else:
             ways[TORCH] = partial(_torch, source, batch_size, loaders)
         rates = defaultdict(list)
         for number in range(_ROUNDS):
-            for name, way in ways.items():
+            for name, way in tuple(ways.items()):
                 told(f"round {number + 1} of {_ROUNDS}: {name}")
-                with way() as batches:
-                    next(batches)
-                    rates[name].append(_rate(batches, seconds / _ROUNDS))
-    return {name: statistics.median(each) for name, each in rates.items()}
+                try:
+                    with way() as batches:
+                        next(batches)
+                        rates[name].append(_rate(batches, seconds / _ROUNDS))
+                except (OSError, RuntimeError) as error:
+                    if name != TORCH:
+                        raise
+                    # It needs /dev/shm, and containers have little of that.
+                    del ways[TORCH]
+                    rates.pop(TORCH, None)
+                    why = f"it failed: {' '.join(str(error).splitlines()[-1:])}"
+    return {name: statistics.median(each) for name, each in rates.items()}, why
 
 
 def _rate(batches: Batches, seconds: float) -> float:

@@ -419,6 +419,18 @@ def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threa
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
 
 
+def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("Caught in worker 0.\n\nunable to allocate shared memory(shm)")
+
+    pytest.importorskip("torch", reason="else it is not tried")
+    monkeypatch.setattr(benching, "_torch", fails)
+    np.save(tmp_path / "x.npy", np.zeros((64, 3), np.float32))
+    lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    assert any("one process, no loader" in line and "1.00×" in line for line in lines)
+    assert lines[-1] == "torch's DataLoader was left out: it failed: unable to allocate shared memory(shm)"
+
+
 def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="else it says that torch is not installed")
     np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))

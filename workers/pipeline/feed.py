@@ -26,6 +26,7 @@ from ..plan.batch import Batch
 from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import (
+    WHERE_TO_LOOK,
     fill_standard_streams,
     interrupts_deferred,
     is_stopped,
@@ -294,7 +295,7 @@ class Feed:
     def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
         self._failure = AssemblerDied(
             f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-            "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage"
+            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
         )
         return self._failure
 

@@ -21,7 +21,7 @@ from ..scheduling.ledger import Weight
 from ..transport.messages import LoaderEnded, LoaderPlaced
 from ..transport.status_board import Count, StatusBoard
 from .nursery import ForkFailed, LoaderExited, LoaderStarted
-from .process import exit_in_words
+from .process import WHERE_TO_LOOK, exit_in_words
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -201,7 +201,7 @@ class LoaderPool:
         exits = [*self._failed_tasks, *self._failed_starts]
         return LoaderDied(
             f"{len(exits)} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
-            "run the decode hook in a LayerHarness with the sample named here, or look for memory shortage",
+            f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
             exits,
         )
 

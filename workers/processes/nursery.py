@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
 from ..transport.linux import pidfd_open
-from .process import close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
+from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
 
 _END_S = 0.5
 """A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
@@ -141,7 +141,7 @@ class Nursery:
             self._how = exit_in_words(os.waitstatus_to_exitcode(status))
         return NurseryDied(
             f"the process from which loaders are forked, and without which they do not live, has ended: {self._how}; "
-            "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage",
+            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}",
             [self._how],
         )
 

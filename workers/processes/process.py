@@ -181,6 +181,13 @@ def send_signal(handle: int, number: signal.Signals) -> None:
         pidfd_send_signal(handle, number)
 
 
+WHERE_TO_LOOK = (
+    "after a SIGKILL look for memory shortage, after a SIGABRT or a failed fork for a limit of processes and threads "
+    "(ulimit -u, docker run --pids-limit), after a SIGBUS for a failing disk or a file cut short"
+)
+"""What to do about a process that has ended, beside its own last words."""
+
+
 def exit_in_words(returncode: int) -> str:
     """`killed by SIGKILL` or `exited with code 3`; `returncode` as subprocess and waitstatus_to_exitcode give it."""
     if returncode >= 0:

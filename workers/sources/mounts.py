@@ -16,9 +16,8 @@ from pathlib import Path
 
 from ..base.errors import SourceError
 from ..base.files import in_folder
+from .files.file import MOUNTS, NETWORK
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
 _LAST_WORDS_S = 1.0
 
 
@@ -28,7 +27,7 @@ def require_answers(declared: object, base_dir: Path, patience_s: float, mounts:
     `declared`: mappings and lists of anything. Raises SourceError that names the one that does not answer.
     """
     try:
-        network = dict(_mounted((mounts or _MOUNTS).read_text()))
+        network = dict(_mounted((mounts or MOUNTS).read_text()))
     except OSError:
         return
     if not any(network.values()):
@@ -48,7 +47,7 @@ def _mounted(text: str) -> Iterator[tuple[str, str]]:
         before, _, after = line.partition(" - ")
         kind, what, *_ = after.split(" ")
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
-        yield point, f"{kind} {what}" if _NETWORK.fullmatch(kind) else ""
+        yield point, f"{kind} {what}" if NETWORK.fullmatch(kind) else ""
 
 
 def _mount_of(path: str, mounts: Mapping[str, str]) -> str | None:

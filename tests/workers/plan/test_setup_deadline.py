@@ -158,7 +158,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine on which a network file system seems to be mounted, and a `stat` that says whom it was asked about."""
     (tmp_path / "mountinfo").write_text(_MOUNTINFO.format(folder=tmp_path))
     (tmp_path / "my data" / "near").mkdir(parents=True)
-    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mountinfo")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return tmp_path

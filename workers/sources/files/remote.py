@@ -57,6 +57,10 @@ class RemoteStamp:
     def require_unchanged(self, descriptor: int | None = None) -> None:
         """Does nothing: every answer was compared already."""
 
+    def maps(self, row_bytes: int) -> bool:
+        """No row is taken from a map."""
+        return False
+
 
 Stamp = FileStamp | RemoteStamp
 

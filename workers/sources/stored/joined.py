@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ConvertedRows, IndexArray, Straight
 from ...transport.shared_map import AddressRange
-from ..files.file import RawFile, in_memory, maps, split_by_part, whole_pages
+from ..files.file import RawFile, in_memory, split_by_part, whole_pages
 from .layout import Chunked, Column
 
 _PAGE = mmap.PAGESIZE
@@ -254,6 +254,9 @@ def _is_whole(column: Column) -> bool:
     """Whether each array lies in one piece of bytes that are delivered as they are, in rows that are mapped."""
     dtype = column.spec.dtype
     return all(
-        array.rows_lie_whole and array.layout.chunk == array.shape and array.dtype == dtype and maps(array.sample_bytes)
+        array.rows_lie_whole
+        and array.layout.chunk == array.shape
+        and array.dtype == dtype
+        and array.file.maps(array.sample_bytes)
         for array in column.arrays
     )

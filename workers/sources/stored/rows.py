@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ConvertedRows, IndexArray
-from ..files.file import Bytes, RawFile, by_group, copy_runs, maps
+from ..files.file import Bytes, RawFile, by_group, copy_runs
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
 from .chunk_decode import ChunkError, decode_chunk
@@ -91,6 +91,7 @@ class StoredRows(ChunkedRows):
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._rows_lie_whole = not layout.filters and self._axis == 0 and layout.chunk[1:] == array.shape[1:]
+        self._maps = file.stamp.maps(self._row_bytes)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
@@ -102,18 +103,17 @@ class StoredRows(ChunkedRows):
         if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
-            if self._in_one_piece and self._maps() and last - first + 1 == len(positions):
+            if self._in_one_piece and self._maps and last - first + 1 == len(positions):
                 self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
                 return
             offsets = self._offsets(indices)
             if offsets is not None:
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
-        if isinstance(self._file, RemoteFile):
-            if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
-                self._convert(self._file, offsets, positions, rows)
-                return
-            self.fetch(indices)
+        if not self._maps and self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+            self._convert(offsets, positions, rows)
+            return
+        self.fetch(indices)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return
@@ -138,10 +138,10 @@ class StoredRows(ChunkedRows):
         """Whether all of its chunks were written."""
         return int(self._layout.offsets.min()) >= 0
 
-    def _convert(self, file: RemoteFile, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+    def _convert(self, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Rows in the other byte order, or for memory that is not in one piece."""
         stored = np.empty((len(offsets), *without(self._array.shape, 0)), self._dtype)
-        file.gather_at(offsets, np.arange(len(offsets)), stored.reshape(len(stored), -1).view(np.uint8))
+        self._file.gather_at(offsets, np.arange(len(offsets)), stored.reshape(len(stored), -1).view(np.uint8))
         rows[positions] = stored
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
@@ -163,12 +163,9 @@ class StoredRows(ChunkedRows):
         offset = int(layout.offsets[number])
         if offset < 0:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        if self._in_one_piece or (not layout.filters and self._maps()):
+        if self._in_one_piece or (not layout.filters and self._maps):
             return self._mapped(offset)
         return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
-
-    def _maps(self) -> bool:
-        return isinstance(self._file, RawFile) and maps(self._row_bytes)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)

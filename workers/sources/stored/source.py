@@ -17,7 +17,7 @@ from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
-from ..files.file import Locking, RawFile, maps, require_in_range, split_by_part
+from ..files.file import Locking, RawFile, require_in_range, split_by_part
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, open_raw
 from .joined import JoinedColumns
@@ -175,7 +175,7 @@ class StoredSource(Source):
             top
             for top, column in self._columns.items()
             if self._specs[top].dtype == np.uint8
-            and all(array.rows_lie_whole and maps(array.sample_bytes) for array in column.arrays)
+            and all(array.rows_lie_whole and array.file.maps(array.sample_bytes) for array in column.arrays)
         }
 
     def where(self, index: int) -> str:

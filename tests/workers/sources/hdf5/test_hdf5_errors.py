@@ -101,6 +101,7 @@ def virtual_with_a_gap(folder: Path) -> None:
     [
         (nothing, None, "absent.h5", r"there is no file '.*absent\.h5'"),
         (nothing, None, "folder.h5", r"'.*folder\.h5' is no regular file"),
+        (nothing, None, "/proc/self/mem", r"'/proc/self/mem' cannot be read: Invalid argument"),
         (nothing, None, "*.hdf", r"no file matches '.*\*\.hdf'"),
         (nothing, None, [], "'path' is an empty list"),
         (not_hdf5, None, "picture.h5", r"picture\.h5' is not an HDF5 file"),

@@ -13,11 +13,11 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.sources.files import file as stored_file
 from blobfeed.workers.sources.files.file import (
     FileStamp,
     RawFile,
     by_group,
-    maps,
     merge_ranges,
     require_in_range,
     stretches,
@@ -29,6 +29,7 @@ from blobfeed.workers.sources.stored.layout import ChunkFilter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import BatchReader
 from tests.support.stored import BY_MAP, BY_PREADV, BY_SIZE, MAP_BELOW_BYTES, bytes_read
 
 INDICES = st.lists(st.integers(0, 40), max_size=30)
@@ -154,8 +155,33 @@ def test_a_file_that_is_another_one_by_now_is_not_read(change: str, thousand_byt
 
 
 def test_large_rows_are_read_and_small_ones_mapped() -> None:
-    assert maps(150_528)
-    assert not maps(1 << 20)
+    stamp = FileStamp.of(__file__)
+    assert stamp.maps(150_528)
+    assert not stamp.maps(1 << 20)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_files_of_a_network_are_read_and_not_mapped(
+    files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"30 22 {os.major(device)}:{os.minor(device)} / {tmp_path} rw shared:5 - fuse.sshfs server rw\n")
+    monkeypatch.setattr(stored_file, "MOUNTS", mounts)
+    stored_file.is_network.cache_clear()
+    whole = np.arange(60, dtype=">i4").reshape(30, 2)
+    for number, part in enumerate(np.split(whole, files)):
+        np.save(tmp_path / f"x{number}.npy", part)
+        np.save(tmp_path / f"y{number}.npy", part.astype(np.int64))
+    source = {"npy": {"data": f"{tmp_path}/x*.npy", "label": f"{tmp_path}/y*.npy"}}
+    try:
+        with BatchReader(source, batch_size=30, num_loaders=0, epochs=1) as reader:
+            batch = next(iter(reader))
+            assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    finally:
+        stored_file.is_network.cache_clear()
+    np.testing.assert_array_equal(batch["data"], whole)
+    np.testing.assert_array_equal(batch["label"], whole)
 
 
 # ------------------------------------------------------------------------------------------------- the kept chunks
