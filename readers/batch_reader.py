@@ -16,7 +16,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
-from .keywords import names_parameters
+from .keywords import check_keywords, names_parameters
 from .looped import LoopedPipeline, SourceLike, close_when_forgotten
 
 
@@ -58,6 +58,7 @@ class BatchReader(Closing):
         train: bool = True,
         **parameters: Unpack[ReaderParameters],
     ) -> None:
+        check_keywords(BatchReader, parameters)
         hooks = Hooks(decode, postprocess)
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters

@@ -17,7 +17,7 @@ from ..workers.plan.plan import State
 from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
 from .delivery.tops import describes_another
-from .keywords import check_no_copy, names_parameters
+from .keywords import check_keywords, check_no_copy, names_parameters
 from .looped import SourceLike
 from .passes import Passes
 
@@ -55,6 +55,7 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         **parameters: Unpack[ReaderParameters],
     ) -> None:
         check_no_copy("KerasDataset", parameters)
+        check_keywords(KerasDataset, parameters)
         super().__init__(workers=1, use_multiprocessing=False)
         settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters}
         self.reader = BatchReader(

@@ -8,6 +8,7 @@ from typing import TypeVar, get_type_hints
 
 import msgspec
 
+from ..workers.base.checks import check_names
 from ..workers.base.errors import ParameterError
 from ..workers.base.parameters import Parameters, ReaderParameters
 
@@ -34,6 +35,11 @@ def check_no_copy(what: str, parameters: Mapping[str, object]) -> None:
     """Raises ParameterError for a `copy` to one that gives no choice."""
     if "copy" in parameters:
         raise ParameterError(f"{what} always copies: leave out 'copy'")
+
+
+def check_keywords(reader: type, parameters: Mapping[str, object]) -> None:
+    """Raises ParameterError for a keyword that `reader` has not. One of its own may be meant, such as `decode`."""
+    check_names(parameters, inspect.signature(reader).parameters, reader.__name__)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

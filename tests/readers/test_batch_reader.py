@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from blobfeed.workers.sources.stream import StreamSource
 from tests.support import leftovers
 from tests.support.interrupting import interrupts_in
 from tests.support.pictures import encoded, picture, write_list
-from tests.support.reader_data import IMAGE, images, labels, write_hdf5
+from tests.support.reader_data import IMAGE, images, labels, records, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
 SAMPLES = 10
@@ -588,6 +590,30 @@ def test_a_reader_that_is_forgotten_ends_its_processes(source: dict[str, Any]) -
     assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
 
 
+def fail_at_five(sample: Sample, rng: np.random.Generator) -> Sample:
+    if sample["label"] == 5:
+        raise ValueError("the fifth")
+    return sample
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("ends", ["by an error", "as streams do"])
+def test_a_reader_that_has_ended_and_is_forgotten_gives_everything_back(
+    source: dict[str, Any], ends: str, num_loaders: int
+) -> None:
+    def read_to_the_end() -> weakref.ref[BatchReader]:
+        what, decode = (StreamSource(records), None) if ends == "as streams do" else (source, fail_at_five)
+        reader = read(what, decode=decode, epochs=1, num_loaders=num_loaders)
+        with suppress(SampleError):
+            list(reader)
+        return weakref.ref(reader)
+
+    reader = read_to_the_end()
+    gc.collect()
+    assert reader() is None
+    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
+
+
 def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
     with read(source):
         assert not leftovers.orphans()
@@ -610,6 +636,7 @@ def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
     [
         ({"batch_size": 0}, "parameter 'batch_size' is 0: expected a whole number >= 1"),
         ({"batch_sise": 2}, "unknown parameter 'batch_sise' .did you mean 'batch_size'"),
+        ({"decoder": max}, "unknown parameter 'decoder' .did you mean 'decode'.*the known ones are source, decode"),
         ({"last_batch": "keep"}, "parameter 'last_batch' is 'keep'"),
         ({"last_batch": "drop", "batch_size": 11}, "last_batch is 'drop'.*samples=10, batch_size=11"),
         ({"epochs": 0}, "parameter 'epochs' is 0"),

@@ -179,6 +179,7 @@ def test_the_lengths_of_what_is_padded_are_no_weights_but_may_be_an_input(source
         ({"inputs": "x", "weights": "y"}, "'weights' is 'y', but 'targets' is missing"),
         ({"inputs": "z"}, "'inputs' names 'z'; the tops are x, y"),
         ({"inputs": ["x", "yy"]}, r"'inputs' names 'yy' .did you mean 'y'"),
+        ({"input": "data"}, "KerasDataset: unknown parameter 'input' .did you mean 'inputs'"),
         ({"delivery": "view"}, "'delivery' is 'view', and 'copy' is True, .* Keras and TensorFlow always need"),
     ],
 )

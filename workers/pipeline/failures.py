@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -20,6 +22,29 @@ _ADVICE = re.compile(r"\bstart (the training )?again\b")
 
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
+
+
+class Failed:
+    """What ended a run, to be raised as often as somebody asks.
+
+    A feed may not keep what was raised: its traceback, and that of a cause from this process, lead to the frames of all
+    who asked, and so to the reader. A reader that is forgotten would then never be closed. So the same error is raised
+    again while somebody else keeps it, as a reader does, and after that one like it.
+    """
+
+    def __init__(self, error: BlobfeedError) -> None:
+        self._raised = weakref.ref(error)
+        cause = error.__cause__
+        self._cause = None if cause is None or cause.__traceback__ is not None else cause
+        self._never_raised = copy.copy(error)
+
+    def error(self) -> BlobfeedError:
+        error = self._raised()
+        if error is None:
+            error = copy.copy(self._never_raised)
+            error.__cause__ = self._cause
+            self._raised = weakref.ref(error)
+        return error.with_traceback(None)
 
 
 def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:

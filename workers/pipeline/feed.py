@@ -42,7 +42,7 @@ from ..transport.messages import Announce, Failure, Release, Resend, Stop, ToTra
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
-from .failures import end_of_data, explain, too_many_held, what_loaders_do
+from .failures import Failed, end_of_data, explain, too_many_held, what_loaders_do
 from .files import finish_trace, open_trace
 
 _STALL_LOG_S = 10.0
@@ -80,7 +80,7 @@ class Feed:
         """Held by the thread that takes or waits for a group, at the sockets."""
         self._reported_ns = 0
         self._next_look_at_logs = 0.0
-        self._failure: BlobfeedError | None = None
+        self._failure: Failed | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
@@ -128,7 +128,7 @@ class Feed:
         same error again, for there is no way on.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise self._failure.error()
         with self._waiting:
             if (assembler := self._assembler) is None:
                 raise PipelineClosed("the pipeline has been closed; make a new one")
@@ -207,8 +207,9 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                self._failure = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
-                raise self._failure
+                error = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
+                self._failure = Failed(error)
+                raise error
             self._arrived = None
         return None
 
@@ -293,11 +294,12 @@ class Feed:
     # ---- errors
 
     def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
-        self._failure = AssemblerDied(
+        error = AssemblerDied(
             f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
             f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
         )
-        return self._failure
+        self._failure = Failed(error)
+        return error
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(
@@ -337,7 +339,7 @@ class Feed:
         with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
             assembler, self._assembler = self._assembler, None
             link, self._release_link = self._release_link, None
-            self._failure = None  # its traceback leads to frames that hold this feed, and batches
+            self._failure = None
             counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(

@@ -40,7 +40,7 @@ from ..transport.messages import Announce, Done, Failure, Fill, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
-from .failures import end_of_data, explain, too_many_held
+from .failures import Failed, end_of_data, explain, too_many_held
 
 _ITSELF = 1
 """The number of the only loader."""
@@ -94,7 +94,7 @@ class LocalFeed:
         """Groups that were accepted without it; the next one's number."""
         self._held: dict[int, int] = {}
         """Those of them that were not released, and the slot of each."""
-        self._failure: BlobfeedError | None = None
+        self._failure: Failed | None = None
         self._errors = _Errors()
         self.views = _slots(plan)
         self._own = list(range(plan.slots))
@@ -130,7 +130,7 @@ class LocalFeed:
         PipelineStalled if all slots are held.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise self._failure.error()
         if self._promised is not None:
             return self._promised
         if self._leaves_out:
@@ -159,7 +159,7 @@ class LocalFeed:
         Raises what `next_group` raises.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise self._failure.error()
         if self._promised is None or self._promised.group != group:
             raise ValueError(f"group {group} was not promised")
         if self._made_in is None:
@@ -229,10 +229,12 @@ class LocalFeed:
         if isinstance(first, Announce):
             return first
         if isinstance(first, Failure):
-            self._failure = explain(self._plan, first, lambda number, _: self._errors[number])
+            error: BlobfeedError = explain(self._plan, first, lambda number, _: self._errors[number])
+            self._errors.clear()  # see Failed
         else:
-            self._failure = end_of_data(self._plan)
-        raise self._failure
+            error = end_of_data(self._plan)
+        self._failure = Failed(error)
+        raise error
 
     def _make_next(self) -> None:
         begun = time.monotonic_ns()
@@ -355,7 +357,7 @@ class LocalFeed:
         return []
 
     def close(self) -> None:
-        self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        self._failure = None
         self._errors.clear()
         files, self._drawn, self._weights = (self._drawn, self._weights), None, None
         board, self._board = self._board, None
