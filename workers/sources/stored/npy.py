@@ -134,9 +134,9 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.ge
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
-    if version == (2, 0):
+    if version in ((2, 0), (3, 0)):  # 3.0 has other letters in the names of fields
         return np.lib.format.read_array_header_2_0(stream)
-    raise ValueError(f"its format is version {version[0]}.{version[1]}, which only structured arrays need")
+    raise ValueError(f"its format is version {version[0]}.{version[1]}: expected 1.0, 2.0 or 3.0")
 
 
 def _require_readable(stamp: Stamp, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
