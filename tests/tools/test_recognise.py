@@ -92,6 +92,17 @@ def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
     assert (first_batch(source_of(["a.mat"]))["data"] == DATA).all()
 
 
+def test_data_sets_of_one_entry_do_not_count_the_samples() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = DATA, LABEL
+        for name in ("rate", "title", "classes"):  # single numbers as MATLAB stores them
+            file[name] = np.ones((1, 1))
+    assert source_of(["a.h5"]).tops is None
+    with h5py.File("one.h5", "w") as file:
+        file["data"], file["label"] = DATA[:1], LABEL[:1]
+    assert source_of(["one.h5"]).tops is None
+
+
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
