@@ -84,7 +84,8 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
 
 def in_yaml(value: object) -> str:
     """`value` on one line, as it stands in a prototxt's param_str."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip().removesuffix("\n...")
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
+    return text.strip().removesuffix("\n...")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:

@@ -452,6 +452,15 @@ def test_the_tops_of_an_npz_file_are_its_arrays_of_one_length() -> None:
     assert (first_batch(found)["x_train"] == DATA).all()
 
 
+def test_letters_of_other_languages_stand_as_they_are_in_the_line_to_paste() -> None:
+    # As YAML escapes them they need double quotes, which would end a prototxt's param_str.
+    Path("Bücher 日本").mkdir()
+    np.save("Bücher 日本/α.npy", DATA)
+    found = source_of(["Bücher 日本/α.npy"])
+    assert in_yaml(dict(found.declared)) == "{npy: {data: Bücher 日本/α.npy}}"
+    assert (first_batch(found)["data"] == DATA).all()
+
+
 def test_a_declaration_is_taken_as_it_stands() -> None:
     np.save("x.npy", DATA)
     assert source_of(["{npy: {data: x.npy}}"]).declared == {"npy": {"data": "x.npy"}}
