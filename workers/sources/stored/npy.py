@@ -147,7 +147,10 @@ def _require_readable(stamp: Stamp, offset: int, shape: tuple[int, ...], dtype: 
             "save an array of numbers, such as np.save(path, np.stack(arrays))"
         )
     if dtype.kind not in "biufcSU":
-        raise SourceError(f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself")
+        raise SourceError(
+            f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself, dates as whole "
+            "numbers, and bfloat16, which np.save writes as |V2, as float32"
+        )
     if not shape:
         raise SourceError(f"{what} holds a single value: it has no axis that counts samples")
     if min(shape) < 0:
