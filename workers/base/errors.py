@@ -6,6 +6,7 @@ program may want (the sample's index, the exit codes) carry them as attributes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 
@@ -15,6 +16,13 @@ class BlobfeedError(Exception):
     def __str__(self) -> str:
         # A file's name that is no UTF-8 has lone surrogates, at which print and most logs fail.
         return super().__str__().encode(errors="backslashreplace").decode()
+
+
+def twin(error: BlobfeedError) -> BlobfeedError:
+    """The same again, to be raised: a traceback leads to the frames of whoever asked, and so to what is kept alive."""
+    other = copy.copy(error)
+    other.__cause__ = error.__cause__
+    return other
 
 
 class ParameterError(BlobfeedError, ValueError):

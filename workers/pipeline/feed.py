@@ -16,7 +16,7 @@ from functools import partial
 import zmq
 
 from ..base.closing import close_all
-from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
+from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, twin
 from ..base.source import CacheCounts
 from ..base.specs import Straight
 from ..base.statistics import Statistics
@@ -127,7 +127,7 @@ class Feed:
         same error again, for there is no way on.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise twin(self._failure)
         with self._waiting:
             if (assembler := self._assembler) is None:
                 raise PipelineClosed("the pipeline has been closed; make a new one")
@@ -207,7 +207,7 @@ class Feed:
                 return wanted
             if wanted is not None:
                 self._failure = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
-                raise self._failure
+                raise twin(self._failure)
             self._arrived = None
         return None
 
@@ -296,7 +296,7 @@ class Feed:
             f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
             "its own last words, if any, are on standard error; after a SIGKILL look for memory shortage"
         )
-        return self._failure
+        return twin(self._failure)
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(
@@ -336,7 +336,7 @@ class Feed:
         with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
             assembler, self._assembler = self._assembler, None
             link, self._release_link = self._release_link, None
-            self._failure = None  # its traceback leads to frames that hold this feed, and batches
+            self._failure = None  # its cause's traceback leads to frames that hold this feed, and batches
             counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(

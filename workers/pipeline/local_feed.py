@@ -22,7 +22,7 @@ from typing import cast
 import numpy as np
 
 from ..base.closing import close_all
-from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError
+from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError, twin
 from ..base.specs import Rows, Straight
 from ..base.statistics import Statistics
 from ..loading.worker import Workplace
@@ -130,7 +130,7 @@ class LocalFeed:
         PipelineStalled if all slots are held.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise twin(self._failure)
         if self._promised is not None:
             return self._promised
         if self._leaves_out:
@@ -159,7 +159,7 @@ class LocalFeed:
         Raises what `next_group` raises.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise twin(self._failure)
         if self._promised is None or self._promised.group != group:
             raise ValueError(f"group {group} was not promised")
         if self._made_in is None:
@@ -232,7 +232,7 @@ class LocalFeed:
             self._failure = explain(self._plan, first, lambda number, _: self._errors[number])
         else:
             self._failure = end_of_data(self._plan)
-        raise self._failure
+        raise twin(self._failure)
 
     def _make_next(self) -> None:
         begun = time.monotonic_ns()
@@ -355,7 +355,7 @@ class LocalFeed:
         return []
 
     def close(self) -> None:
-        self._failure = None  # its traceback leads to frames that hold this feed, and batches
+        self._failure = None  # its cause's traceback leads to frames that hold this feed, and batches
         self._errors.clear()
         files, self._drawn, self._weights = (self._drawn, self._weights), None, None
         board, self._board = self._board, None
