@@ -255,7 +255,8 @@ def _tops_of(
         held = f"; {', '.join(others)} cannot be read" if others else ""
         raise SourceError(f"{path} has no array of numbers or strings with an axis that could count samples{held}")
     lengths = Counter(shape[0] for shape in usable.values())
-    length = max(lengths, key=lambda length: (lengths[length], length))
+    # What has one entry is rather about all samples, such as MATLAB's single numbers or the names that pandas stores.
+    length = max(lengths, key=lambda length: (length > 1, lengths[length], length))
     fitting = [name for name, shape in usable.items() if shape[0] == length]
     first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
     reasons = {

@@ -92,6 +92,17 @@ def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
     assert (first_batch(source_of(["a.mat"]))["data"] == DATA).all()
 
 
+def test_data_sets_of_one_entry_do_not_count_the_samples() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = DATA, LABEL
+        for name in ("rate", "title", "classes"):  # single numbers as MATLAB stores them
+            file[name] = np.ones((1, 1))
+    assert source_of(["a.h5"]).tops is None
+    with h5py.File("one.h5", "w") as file:
+        file["data"], file["label"] = DATA[:1], LABEL[:1]
+    assert source_of(["one.h5"]).tops is None
+
+
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
@@ -449,6 +460,15 @@ def test_the_tops_of_an_npz_file_are_its_arrays_of_one_length() -> None:
         "left out, since they are no arrays of numbers or strings: fields",
     )
     assert (first_batch(found)["x_train"] == DATA).all()
+
+
+def test_letters_of_other_languages_stand_as_they_are_in_the_line_to_paste() -> None:
+    # As YAML escapes them they need double quotes, which would end a prototxt's param_str.
+    Path("Bücher 日本").mkdir()
+    np.save("Bücher 日本/α.npy", DATA)
+    found = source_of(["Bücher 日本/α.npy"])
+    assert in_yaml(dict(found.declared)) == "{npy: {data: Bücher 日本/α.npy}}"
+    assert (first_batch(found)["data"] == DATA).all()
 
 
 def test_a_declaration_is_taken_as_it_stands() -> None:

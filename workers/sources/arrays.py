@@ -88,7 +88,7 @@ class ArraysSource(StoredSource):
             raise ParameterError(
                 f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "
                 f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples, at "
-                "least one"
+                "least one; to leave it out, name the others in 'tops'"
             )
         return array
 
@@ -129,7 +129,10 @@ class NpzSource(ArraysSource):
         except OSError as error:
             raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise SourceError(f"{what} does not hold arrays of numbers that can be read: {error}") from error
+            raise SourceError(
+                f"{what} does not hold arrays of numbers that can be read: {error}; if it holds others too, name those "
+                "in 'tops'"
+            ) from error
         super().__init__(wanted)
 
     def where(self, index: int) -> str:

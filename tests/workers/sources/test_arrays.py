@@ -11,7 +11,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
-from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SourceError
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import ArraysSource
 from blobfeed.workers.sources.mixed import ConcatSource
@@ -157,6 +157,9 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     assert "text.npz' is no .npz file" in message(SourceError, {"npz": "text.npz"})
     np.save(tmp_path / "one.npy", DATA)
     assert "one.npy' is no .npz file" in message(SourceError, {"npz": "one.npy"})
+    for more in (np.arange(3), np.array("words"), np.array([None, {}], dtype=object)):
+        np.savez(tmp_path / "more.npz", data=DATA, label=LABEL, more=more)
+        assert "in 'tops'" in message(BlobfeedError, {"npz": "more.npz"})
     np.savez(tmp_path / "objects.npz", data=np.array([None, {}], dtype=object))
     assert "objects.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "objects.npz"})
 

@@ -331,7 +331,7 @@ class _Fsspec(ObjectStore):
         }
 
     def _named(self, error: Exception) -> Exception:
-        if isinstance(error, FileNotFoundError | KeyError):
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | KeyError):
             return Gone("there is no such object")
         if isinstance(error, PermissionError):
             return _Refused("access was refused")

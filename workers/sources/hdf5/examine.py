@@ -70,6 +70,11 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
             f"source hdf5: {stamp.path}:{name} has no axis that counts samples (its shape is {dataset.shape})"
         )
     if not holds_values(dataset):
+        if (element := h5py.check_vlen_dtype(dataset.dtype)) is not None and not element.isnative:
+            raise SourceError(
+                f"source hdf5: {stamp.path}:{name} holds arrays of varying length of the type {element.str}, and h5py "
+                "reads those in another byte order than this machine's wrong: store them in this machine's order"
+            )
         raise SourceError(
             f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
             "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as "
@@ -92,7 +97,7 @@ def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length:
 
 
 def holds_values(dataset: h5py.Dataset) -> bool:
-    """Whether its elements are numbers, strings, or arrays of numbers."""
+    """Whether its elements are numbers, strings, or arrays of numbers that h5py reads."""
     try:
         dtype = dataset.dtype
     except TypeError:  # NumPy has no such type
@@ -102,7 +107,8 @@ def holds_values(dataset: h5py.Dataset) -> bool:
     if h5py.check_string_dtype(dtype) is not None:
         return True
     element = h5py.check_vlen_dtype(dtype)
-    return element is not None and element.kind in "biuf" and dataset.ndim == 1
+    # Of those in the other byte order h5py (up to 3.16) gives the bytes as they are, as if they were in this one.
+    return element is not None and element.kind in "biuf" and element.isnative and dataset.ndim == 1
 
 
 def _longest(dataset: h5py.Dataset) -> int:

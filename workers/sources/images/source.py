@@ -280,4 +280,6 @@ def _compact(labels: AnyArray) -> AnyArray:
     """Whole numbers in the smallest type that holds all of them; others as they are."""
     if labels.dtype.kind != "i" or not labels.size:
         return labels
-    return labels.astype(np.result_type(*map(np.min_scalar_type, (int(labels.min()), int(labels.max())))))
+    low, high = int(labels.min()), int(labels.max())
+    # A type that holds ~high, which is negative, holds high. NumPy's common type of uint64 and int64 is float64.
+    return labels.astype(np.min_scalar_type(high if low >= 0 else min(low, ~high)))

@@ -134,9 +134,9 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.ge
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
-    if version == (2, 0):
+    if version in ((2, 0), (3, 0)):  # 3.0 has other letters in the names of fields
         return np.lib.format.read_array_header_2_0(stream)
-    raise ValueError(f"its format is version {version[0]}.{version[1]}, which only structured arrays need")
+    raise ValueError(f"its format is version {version[0]}.{version[1]}: expected 1.0, 2.0 or 3.0")
 
 
 def _require_readable(stamp: Stamp, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
@@ -147,7 +147,10 @@ def _require_readable(stamp: Stamp, offset: int, shape: tuple[int, ...], dtype: 
             "save an array of numbers, such as np.save(path, np.stack(arrays))"
         )
     if dtype.kind not in "biufcSU":
-        raise SourceError(f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself")
+        raise SourceError(
+            f"{what} holds {dtype}, which is no array of numbers or strings; save each field by itself, dates as whole "
+            "numbers, and bfloat16, which np.save writes as |V2, as float32"
+        )
     if not shape:
         raise SourceError(f"{what} holds a single value: it has no axis that counts samples")
     if min(shape) < 0:

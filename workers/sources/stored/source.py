@@ -66,7 +66,10 @@ class StoredSource(Source):
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
             said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
-            raise SourceError(f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample")
+            raise SourceError(
+                f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample: name those "
+                "of one length in 'tops'"
+            )
         self._columns = columns
         self._first = next(iter(columns.values()))
         self._largest = max(columns.values(), key=lambda column: column.arrays[0].sample_bytes)

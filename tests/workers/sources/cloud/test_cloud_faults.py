@@ -174,6 +174,16 @@ def test_https_is_read_without_a_vendor_s_protocol(host: str) -> None:
     assert (type(store._store).__name__, key) == ("HTTPStore", "a/b.h5")
 
 
+@pytest.mark.parametrize("path", ["", "/a.npy/b.npy"])
+def test_a_folder_and_what_lies_below_a_file_are_no_objects(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "0.1")
+    (tmp_path / "a.npy").touch()
+    with pytest.raises(SourceError, match="there is no such object"):
+        opened("npy", tmp_path, data=f"local://{tmp_path}{path}")
+
+
 def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"/no\.npy: there is no such object"):
         opened("npy", tmp_path, data=server.url("no.npy"))

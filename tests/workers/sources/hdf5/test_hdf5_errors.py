@@ -78,6 +78,7 @@ def several_kinds(folder: Path) -> None:
         file["opaque"] = np.zeros(12, "V7")
         file.create_dataset("references", (12,), h5py.ref_dtype)
         file.create_dataset("words", (12, 2), h5py.vlen_dtype("f4"))
+        file.create_dataset("foreign", (12,), h5py.vlen_dtype(">f4"))
         file["dangling"] = h5py.SoftLink("/nowhere")
         file["elsewhere"] = h5py.ExternalLink("absent.h5", "data")
 
@@ -129,6 +130,7 @@ def virtual_with_a_gap(folder: Path) -> None:
         (several_kinds, ["null"], "kinds.h5", r"kinds\.h5:null has no axis that counts samples"),
         (several_kinds, ["none"], "kinds.h5", r"no samples: .*kinds\.h5:none is empty"),
         (several_kinds, ["hollow"], "kinds.h5", r"samples of 'hollow' are empty: their shape is \(0,\)"),
+        (several_kinds, ["foreign"], "kinds.h5", r"kinds\.h5:foreign .* varying length of the type >f4.* h5py .*wrong"),
         (
             several_kinds,
             ["table"],

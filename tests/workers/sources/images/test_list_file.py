@@ -146,6 +146,14 @@ def test_a_label_that_its_type_cannot_hold_is_an_error(tmp_path: Path, label: st
         opened(path, label_dtype=dtype, **SIZE)
 
 
+@pytest.mark.parametrize("label", [2**32, 2**60 + 1, 2**63 - 1])
+@pytest.mark.parametrize("other", [0, -1, -(2**63)])
+def test_large_labels_beside_negative_ones_are_not_rounded(tmp_path: Path, label: int, other: int) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(f"a.png {label}\nb.png {other}\n")
+    assert samples(opened(path, ("label",), check_files=False, **SIZE))["label"] == [label, other]
+
+
 def test_a_label_in_float64_keeps_its_fraction(tmp_path: Path) -> None:
     path = write_list(tmp_path, {"a.png": encoded(noise(4, 4), ".png")}, "1763793000.25")
     assert samples(opened(path, label_dtype="float64", **SIZE))["label"] == [1763793000.25]
