@@ -581,29 +581,6 @@ def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
     assert reader.statistics().batches == len(reader)
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
-def test_a_reader_that_ended_in_an_error_and_is_forgotten_is_closed(source: dict[str, Any], num_loaders: int) -> None:
-    def fail(sample: Sample, rng: np.random.Generator) -> Sample:
-        if sample["label"] == 7:
-            raise ValueError("seven")
-        return sample
-
-    def run() -> None:
-        reader = BatchReader(source, batch_size=4, num_loaders=num_loaders, epochs=1, decode=fail)
-        loop = iter(reader)
-        for _ in range(2):
-            with pytest.raises(SampleError, match="seven") as caught:
-                list(loop)
-            assert isinstance(caught.value.__cause__, ValueError)
-        assert bool(leftovers.orphans()) == bool(num_loaders)
-
-    before = set(looped._open_feeds)
-    run()
-    gc.collect()
-    assert looped._open_feeds <= before
-    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
-
-
 def test_a_reader_that_is_forgotten_ends_its_processes(source: dict[str, Any]) -> None:
     reader = read(source, epochs=1)
     next(iter(reader))

@@ -338,7 +338,7 @@ class OrderedWorker(IndexedWorker):
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for segment in self._groups.segments(task.group, task.first_row, task.rows):
-            yield WantedRows(segment.row, *self._order.with_epochs(segment.position, segment.count))
+            yield WantedRows(segment.row, *self._order.with_epochs(segment.position, segment.rows))
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         where = self._groups.batches.batch(self._groups.numbers(task.group)[number])

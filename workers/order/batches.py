@@ -158,11 +158,11 @@ def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, 
 
 
 class Segment(NamedTuple):
-    """`count` consecutive rows of a slot from `row`, holding consecutive global positions from `position`."""
+    """`rows` consecutive rows of a slot from `row`, holding consecutive global positions from `position`."""
 
     position: int
     row: int
-    count: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,8 @@ class Groups:
             part = Segment(batch.start + begin, number * size + begin, end - begin)
             if pending is None:
                 pending = part
-            elif (pending.position + pending.count, pending.row + pending.count) == (part.position, part.row):
-                pending = Segment(pending.position, pending.row, pending.count + part.count)
+            elif (pending.position + pending.rows, pending.row + pending.rows) == (part.position, part.row):
+                pending = Segment(pending.position, pending.row, pending.rows + part.rows)
             else:
                 yield pending
                 pending = part

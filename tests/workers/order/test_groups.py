@@ -56,8 +56,8 @@ def test_segments_are_the_rows_that_hold_samples(which: tuple[Groups, int], data
     first = data.draw(st.integers(0, groups.rows_of(group)), "first row")
     rows = data.draw(st.integers(0, groups.rows_of(group) - first), "rows")
     segments = list(groups.segments(group, first, rows))
-    assert all(segment.count > 0 for segment in segments), "a read of no rows costs as much as one of many"
-    listed = [(segment.row + i, segment.position + i) for segment in segments for i in range(segment.count)]
+    assert all(segment.rows > 0 for segment in segments), "a read of no rows costs as much as one of many"
+    listed = [(segment.row + i, segment.position + i) for segment in segments for i in range(segment.rows)]
     wanted = {row: position for row, position in naive_rows(groups, group).items() if first <= row < first + rows}
     assert listed == sorted(wanted.items())
 
@@ -67,9 +67,9 @@ def test_segments_are_the_rows_that_hold_samples(which: tuple[Groups, int], data
 def test_segments_are_as_long_as_can_be(which: tuple[Groups, int]) -> None:
     groups, group = which
     segments = list(groups.segments(group, 0, groups.rows_of(group)))
-    assert all(segment.count > 0 for segment in segments)
+    assert all(segment.rows > 0 for segment in segments)
     for one, next_one in itertools.pairwise(segments):
-        adjoins = (one.row + one.count, one.position + one.count) == (next_one.row, next_one.position)
+        adjoins = (one.row + one.rows, one.position + one.rows) == (next_one.row, next_one.position)
         assert not adjoins
 
 
@@ -81,7 +81,7 @@ def test_tasks_of_any_size_make_the_same_rows(which: tuple[Groups, int], sizes: 
     made: list[int] = []
     for first in range(0, end, sizes):
         for segment in groups.segments(group, first, min(sizes, end - first)):
-            made += range(segment.row, segment.row + segment.count)
+            made += range(segment.row, segment.row + segment.rows)
     assert made == sorted(naive_rows(groups, group))
 
 
@@ -116,7 +116,7 @@ def test_a_group_has_room_in_a_slot(which: tuple[Groups, int]) -> None:
 def test_a_group_far_away_costs_what_the_first_does(group: int) -> None:
     groups = Groups(batches(1000, 7, "partial"), 3)  # an epoch is 143 batches, the last one of six
     segments = list(groups.segments(group, 0, groups.rows_of(group)))
-    assert sum(segment.count for segment in segments) in (20, 21)
+    assert sum(segment.rows for segment in segments) in (20, 21)
 
 
 def test_rows_of_many_batches_are_found_from_the_first_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
