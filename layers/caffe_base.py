@@ -103,7 +103,8 @@ class CaffeLayer(_Found, metaclass=LayerMeta):
 
 def new_layer(layer_class: type[Any], layer_param: object) -> Any:
     """An object of `layer_class`, which may be a user's over the real `caffe.Layer`: only Caffe can make that."""
-    if not IS_STANDIN and issubclass(layer_class, _Found) and not issubclass(layer_class, CaffeLayer):
+    is_class = isinstance(layer_class, type)  # or a function that makes the layer
+    if not IS_STANDIN and is_class and issubclass(layer_class, _Found) and not issubclass(layer_class, CaffeLayer):
         # CaffeLayer comes between the user's class and Caffe's, whose `blobs` belong to Caffe's object.
         more = {"__module__": layer_class.__module__, "blobs": (), "takes_arrays": True}
         layer_class = LayerMeta(layer_class.__name__, (layer_class, CaffeLayer), more)

@@ -230,16 +230,21 @@ def _hdf5(paths: Sequence[Path]) -> Found:
 
     with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(visit)
-        pattern, most = Counter(map(_pattern, shapes)).most_common(1)[0] if shapes else ("", 0)
-        numbered = [name for name in shapes if _pattern(name) == pattern]
-        lengths = {shapes[name][0] for name in numbered}
-        # feature_0 to feature_9 beside a label of their length are arrays of one data set.
-        are_tops = any({shape[0]} == lengths for name, shape in shapes.items() if "#" not in _pattern(name))
-        if most >= _MANY_DATASETS and "#" in pattern and not are_tops:
-            return _hdf5_samples(file, {"path": path}, numbered)
+        patterns = {name: _pattern(name) for name in shapes}
+        pattern, most = Counter(patterns.values()).most_common(1)[0] if shapes else ("", 0)
+        if most >= _MANY_DATASETS and "#" in pattern:
+            numbered = {name: shape for name, shape in shapes.items() if patterns[name] == pattern}
+            if not _have_labels(numbered, {name: shapes[name] for name in shapes if name not in numbered}):
+                return _hdf5_samples(file, {"path": path}, list(numbered))
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     tops, remarks = _tops_of(shapes, others, paths[0])
     return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
+
+
+def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether these are arrays of one data set, as feature_0 to feature_9 beside a label for each of their entries."""
+    lengths = {shape[0] for shape in numbered.values()}
+    return any(lengths == {shape[0]} and re.search(_WORDS_FOR["label"], name.lower()) for name, shape in others.items())
 
 
 def _tops_of(
@@ -256,7 +261,8 @@ def _tops_of(
         raise SourceError(f"{path} has no array of numbers or strings with an axis that could count samples{held}")
     lengths = Counter(shape[0] for shape in usable.values())
     # What has one entry is rather about all samples, such as MATLAB's single numbers or the names that pandas stores.
-    length = max(lengths, key=lambda length: (length > 1, lengths[length], length))
+    has_one = usable.get("data", (0,))[0] == 1
+    length = max(lengths, key=lambda length: (length > 1 or has_one, lengths[length], length))
     fitting = [name for name, shape in usable.items() if shape[0] == length]
     first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
     reasons = {

@@ -356,7 +356,7 @@ def require_shape(top: Top, expected: Shape, given: Shape) -> None:
     if given != expected:
         raise ValueError(
             f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward, "
-            "and leave the shapes that it gives; decode and postprocess may make others"
+            "and do not change its shape in a reshape of your own; samples get another one in decode or postprocess"
         )
 
 

@@ -125,6 +125,21 @@ def test_numbered_arrays_beside_a_label_of_their_length_are_tops() -> None:
     assert (first_batch(found)["feature_7"] == 7).all()
 
 
+def test_a_mean_of_a_samples_size_does_not_make_tops_of_samples() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number in range(12):
+            file[f"img_{number}"] = np.zeros((3, 4, 4), np.uint8)
+        file["mean"] = np.zeros((3, 4, 4), np.float32)
+    assert source_of(["a.h5"]).kind == "hdf5_samples"
+
+
+def test_of_a_file_of_one_sample_the_data_count() -> None:
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = DATA[:1], LABEL[:1]
+        file["mean"] = np.zeros((3, 4, 4), np.float32)
+    assert source_of(["a.h5"]).open().specs.keys() == {"data", "label"}
+
+
 def test_attributes_that_are_no_labels_are_left_out() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):

@@ -10,7 +10,7 @@ import copy
 import random
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -158,24 +158,32 @@ class IterableSampler(Sampler):
         self._iterable = iterable
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
-        fresh, held = copied(self._iterable)
-        for part in held:
+        fresh = copy.deepcopy(self._iterable)
+        for part in samplers_in(fresh):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
-        for part in held:
-            _seed(part, rng)
+            for held in _held_by(part):
+                _seed(held, rng)
         return fresh
 
 
-def copied(iterable: Iterable[Any]) -> tuple[Iterable[Any], list[Any]]:
-    """A copy, and all that was copied for it: samplers hold others, in attributes and lists, and these hold generators.
+def samplers_in(sampler: Any) -> list[Any]:
+    """The sampler and those that it holds, as torch's BatchSampler does; each once, before what it holds itself.
 
-    Each of them once; a sampler comes before what it holds.
+    What has items by index is no sampler but data.
     """
-    memo: dict[int, Any] = {}
-    fresh = copy.deepcopy(iterable, memo)
-    memo.pop(id(memo), None)  # there deepcopy keeps the originals
-    return fresh, [fresh, *(part for part in memo.values() if part is not fresh)]
+    found = [sampler]
+    for part in found:
+        for held in _held_by(part):
+            is_one = hasattr(type(held), "__iter__") and not hasattr(type(held), "__getitem__")
+            if is_one and hasattr(held, "__dict__") and not any(held is other for other in found):
+                found.append(held)
+    return found
+
+
+def _held_by(part: Any) -> Iterator[Any]:
+    for value in getattr(part, "__dict__", {}).values():
+        yield from value if isinstance(value, list | tuple) else (value,)
 
 
 def _seed(held: Any, rng: np.random.Generator) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import re
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
 from ..loading.worker import location_of
@@ -28,23 +28,25 @@ class Failed:
     """What ended a run, to be raised as often as somebody asks.
 
     A feed may not keep what was raised: its traceback, and that of a cause from this process, lead to the frames of all
-    who asked, and so to the reader. A reader that is forgotten would then never be closed. So the same error is raised
-    again while somebody else keeps it, as a reader does, and after that one like it.
+    who asked, and so to the reader. A reader that is forgotten would then never be closed. So a copy is kept.
     """
 
     def __init__(self, error: BlobfeedError) -> None:
-        self._raised = weakref.ref(error)
-        cause = error.__cause__
-        self._cause = None if cause is None or cause.__traceback__ is not None else cause
-        self._never_raised = copy.copy(error)
+        self._new: BlobfeedError | None = error
+        self._kept = _copied(error, error.__cause__)
 
     def error(self) -> BlobfeedError:
-        error = self._raised()
-        if error is None:
-            error = copy.copy(self._never_raised)
-            error.__cause__ = self._cause
-            self._raised = weakref.ref(error)
-        return error.with_traceback(None)
+        """The error at first, then copies of it."""
+        error, self._new = self._new, None
+        return error or _copied(self._kept, self._kept.__cause__)
+
+
+def _copied(error: BlobfeedError, cause: BaseException | None) -> BlobfeedError:
+    """Without tracebacks; and without a cause of the user's that cannot be copied."""
+    copied = copy.copy(error)
+    with suppress(Exception):
+        copied.__cause__ = copy.copy(cause)
+    return copied
 
 
 def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:

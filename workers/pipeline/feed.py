@@ -207,9 +207,10 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                error = self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
-                self._failure = Failed(error)
-                raise error
+                self._failure = Failed(
+                    self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
+                )
+                raise self._failure.error()
             self._arrived = None
         return None
 
@@ -294,12 +295,13 @@ class Feed:
     # ---- errors
 
     def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
-        error = AssemblerDied(
-            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+        self._failure = Failed(
+            AssemblerDied(
+                f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+                f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+            )
         )
-        self._failure = Failed(error)
-        return error
+        return self._failure.error()
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(

@@ -22,7 +22,7 @@ from typing import cast
 import numpy as np
 
 from ..base.closing import close_all
-from ..base.errors import BlobfeedError, PipelineStalled, RingAllocationError
+from ..base.errors import PipelineStalled, RingAllocationError
 from ..base.specs import Rows, Straight
 from ..base.statistics import Statistics
 from ..loading.worker import Workplace
@@ -181,10 +181,10 @@ class LocalFeed:
             if self.start_ns is None and self._board is not None:
                 self._board.note_start(self.waited_ns)
                 self.start_ns = self.waited_ns
-            # All or nothing, for Ctrl-C falls on calls and loops, and there is none from here on.
+            # Each of these may be repeated, up to the last one.
             if self._leaves_out:
                 self._held[group] = announce.slot
-                self._left_out += 1
+                self._left_out = group + 1
             self._promised = self._made_in = None
             del self._assembly.outbox[0]
 
@@ -229,12 +229,11 @@ class LocalFeed:
         if isinstance(first, Announce):
             return first
         if isinstance(first, Failure):
-            error: BlobfeedError = explain(self._plan, first, lambda number, _: self._errors[number])
+            self._failure = Failed(explain(self._plan, first, lambda number, _: self._errors[number]))
             self._errors.clear()  # see Failed
         else:
-            error = end_of_data(self._plan)
-        self._failure = Failed(error)
-        raise error
+            self._failure = Failed(end_of_data(self._plan))
+        raise self._failure.error()
 
     def _make_next(self) -> None:
         begun = time.monotonic_ns()

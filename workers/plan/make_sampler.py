@@ -25,7 +25,7 @@ from ..order.samplers import (
     Sampler,
     SubsetSampler,
     WeightedSampler,
-    copied,
+    samplers_in,
 )
 from ..order.weights_log import check_weights
 from ..sources.stream import StreamSource
@@ -141,8 +141,8 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         raise ParameterError(
             f"{name} is {value!r}, which can be iterated over only once: give the function that makes it"
         )
-    for part in _held_by(value) if (parameters.world_size or 1) > 1 else ():
-        if getattr(part, "num_replicas", 1) > 1:
+    for part in samplers_in(value):
+        if (getattr(part, "num_replicas", 1) or 1) > 1 and (parameters.world_size or 1) > 1:
             raise ParameterError(
                 f"{name} is {value!r}, which draws its rank's part ({part.num_replicas} ranks), and of what is drawn "
                 f"each of world_size={parameters.world_size} ranks takes its part: leave {name} out and give "
@@ -161,14 +161,6 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
         "as one of torch's samplers"
     )
-
-
-def _held_by(sampler: Any) -> list[Any]:
-    """The sampler, and what it holds: torch's BatchSampler has another one."""
-    try:
-        return copied(sampler)[1]
-    except Exception:  # whoever draws it says so
-        return [sampler]
 
 
 def _name_of(function: Any) -> str:

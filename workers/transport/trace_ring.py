@@ -306,7 +306,10 @@ class TracedStatus(LoaderStatus):
         if task == self._task:
             return
         if self._task:
-            self._write_spans(time.monotonic_ns())
+            now = time.monotonic_ns()
+            if now - self._since > self._long_ns:
+                self._note_long()
+            self._write_spans(now)
         self._task, self._group = task, group
         self._from_ns, self._next_sum = 0, 0 if task else self._next_board_ns
 

@@ -12,9 +12,9 @@ shared ring, microseconds a row; "copy" is the same gather from private memory):
 
 So rows below half a megabyte come from the map, and larger ones by preadv. For these it costs nothing more, and it has
 two advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted
-as the process's memory. On a network file system, which fails more often than a disk, all rows are read by preadv:
-SIGBUS would end the trainer without a word, if it reads itself. np.take(out=…, mode="clip") copies each row once;
-mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
+as the process's memory. On a network file system, which fails more often than a disk, rows of any size are read by
+preadv: SIGBUS would end the trainer without a word, if it reads itself. np.take(out=…, mode="clip") copies each row
+once; mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
 """
 
 from __future__ import annotations
@@ -91,9 +91,14 @@ class FileStamp:
                 "start the training again, on files that nobody writes to, renames or removes"
             )
 
+    @property
+    def on_network(self) -> bool:
+        """Whether it lies on a network file system."""
+        return is_network(self.device)
+
     def maps(self, row_bytes: int) -> bool:
         """Whether rows of this size are taken from the file's map."""
-        return row_bytes < _MAP_BELOW_BYTES and not is_network(self.device)
+        return row_bytes < _MAP_BELOW_BYTES and not self.on_network
 
 
 @cache

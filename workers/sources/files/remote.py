@@ -57,6 +57,8 @@ class RemoteStamp:
     def require_unchanged(self, descriptor: int | None = None) -> None:
         """Does nothing: every answer was compared already."""
 
+    on_network = True
+
     def maps(self, row_bytes: int) -> bool:
         """No row is taken from a map."""
         return False

@@ -198,7 +198,9 @@ class StoredArray:
         """Samples that are read and decoded together, None if each can be read by itself."""
         layout = self.layout
         if isinstance(layout, Chunked) and not layout.filters:
-            return None
+            is_mapped = layout.chunk == self.shape or not self.file.on_network
+            if is_mapped or (not self.arrangement.sample_axis and layout.chunk[1:] == self.shape[1:]):
+                return None
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
     @property

@@ -110,10 +110,11 @@ class StoredRows(ChunkedRows):
             if offsets is not None:
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
-        if not self._maps and self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
-            self._convert(offsets, positions, rows)
-            return
-        self.fetch(indices)
+        if self._array.file.on_network:
+            if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+                self._convert(offsets, positions, rows)
+                return
+            self.fetch(indices)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return

@@ -169,7 +169,10 @@ class StoredSource(Source):
     def stores_rows(self) -> bool:
         arrays = [array for column in self._columns.values() for array in column.arrays]
         return not self._is_remote and all(
-            isinstance(array.layout, Chunked) and not array.layout.filters for array in arrays
+            isinstance(array.layout, Chunked)
+            and not array.layout.filters
+            and not (array.file.on_network and array.arrangement.sample_axis)  # those are mapped: see files/file.py
+            for array in arrays
         )
 
     @cached_property
