@@ -234,7 +234,8 @@ def _hdf5(paths: Sequence[Path]) -> Found:
         pattern, most = Counter(patterns.values()).most_common(1)[0] if shapes else ("", 0)
         if most >= _MANY_DATASETS and "#" in pattern:
             numbered = {name: shape for name, shape in shapes.items() if patterns[name] == pattern}
-            if not _have_labels(numbered, {name: shapes[name] for name in shapes if name not in numbered}):
+            unnumbered = {name: shape for name, shape in shapes.items() if "#" not in patterns[name]}
+            if not _have_labels(numbered, unnumbered):
                 return _hdf5_samples(file, {"path": path}, list(numbered))
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     tops, remarks = _tops_of(shapes, others, paths[0])
@@ -243,8 +244,11 @@ def _hdf5(paths: Sequence[Path]) -> Found:
 
 def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether these are arrays of one data set, as feature_0 to feature_9 beside a label for each of their entries."""
-    lengths = {shape[0] for shape in numbered.values()}
-    return any(lengths == {shape[0]} and re.search(_WORDS_FOR["label"], name.lower()) for name, shape in others.items())
+    if any(len(shape) > 2 for shape in numbered.values()):  # pictures, beside which names of three classes may lie
+        return False
+    lengths = {shape[:1] for shape in numbered.values()}
+    label = re.compile(_WORDS_FOR["label"])
+    return any(lengths == {shape} and label.search(name.lower().rpartition("/")[2]) for name, shape in others.items())
 
 
 def _tops_of(

@@ -355,8 +355,8 @@ def require_shape(top: Top, expected: Shape, given: Shape) -> None:
     """Raises ValueError; the batch stays the next one, so that it is still there after a reshape."""
     if given != expected:
         raise ValueError(
-            f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward, "
-            "and do not change its shape in a reshape of your own; samples get another one in decode or postprocess"
+            f"top {top.name!r} has the shape {given} and the next batch {expected}: call reshape before each forward; "
+            "a reshape of your own must not change the top's shape: change the samples' shape in decode or postprocess"
         )
 
 

@@ -102,7 +102,7 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
     with LayerHarness(MultiProcessInputLayer, {**train, "last_batch": "partial"}) as harness:
         harness.forward()
         harness.forward()
-        with pytest.raises(ValueError, match=r"call reshape before each forward, and do not change its shape"):
+        with pytest.raises(ValueError, match=r"call reshape before each forward; a reshape of your own must not"):
             harness.layer.forward(BlobVector(()), harness._top)
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
 

@@ -133,6 +133,14 @@ def test_a_mean_of_a_samples_size_does_not_make_tops_of_samples() -> None:
     assert source_of(["a.h5"]).kind == "hdf5_samples"
 
 
+def test_groups_of_a_picture_and_its_mask_are_samples() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number in range(12):
+            file[f"s{number}/image"] = np.zeros((6, 6, 3), np.uint8)
+            file[f"s{number}/label"] = np.zeros((6, 6), np.uint8)
+    assert source_of(["a.h5"]).kind == "hdf5_samples"
+
+
 def test_of_a_file_of_one_sample_the_data_count() -> None:
     with h5py.File("a.h5", "w") as file:
         file["data"], file["label"] = DATA[:1], LABEL[:1]

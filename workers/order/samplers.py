@@ -168,22 +168,31 @@ class IterableSampler(Sampler):
 
 
 def samplers_in(sampler: Any) -> list[Any]:
-    """The sampler and those that it holds, as torch's BatchSampler does; each once, before what it holds itself.
-
-    What has items by index is no sampler but data.
-    """
+    """The sampler and those that it holds, as torch's BatchSampler does; each once, before what it holds itself."""
     found = [sampler]
     for part in found:
         for held in _held_by(part):
-            is_one = hasattr(type(held), "__iter__") and not hasattr(type(held), "__getitem__")
-            if is_one and hasattr(held, "__dict__") and not any(held is other for other in found):
+            is_one = held is getattr(part, "sampler", part) or _is_sampler(held)
+            if is_one and not any(held is other for other in found):
                 found.append(held)
     return found
 
 
+def _is_sampler(held: Any) -> bool:
+    """What has items by index is data, if it has nothing else of a sampler."""
+    if hasattr(held, "set_epoch") or hasattr(held, "num_replicas"):
+        return True
+    return hasattr(type(held), "__iter__") and not hasattr(type(held), "__getitem__") and hasattr(held, "__dict__")
+
+
 def _held_by(part: Any) -> Iterator[Any]:
+    """The part's attributes, and what lies in them; but not each of a list of indices."""
     for value in getattr(part, "__dict__", {}).values():
-        yield from value if isinstance(value, list | tuple) else (value,)
+        many = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(many, list | tuple) and not isinstance(next(iter(many), None), int | float | np.number):
+            yield from many
+        else:
+            yield value
 
 
 def _seed(held: Any, rng: np.random.Generator) -> None:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
 from ..loading.worker import location_of
@@ -33,19 +32,22 @@ class Failed:
 
     def __init__(self, error: BlobfeedError) -> None:
         self._new: BlobfeedError | None = error
-        self._kept = _copied(error, error.__cause__)
+        self._kept = _copied(error)
 
     def error(self) -> BlobfeedError:
         """The error at first, then copies of it."""
         error, self._new = self._new, None
-        return error or _copied(self._kept, self._kept.__cause__)
+        return error or _copied(self._kept)
 
 
-def _copied(error: BlobfeedError, cause: BaseException | None) -> BlobfeedError:
-    """Without tracebacks; and without a cause of the user's that cannot be copied."""
-    copied = copy.copy(error)
-    with suppress(Exception):
-        copied.__cause__ = copy.copy(cause)
+def _copied(error: BlobfeedError) -> BlobfeedError:
+    """The same without a traceback, of its cause's too; what a loader has sent has none."""
+    copied, cause = copy.copy(error), error.__cause__
+    if cause is not None and cause.__traceback__ is not None:
+        bare = type(cause).__new__(type(cause), *cause.args)  # a constructor of the user's does not run again
+        vars(bare).update(vars(cause))
+        cause = bare
+    copied.__cause__ = cause
     return copied
 
 

@@ -125,7 +125,7 @@ class Feed:
         """The next complete group, and the same one until it is accepted; waits at most `timeout_s`.
 
         Raises SampleError, TooManyBadSamples, LoaderDied, AssemblerDied, PipelineStalled; after the first of them the
-        same error again, for there is no way on.
+        same again, for there is no way on.
         """
         if self._failure is not None:
             raise self._failure.error()

@@ -181,7 +181,7 @@ class LocalFeed:
             if self.start_ns is None and self._board is not None:
                 self._board.note_start(self.waited_ns)
                 self.start_ns = self.waited_ns
-            # Each of these may be repeated, up to the last one.
+            # If an interrupt comes in between, this is called again: until the last line all may be done twice.
             if self._leaves_out:
                 self._held[group] = announce.slot
                 self._left_out = group + 1

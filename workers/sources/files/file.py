@@ -13,7 +13,8 @@ shared ring, microseconds a row; "copy" is the same gather from private memory):
 So rows below half a megabyte come from the map, and larger ones by preadv. For these it costs nothing more, and it has
 two advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted
 as the process's memory. On a network file system, which fails more often than a disk, rows of any size are read by
-preadv: SIGBUS would end the trainer without a word, if it reads itself. np.take(out=…, mode="clip") copies each row
+preadv: SIGBUS would end the trainer without a word, if it reads itself. (An array in one piece whose samples are
+counted by another axis than the first has no rows; it is always mapped.) np.take(out=…, mode="clip") copies each row
 once; mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
 """
 

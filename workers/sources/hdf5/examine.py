@@ -72,8 +72,8 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
     if not holds_values(dataset):
         if (element := h5py.check_vlen_dtype(dataset.dtype)) is not None and not element.isnative:
             raise SourceError(
-                f"source hdf5: {stamp.path}:{name} holds arrays of varying length of the type {element.str}, and h5py "
-                "reads those in another byte order than this machine's wrong: store them in this machine's order"
+                f"source hdf5: {stamp.path}:{name} holds arrays of varying length of the type {element.str}, which "
+                "h5py reads wrong, since it is not in this machine's byte order: store them in that order"
             )
         raise SourceError(
             f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "

@@ -180,16 +180,26 @@ class StoredArray:
         return math.prod(self.sample_shape) * self.dtype.itemsize
 
     @property
+    def lies_in_rows(self) -> bool:
+        """Whether each sample that was written is one stretch of bytes."""
+        layout = self.layout
+        return (
+            isinstance(layout, Chunked)
+            and not layout.filters
+            and not self.arrangement.sample_axis
+            and layout.chunk[1:] == self.shape[1:]
+        )
+
+    @property
     def rows_lie_whole(self) -> bool:
         """Whether each sample is one stretch of the file's own bytes, in the form in which it is delivered."""
         layout = self.layout
         return (
-            isinstance(layout, Chunked)
+            self.lies_in_rows
+            and isinstance(layout, Chunked)
             and isinstance(self.file, FileStamp)
             and not self.others
             and self.arrangement == FIRST_AXIS
-            and not layout.filters
-            and layout.chunk[1:] == self.shape[1:]
             and int(layout.offsets.min(initial=0)) >= 0
         )
 
@@ -198,15 +208,18 @@ class StoredArray:
         """Samples that are read and decoded together, None if each can be read by itself."""
         layout = self.layout
         if isinstance(layout, Chunked) and not layout.filters:
-            is_mapped = layout.chunk == self.shape or not self.file.on_network
-            if is_mapped or (not self.arrangement.sample_axis and layout.chunk[1:] == self.shape[1:]):
-                return None
+            return None
         return layout.chunk[self.arrangement.sample_axis] if layout.chunk else None
 
     @property
     def decoded_bytes(self) -> int:
-        """Bytes of what is decoded to get at one sample: its chunk, or the chunks side by side that it lies in."""
-        if self.chunk_samples is None or self.layout.chunk is None:
+        """Bytes of what is decoded to get at one sample: its chunk, or the chunks side by side that it lies in.
+
+        Chunks that are not filtered are mapped, but on a network they are read whole if samples do not lie in one
+        stretch.
+        """
+        is_mapped = self.layout.chunk == self.shape or not self.file.on_network
+        if self.layout.chunk is None or (self.chunk_samples is None and (is_mapped or self.lies_in_rows)):
             return 0
         pairs = zip(self.shape, self.layout.chunk, strict=True)
         extents = [

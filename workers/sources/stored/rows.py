@@ -90,7 +90,7 @@ class StoredRows(ChunkedRows):
         self._file = file
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
-        self._rows_lie_whole = not layout.filters and self._axis == 0 and layout.chunk[1:] == array.shape[1:]
+        self._rows_lie_whole = array.lies_in_rows
         self._maps = file.stamp.maps(self._row_bytes)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:

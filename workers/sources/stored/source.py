@@ -171,7 +171,7 @@ class StoredSource(Source):
         return not self._is_remote and all(
             isinstance(array.layout, Chunked)
             and not array.layout.filters
-            and not (array.file.on_network and array.arrangement.sample_axis)  # those are mapped: see files/file.py
+            and (array.lies_in_rows or not array.file.on_network)  # there others are mapped, or whole chunks are read
             for array in arrays
         )
 
