@@ -12,8 +12,9 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,7 +50,7 @@ class Blob(Protocol):
     def data(self) -> Memory: ...
 
 
-class Upcoming(NamedTuple):
+class Upcoming(msgspec.Struct, frozen=True):
     """A batch that has not been received. `before`: how far the trainer has come until it is."""
 
     batch: Batch
@@ -57,7 +58,7 @@ class Upcoming(NamedTuple):
     before: Progress
 
 
-class Filled(NamedTuple):
+class Filled(msgspec.Struct, frozen=True):
     """The upcoming batch, copied into `blobs`; or the error that stands in its place.
 
     `copies`: the data of the blobs that it was copied into, None for a blob that is shown the slot.
@@ -192,7 +193,7 @@ def _note_fork() -> None:
 os.register_at_fork(before=_note_fork)
 
 
-class Loan(NamedTuple):
+class Loan(msgspec.Struct, frozen=True):
     """A batch whose slot is in the user's hands. `owners`: what each array that shows it refers to."""
 
     batch: Batch

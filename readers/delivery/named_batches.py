@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from ...workers.base.errors import ParameterError
@@ -41,8 +42,7 @@ class NamedBatch(dict[str, Any]):
         named = cls(arrays)
         named.number, named.epoch, named.position = batch.number, batch.epoch, batch.position
         # The batch without its arrays: a NamedBatch that is kept must not keep the whole ring of slots alive.
-        named._batch = bare = object.__new__(Batch)  # dataclasses.replace takes ten times as long
-        vars(bare).update(vars(batch), tops={})
+        named._batch = msgspec.structs.replace(batch, tops={})
         return named
 
     def __repr__(self) -> str:

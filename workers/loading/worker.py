@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -51,11 +51,10 @@ _MOST_CHARACTERS = 300
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDone:
+class WorkDone(msgspec.Struct, frozen=True):
     """`stream_rows`: rows that a stream had for the batch; -1 for an indexed source, which always has all."""
 
-    bad: list[BadRow] = field(default_factory=list)
+    bad: list[BadRow] = []
     stream_rows: int = -1
 
 
@@ -223,7 +222,7 @@ def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
     return {name: top[first : first + count] for name, top in rows.items()}
 
 
-class WantedRows(NamedTuple):
+class WantedRows(msgspec.Struct, frozen=True):
     """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
 
     row: int
@@ -257,7 +256,8 @@ class IndexedWorker(Worker):
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
-        for row, indices, epochs in self._announced.pop(task.task, None) or self.wanted(task):
+        for wanted in self._announced.pop(task.task, None) or self.wanted(task):
+            row, indices, epochs = wanted.row, wanted.indices, wanted.epochs
             out = _cut_rows(self.slots[task.slot], row, len(indices))
             if task.skip:
                 bad.append(self._after_deaths(row, indices, epochs, out, task.skip))

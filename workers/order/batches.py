@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +25,7 @@ _GROUP_S = 0.004
 _MOST_BATCHES = 64
 
 
-class BatchRange(NamedTuple):
+class BatchRange(msgspec.Struct, frozen=True):
     """The rows of one batch: global positions start … start+rows-1."""
 
     start: int
@@ -92,7 +91,8 @@ class Batches:
         total = self.total
         if k < 0 or (total is not None and k >= total):
             raise IndexError(f"batch {k} of {total} batches")
-        start, batch_size = self.round_of(k), self.parameters.batch_size
+        start = self.round_of(k) if self.instead else self.round_start(k)
+        batch_size = self.parameters.batch_size
         rest = self.samples - start % self.samples
         if self.parameters.last_batch != "partial" or rest >= self.round_rows:
             return BatchRange(start + self.rank * batch_size, batch_size)
@@ -157,7 +157,7 @@ def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, 
     return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))
 
 
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True):
     """`rows` consecutive rows of a slot from `row`, holding consecutive global positions from `position`."""
 
     position: int

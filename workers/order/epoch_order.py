@@ -84,7 +84,9 @@ class EpochOrder(ABC):
         """The samples at these positions, and in which epoch each comes; no sample comes twice in one."""
         epoch, first = divmod(start, self.samples)
         if first + count <= self.samples:
-            return self.indices(start, count), np.full(count, epoch, np.int64)
+            epochs = np.empty(count, np.int64)
+            epochs.fill(epoch)
+            return self.indices(start, count), epochs
         return self.indices(start, count), np.arange(start, start + count, dtype=np.int64) // self.samples
 
     def window_at(self, position: int) -> int | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from ..base.closing import Closing, close_all
 from ..base.errors import EndOfData, ParameterError, PipelineClosed
@@ -45,7 +46,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class At(NamedTuple):
+class At(msgspec.Struct, frozen=True):
     """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
 
     progress: Progress
@@ -147,8 +148,7 @@ class Pipeline(Closing):
         batch = self.peek()
         if self._feed is not None:
             self._feed.accept(batch.group)
-        progress, ready = self._at
-        self._at = At(progress.after(batch), ready[1:])
+        self._at = At(self._at.progress.after(batch), self._at.ready[1:])
         return batch
 
     def release(self, batch: Batch) -> None:

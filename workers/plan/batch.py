@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from ..base.specs import IndexArray, Rows
@@ -13,8 +13,7 @@ from ..order.epoch_order import EpochOrder
 from ..transport.messages import DrawnBatch
 
 
-@dataclass(eq=False)
-class Batch:
+class Batch(msgspec.Struct, eq=False, dict=True):
     """One filled batch; its arrays are the slot's own memory, valid until the batch is released.
 
     `number`: counts the batches of this run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
@@ -26,14 +25,14 @@ class Batch:
     position: int
     rows: int
     tops: Mapping[str, Rows]
-    group: int = field(repr=False)
-    order: EpochOrder | None = field(repr=False)
-    replaced: Mapping[int, int] = field(repr=False)
+    group: int
+    order: EpochOrder | None
+    replaced: Mapping[int, int]
     shard: int = 0
     """Of a stream: which of its shards gave the batch; -1 if it joins the ends of several."""
-    counts: IndexArray | None = field(default=None, repr=False)
+    counts: IndexArray | None = None
     """Of a batch that joins the ends of several shards: what each row's shard had given before it."""
-    drawn: DrawnBatch | None = field(default=None, repr=False)
+    drawn: DrawnBatch | None = None
     """Of a sampler: what it drew."""
 
     @cached_property

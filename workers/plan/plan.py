@@ -17,7 +17,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
+
+import msgspec
 
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
@@ -273,8 +275,9 @@ class IndexedPlan(Plan, Schedule):
             if 0 <= announce.rows < first + size:
                 break
             epoch, position = divmod(where.start, self.order.samples)
-            tops = {name: rows[name][first : first + where.rows] for name in self.delivered}
-            mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
+            tops, mine = {name: rows[name][first : first + where.rows] for name in self.delivered}, replaced
+            if replaced:
+                mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
             number = self.first_number + k
             batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))
         return batches
@@ -379,7 +382,7 @@ class IndexedPlan(Plan, Schedule):
         return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, place)
 
 
-class IndexedProgress(NamedTuple):
+class IndexedProgress(msgspec.Struct, frozen=True):
     """Counts batches: which samples they were follows from the plan.
 
     `came`: if they need not come in order, the numbers of those that have come behind the first that has not.
