@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class ArraySpec:
                 f"a sample has the shape {tuple(shape)}, and the declared maximum is {self.shape}: expected "
                 f"{len(self.shape)} axes{empty if is_empty_list else ''}"
             )
-        if any(have > most for have, most in zip(shape, self.shape, strict=True)):
+        if any(map(gt, shape, self.shape)):
             raise SampleTooLargeError(
                 f"a sample of shape {tuple(shape)} does not fit the declared maximum {self.shape}; "
                 "declare a larger maximum, or resize or crop the samples"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +29,7 @@ _HALF = np.uint32(1 << (_GRAY_BITS - 1))
 _TAKEN_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 
 
-@dataclass(frozen=True, slots=True)
-class Crop:
+class Crop(msgspec.Struct, frozen=True):
     """Which part of an image is taken, and whether it is mirrored from left to right; in pixels."""
 
     top: int
@@ -87,9 +87,8 @@ class CropMirror:
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
         """Which part of an image of `shape` to take; raises SampleError if it is smaller than the crop."""
-        spare_height, spare_width = (
-            have - want for have, want in zip(shape[1:], self.output_shape(shape)[1:], strict=True)
-        )
+        _, height, width = self.output_shape(shape)
+        spare_height, spare_width = shape[1] - height, shape[2] - width
         if spare_height < 0 or spare_width < 0:
             raise SampleError(
                 f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._crop_in_words()}: resize it, or "

@@ -6,6 +6,7 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import cv2
@@ -47,8 +48,10 @@ def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
 
     Only these: libjpeg-turbo has no SIMD code for the odd scales between them, which are slower than a full decode.
     """
-    covers = (by for by in _REDUCTIONS if all(-(-have // by) >= want for have, want in zip(size, target, strict=True)))
-    return next(covers, 1)
+    for by in _REDUCTIONS:
+        if -(-size[0] // by) >= target[0] and -(-size[1] // by) >= target[1]:
+            return by
+    return 1
 
 
 class _Scratch:
@@ -60,7 +63,7 @@ class _Scratch:
         return _Scratch, ()
 
     def take(self, shape: tuple[int, ...]) -> Image:
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         if size > _LARGEST_KEPT_BYTES:
             return np.empty(shape, np.uint8)
         if size > self.memory.size:

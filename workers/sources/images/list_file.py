@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,8 +33,7 @@ Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64] | NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedImages:
+class ListedImages(msgspec.Struct, frozen=True):
     """The images of one list, in its order.
 
     `text`: the whole list. `starts`: shape (images,), where each image's line begins in it, behind white space.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,20 +239,35 @@ class ImageListSource(Source):
             )
         return image, size
 
-    @contextlib.contextmanager
-    def naming(self, index: int) -> Iterator[None]:
+    def naming(self, index: int) -> _Naming:
         """Errors of reading an image name it."""
-        try:
-            yield
-        except SampleTooLargeError as error:
-            raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-        except (OSError, ValueError, MemoryError, SourceError) as error:
-            raise SampleError(
-                f"image {self.where(index)} cannot be read: {error}",
-                source=str(self._path),
-                index=index,
-                path=os.fsdecode(self._image_path(index)),
-            ) from error
+        return _Naming(self, index)
+
+    def named(self, index: int, error: BaseException | None) -> SampleError | SampleTooLargeError | None:
+        """`error` as one that names the image; None for what is no error of reading one."""
+        if isinstance(error, SampleTooLargeError):
+            return SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)")
+        if not isinstance(error, OSError | ValueError | MemoryError | SourceError):
+            return None
+        return SampleError(
+            f"image {self.where(index)} cannot be read: {error}",
+            source=str(self._path),
+            index=index,
+            path=os.fsdecode(self._image_path(index)),
+        )
+
+
+class _Naming(msgspec.Struct):
+    """A generator would make eight calls of each image, this makes two."""
+
+    source: ImageListSource
+    index: int
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None and (named := self.source.named(self.index, error)) is not None:
+            raise named from None if isinstance(named, SampleTooLargeError) else error
 
 
 def _labels(written: Labels, listed: ListedImages, dtype: str) -> AnyArray:
