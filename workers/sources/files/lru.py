@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from ...base.specs import AnyArray
+from .scratch import Scratch
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -56,5 +57,12 @@ class RecentlyUsed(Generic[_Key, _Value]):
         self.weight -= self._weigh(self._values.pop(key))
 
 
-ChunkCache = RecentlyUsed[tuple[str, str, int], AnyArray]
-"""Decoded chunks by file, name of the array, and number; weighed by their bytes."""
+class ChunkCache(RecentlyUsed[tuple[str, str, int], AnyArray]):
+    """Decoded chunks by file, name of the array, and number, of at most `limit` bytes.
+
+    `scratch`: for the bytes that the next one is decoded from.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, weigh=lambda chunk: chunk.nbytes)
+        self.scratch = Scratch()

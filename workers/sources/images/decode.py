@@ -6,13 +6,13 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
-import math
 from typing import TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ..files.scratch import Scratch
 from .exif import orientation, turned, upright
 from .options import PictureOptions
 
@@ -40,7 +40,6 @@ _END_OF_IMAGE = b"\xff\xd9"
 _START_OF_SCAN = b"\xff\xda"
 _REDUCTIONS = (8, 4, 2)
 _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 GB
-_LARGEST_KEPT_BYTES = 64 << 20
 
 
 def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
@@ -52,23 +51,6 @@ def reduction(size: tuple[int, int], target: tuple[int, int]) -> int:
         if -(-size[0] // by) >= target[0] and -(-size[1] // by) >= target[1]:
             return by
     return 1
-
-
-class _Scratch:
-    """Memory for one image, kept for the next one of the same size or less, in this process."""
-
-    memory: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def __reduce__(self) -> tuple[type[_Scratch], tuple[()]]:
-        return _Scratch, ()
-
-    def take(self, shape: tuple[int, ...]) -> Image:
-        size = math.prod(shape)
-        if size > _LARGEST_KEPT_BYTES:
-            return np.empty(shape, np.uint8)
-        if size > self.memory.size:
-            self.memory = np.empty(size, np.uint8)
-        return self.memory[:size].reshape(shape)
 
 
 class ImageDecoder:
@@ -86,8 +68,8 @@ class ImageDecoder:
         self._flags = cv2.IMREAD_COLOR if options.is_color else cv2.IMREAD_GRAYSCALE
         if not options.exif:
             self._flags |= cv2.IMREAD_IGNORE_ORIENTATION
-        self._decoded = _Scratch()
-        self._kept = _Scratch()
+        self._decoded = Scratch()
+        self._kept = Scratch()
 
     def decode(self, data: bytes) -> tuple[Image, tuple[int, int]]:
         """The image in `data`, upright, and the (height, width) that `put` will give it.

@@ -34,6 +34,8 @@ class ChunkedRows(ABC):
         self._per_chunk = chunk[axis]
         self._row_bytes = math.prod(without(chunk, axis)) * array.dtype.itemsize
         self._chunk_bytes = self._row_bytes * self._per_chunk
+        self._are_whole = not axis and chunk[1:] == array.shape[1:]
+        """Whether each chunk has samples as a whole, one behind the other."""
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
@@ -54,6 +56,9 @@ class ChunkedRows(ABC):
 
     def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """All chunks that hold samples group * _per_chunk + `within`, side by side."""
+        if self._are_whole:
+            _put(self._values(group), within, positions, rows)
+            return
         others, extents = without(self._grid, self._axis), without(self._chunk, self._axis)
         for beside in itertools.product(*map(range, others)):
             region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(beside, extents, strict=True))
@@ -61,11 +66,7 @@ class ChunkedRows(ABC):
             clip = tuple(slice(0, extent) for extent in part.shape[1:])
             at = (*beside[: self._axis], group, *beside[self._axis :])
             chunk = self._values(int(np.ravel_multi_index(at, self._grid)))
-            samples = np.moveaxis(chunk, self._axis, 0)[(slice(None), *clip)]
-            if samples[0].nbytes < _FANCY_BELOW_BYTES:
-                part[positions] = samples[within]
-            else:
-                copy_runs(samples, within, positions, part)
+            _put(np.moveaxis(chunk, self._axis, 0)[(slice(None), *clip)], within, positions, part)
 
     def _numbers(self, indices: IndexArray) -> IndexArray:
         """The chunks that hold these samples."""
@@ -77,6 +78,13 @@ class ChunkedRows(ABC):
 
     def _key(self, number: int) -> tuple[str, str, int]:
         return self._array.file.path, self._array.name, number
+
+
+def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+    if samples[0].nbytes < _FANCY_BELOW_BYTES:
+        rows[positions] = samples[within]
+    else:
+        copy_runs(samples, within, positions, rows)
 
 
 class StoredRows(ChunkedRows):
@@ -173,13 +181,22 @@ class StoredRows(ChunkedRows):
 
     def _decoded(self, number: int, offset: int) -> AnyArray:
         layout = self._layout
-        stored = self._file.read(offset, self._chunk_bytes if layout.sizes is None else int(layout.sizes[number]))
+        stored = self._stored(offset, self._chunk_bytes if layout.sizes is None else int(layout.sizes[number]))
         skipped = 0 if layout.skipped is None else int(layout.skipped[number])
         try:
             data = decode_chunk(stored, layout.filters, skipped, self._chunk_bytes)
         except ChunkError as error:
             raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
+        if np.may_share_memory(data, self._cache.scratch.memory):  # its filters were left out, or only checked it
+            data = data.copy()
         return data.view(self._dtype).reshape(layout.chunk)
+
+    def _stored(self, offset: int, size: int) -> Bytes:
+        if isinstance(self._file, RemoteFile) or not self._layout.filters:  # it is kept as it is
+            return self._file.read(offset, size)
+        stored = self._cache.scratch.take((size,))
+        self._file.read_into(offset, stored.data)
+        return stored
 
     def will_need(self, indices: IndexArray) -> bool:
         if self._in_one_piece and self._axis:  # each sample is spread over the whole file

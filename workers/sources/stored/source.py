@@ -18,7 +18,7 @@ from ...base.keys import text_digest
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
 from ..files.file import Locking, RawFile, require_in_range, split_by_part
-from ..files.lru import ChunkCache, RecentlyUsed
+from ..files.lru import ChunkCache
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, open_raw
 from .joined import JoinedColumns
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
@@ -241,7 +241,7 @@ class OpenFiles:
         self._process = os.getpid()
         self.announcements = Announcements()
         self._joined: dict[bytes, JoinedColumns | None] = {}
-        self._chunks: ChunkCache = RecentlyUsed(chunk_cache_bytes, weigh=lambda chunk: chunk.nbytes)
+        self._chunks = ChunkCache(chunk_cache_bytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self._most = most_files or max(_FEW_FILES, allowed)
         self.opened: dict[str, OpenFile] = {}  # the last used one at the end

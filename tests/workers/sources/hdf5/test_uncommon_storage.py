@@ -173,6 +173,15 @@ def test_chunks_written_past_the_filters_are_read_as_they_are(tmp_path: Path) ->
     assert_delivers(source, {"data": stored}, patterns(40))
 
 
+def test_chunks_that_are_only_checked_are_kept_whole(tmp_path: Path) -> None:
+    def make(file: h5py.File) -> None:
+        file.create_dataset("data", data=some_array((40, 3), "i4"), chunks=(8, 3), fletcher32=True)
+
+    source, stored = one_dataset(tmp_path, make)
+    assert layouts(source) == {"data": Chunked}
+    assert_delivers(source, {"data": stored}, patterns(40))
+
+
 def test_a_data_set_that_grew_in_its_file_is_read_to_its_end(tmp_path: Path) -> None:
     def make(file: h5py.File) -> None:
         dataset = file.create_dataset("data", data=some_array((7, 3), "i4"), maxshape=(None, 3), chunks=(4, 3))
