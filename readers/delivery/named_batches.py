@@ -64,16 +64,15 @@ class NamedBatch(dict[str, Any]):
         return self._batch.indices
 
 
-class _Array:
-    """A blob over an array or a tensor of its own, made when it is needed; or shown a slot's memory."""
+class _Array(msgspec.Struct, dict=True):
+    """A blob over an array or a tensor of its own, made by `memory` when it is needed; or shown a slot's memory."""
 
-    def __init__(self, memory: Callable[[Shape], Any], shape: Shape) -> None:
-        self._memory = memory
-        self._shape = shape
+    memory: Callable[[Shape], Any]
+    shape: Shape
 
     @cached_property
     def data(self) -> Any:
-        return self._memory(self._shape)
+        return self.memory(self.shape)
 
     def adopt(self, memory: AnyArray) -> None:
         self.data = memory
@@ -93,7 +92,8 @@ class NamedBatches:
     ) -> None:
         self.on = on
         self._tops = tuple(tops)
-        self._given: Callable[[Any], Any] = lambda data: data
+        self._given: Callable[[Any], Any] | None = None
+        """What makes the user's of a blob's data."""
         self.delivery: Delivery
         device = pipeline.parameters.device
         if device:
@@ -120,9 +120,10 @@ class NamedBatches:
         filled = self.delivery.filled
         blobs = filled.blobs if filled else self._blobs(self.delivery.next_shapes())
         batch = self.delivery.fill(blobs)
-        return NamedBatch.of(
-            batch, {top.name: self._given(blob.data) for top, blob in zip(self._tops, blobs, strict=True)}
-        )
+        named = {top.name: blob.data for top, blob in zip(self._tops, blobs, strict=True)}
+        if self._given is not None:
+            named = {name: self._given(data) for name, data in named.items()}
+        return NamedBatch.of(batch, named)
 
     @property
     def count(self) -> int:

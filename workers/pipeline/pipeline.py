@@ -154,9 +154,9 @@ class Pipeline(Closing):
     def release(self, batch: Batch) -> None:
         """The caller is done with `batch`: its memory will be filled anew."""
         self.check_usable()
-        if self._feed is None or not self.holds(batch):
+        open_ = self._open.get(batch.group)
+        if self._feed is None or open_ is None or batch not in open_:
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        open_ = self._open[batch.group]
         if len(open_) == 1:
             self._feed.release(batch.group)  # first: after an interrupt here the batch may be released again
             del self._open[batch.group]
