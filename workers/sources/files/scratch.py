@@ -1,8 +1,9 @@
-"""Memory that is used again and again by one source, in one process and one thread."""
+"""Memory that one source uses again and again."""
 
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 _LARGEST_KEPT_BYTES = 64 << 20
 
 
-class Scratch:
-    """Memory for one picture, or one stored chunk, kept for the next one of the same size or less.
+class Scratch(threading.local):
+    """Memory for one picture, or one stored chunk, kept for the next one of the same size or less; each thread its own.
 
     What the kernel gives anew it clears page by page: for a chunk of 800 KB that took as long as reading it.
     """

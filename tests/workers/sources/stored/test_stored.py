@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,7 @@ from blobfeed.workers.sources.files.file import (
 )
 from blobfeed.workers.sources.files.lru import RecentlyUsed
 from blobfeed.workers.sources.files.paths import natural_key
+from blobfeed.workers.sources.files.scratch import Scratch
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
 from blobfeed.workers.sources.stored.layout import ChunkFilter
 from hypothesis import given, settings
@@ -202,6 +205,16 @@ def test_the_last_used_values_that_fit_are_kept(uses: list[tuple[int, int]], lim
         assert kept.weight == sum(map(len, model.values()))
     kept.clear()
     assert (kept.weight, kept.get(0)) == (0, None)
+
+
+def test_scratch_memory_is_used_again_and_each_thread_has_its_own() -> None:
+    scratch = Scratch()
+    memory = scratch.take((4, 3))
+    with ThreadPoolExecutor(1) as thread:
+        assert not np.shares_memory(memory, thread.submit(scratch.take, (12,)).result())
+    assert np.shares_memory(memory, scratch.take((2, 5)))
+    assert not np.shares_memory(memory, scratch.take((13,))), "it is too small for that"
+    assert pickle.loads(pickle.dumps(scratch)).memory.size == 0, "it is sent to loaders with its source"
 
 
 # ----------------------------------------------------------------------------------------------------- the filters
