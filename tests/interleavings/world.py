@@ -612,7 +612,7 @@ class World:
                              task.deaths, task.suspicion, task.skip)  # fmt: skip
 
         reception = feed._reception
-        schedule: Any = self.assembly._schedule
+        schedule: Any = self.assembly.schedule
         return (
             tuple(ledger._free),
             ledger._next_group,

@@ -95,15 +95,11 @@ class Assembly:
         """Rows for which another sample was put in."""
         self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
-        self.schedule = self._schedule = plan.schedule()
+        self.schedule = plan.schedule()
         self.ledger = Ledger(
+            self.schedule,
             slots=plan.slots if slots is None else slots,
-            rows_of=self._schedule.rows_of,
-            has=self._schedule.has,
-            may_overtake=self._schedule.may_overtake,
             postprocess=plan.postprocesses,
-            affinity=self._schedule.affinity,
-            can_be_cut=self._schedule.can_be_cut,
             waits=plan.rows_at_once > 1,
         )
         task_s = TASK_S if plan.parameters.remote_loaders is None else REMOTE_TASK_S
@@ -128,14 +124,14 @@ class Assembly:
 
     def _message_for(self, task: Task) -> Fill | Postprocess:
         if not task.is_postprocess:
-            drawn = self._schedule.drawn(task.group, task.first_row, task.rows)
-            stream = next(iter(self._schedule.stream_batches(task.group, task.first_row, task.rows)), None)
+            drawn = self.schedule.drawn(task.group, task.first_row, task.rows)
+            stream = next(iter(self.schedule.stream_batches(task.group, task.first_row, task.rows)), None)
             return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
-        batches = self._schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
+        batches = self.schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        rows = self._schedule.rows_of(task.group)
-        streams = self._schedule.stream_batches(task.group, 0, rows)
-        drawn = self._schedule.drawn(task.group, 0, rows)
+        rows = self.schedule.rows_of(task.group)
+        streams = self.schedule.stream_batches(task.group, 0, rows)
+        drawn = self.schedule.drawn(task.group, 0, rows)
         return Postprocess(task.id, task.group, task.slot, batches, replaced, streams, drawn)
 
     # ---- from the loaders
@@ -146,7 +142,7 @@ class Assembly:
         if task is None:
             return False
         if not task.is_postprocess:
-            self._schedule.note_done(task.group, done.stream_rows)
+            self.schedule.note_done(task.group, done.stream_rows)
         self.tasks_done += 1
         self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
         for bad in done.bad:
@@ -181,7 +177,7 @@ class Assembly:
         epoch, index, path = bad.epoch, bad.index, bad.path
         mend = bad.mend
         if index < 0:
-            epoch, index, path = self._schedule.sample_in(group, bad.row, -1)
+            epoch, index, path = self.schedule.sample_in(group, bad.row, -1)
             mend = _HOOK
         return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, mend=mend)
 
@@ -204,14 +200,14 @@ class Assembly:
 
     def _settle(self, poisoned: Task, death: Death) -> None:
         """Loaders die on this task again and again."""
-        replace = self._parameters.on_error == "replace" and self._schedule.can_be_cut
+        replace = self._parameters.on_error == "replace" and self.schedule.can_be_cut
         if replace and not poisoned.is_postprocess:
             self.ledger.retry(poisoned)
             return
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
-        sample = self._schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
-        mend = _HOOK if poisoned.is_postprocess else "" if self._schedule.can_be_cut else MEND_STREAM
+        sample = self.schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        mend = _HOOK if poisoned.is_postprocess else "" if self.schedule.can_be_cut else MEND_STREAM
         failure = Failure("SampleError", text, *sample, mend=mend)
         self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
@@ -229,16 +225,16 @@ class Assembly:
                 return False
             replaced = tuple(self._replaced.pop(group, {}).items())
             if failures := self._failures.get(group):
-                self._tell(self._schedule.announcement(group, slot, replaced, good_rows=min(failures)))
+                self._tell(self.schedule.announcement(group, slot, replaced, good_rows=min(failures)))
                 self.end(failures[min(failures)])
                 return False
-            if not self._tell(self._schedule.announcement(group, slot, replaced)):
+            if not self._tell(self.schedule.announcement(group, slot, replaced)):
                 self.ledger.release(group)
                 freed = True
-        if self._schedule.complaint:
-            cause, traceback = self._schedule.cause
-            self.end(Failure("SourceError", self._schedule.complaint, cause=cause, traceback=traceback))
-        elif self._schedule.finished:
+        if self.schedule.complaint:
+            cause, traceback = self.schedule.cause
+            self.end(Failure("SourceError", self.schedule.complaint, cause=cause, traceback=traceback))
+        elif self.schedule.finished:
             self.end(End())
         return freed
 
@@ -266,7 +262,7 @@ class Assembly:
             return tuple(batch.rows for batch in announce.drawn)
         if announce.streams:
             return (sum(stream.rows for stream in announce.streams),)
-        return self._schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
+        return self.schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
 
     def resend(self, number: int) -> None:
         """The trainer cannot be sure that it has received everything: all that it may still need, in order."""

@@ -15,8 +15,10 @@ import bisect
 import enum
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from ..plan.plan import Schedule
 
 MAX_ASSIGNED = 2
 """Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
@@ -73,15 +75,6 @@ class Task:
 
 _Entry = tuple[int, int, int, Task]
 """Group, first row and id, so that a heap has the earliest rows first; and the task."""
-
-
-def _never(_group: int, _earlier: int) -> bool:
-    """All are announced in order."""
-    return False
-
-
-def _no_affinity(_group: int, _row: int) -> None:
-    """Any task may go to any loader."""
 
 
 @dataclass(slots=True)
@@ -163,36 +156,16 @@ class _Loader:
 
 
 class Ledger:
-    """All groups between the opening of a slot and its release.
+    """All groups of `schedule` between the opening of a slot and its release.
 
-    `slots`: slots in the ring.  `rows_of`: how many rows a group has (the last one may have fewer).
-    `has`: whether there is a group of that number; asked in rising order.  `may_overtake`: whether a group may be
-    announced before an earlier one that is not complete.  `affinity`: (group, row) → a number that
-    rows have in common which one loader had better make, because they lie in the same storage chunks or the same
-    stream; None if it does not matter.  `can_be_cut`: whether rows of one affinity may be made by several loaders.
-    `waits`: whether loaders wait for a network more than they compute.
+    `slots`: slots in the ring.  `waits`: whether loaders wait for a network more than they compute.
     """
 
-    def __init__(
-        self,
-        *,
-        slots: int,
-        rows_of: Callable[[int], int],
-        has: Callable[[int], bool],
-        may_overtake: Callable[[int, int], bool] = _never,
-        postprocess: bool = False,
-        affinity: Callable[[int, int], int | None] = _no_affinity,
-        can_be_cut: bool = True,
-        waits: bool = False,
-    ) -> None:
+    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False, waits: bool = False) -> None:
         self.rows_per_task = 1 << 40
-        self._rows_of = rows_of
-        self._has = has
-        self._can_be_cut = can_be_cut
+        self._schedule = schedule
         self._waits = waits
-        self._may_overtake = may_overtake
         self._postprocess = postprocess
-        self._affinity = affinity
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._free = deque(range(slots))
         self._next_group = 0
@@ -215,15 +188,15 @@ class Ledger:
 
     def open_groups(self) -> None:
         """Give every free slot to the next group and cut its rows into tasks."""
-        while self._free and self._has(self._next_group):
+        while self._free and self._schedule.has(self._next_group):
             number, slot = self._next_group, self._free.popleft()
             self._next_group += 1
-            rows = self._rows_of(number)
+            rows = self._schedule.rows_of(number)
             self._working[number] = _Group(slot, rows, rows)
             self._cut(number, slot, rows)
 
     def _cut(self, group: int, slot: int, rows: int) -> None:
-        rows_per_task = self.rows_per_task if self._can_be_cut else rows
+        rows_per_task = self.rows_per_task if self._schedule.can_be_cut else rows
         for first, end, affinity in self._runs(group, rows):
             self._cut_rows(group, slot, range(first, end, rows_per_task), end, rows_per_task, affinity)
 
@@ -235,12 +208,14 @@ class Ledger:
         """
         end = 0
         while end < rows:
-            first, affinity = end, self._affinity(group, end)
+            first, affinity = end, self._schedule.affinity(group, end)
             end = rows if affinity is None else self._end_of_run(group, first, rows, affinity)
             yield first, end, affinity
 
     def _end_of_run(self, group: int, first: int, rows: int, affinity: int) -> int:
-        return bisect.bisect_left(range(rows), True, lo=first, key=lambda row: self._affinity(group, row) != affinity)
+        return bisect.bisect_left(
+            range(rows), True, lo=first, key=lambda row: self._schedule.affinity(group, row) != affinity
+        )
 
     def _cut_rows(
         self, group: int, slot: int, starts: Iterable[int], end: int, rows: int, affinity: int | None, skip: int = 0
@@ -264,7 +239,7 @@ class Ledger:
 
     def _is_next(self, group: int) -> bool:
         earliest = next(iter(self._working), group)  # they are opened in rising order
-        return group <= earliest or self._may_overtake(group, earliest)
+        return group <= earliest or self._schedule.may_overtake(group, earliest)
 
     def release(self, group: int) -> bool:
         """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""
@@ -365,7 +340,7 @@ class Ledger:
         if group.open_rows > 0:
             return
         if self._postprocess and not task.is_postprocess:
-            affinity = self._affinity(task.group, 0)
+            affinity = self._schedule.affinity(task.group, 0)
             self._enqueue(group.postprocess or Task(self._new_id(), task.group, task.slot, 0, 0, affinity))
             return
         heapq.heappush(self._complete, (task.group, self._working.pop(task.group)))
@@ -414,7 +389,7 @@ class Ledger:
             self._enqueue(task)
 
     def _put_back_suspect(self, task: Task, weight: Weight) -> Task | None:
-        if task.rows > 1 and self._can_be_cut:
+        if task.rows > 1 and self._schedule.can_be_cut:
             end = task.first_row + task.rows
             self._cut_rows(task.group, task.slot, range(task.first_row, end), end, 1, task.affinity)
             return None

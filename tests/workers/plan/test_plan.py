@@ -224,7 +224,7 @@ def test_a_state_of_an_earlier_version_says_nothing_of_its_order(order: EpochOrd
 
 def as_completed(plan: IndexedPlan, most: int, data: st.DataObject) -> tuple[list[Batch], dict[str, Any]]:
     """Up to `most` batches, of groups that end in any order, and the state behind them."""
-    ledger = Ledger(slots=3, rows_of=plan.rows_of, has=plan.has, may_overtake=plan.may_overtake)
+    ledger = Ledger(plan, slots=3)
     ledger.add_loader(1)
     progress, taken = plan.begin(), list[Batch]()
     tasks: list[Task] = []

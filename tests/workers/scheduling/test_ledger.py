@@ -12,6 +12,8 @@ from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledge
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.schedules import schedule_of
+
 
 class LedgerMachine(RuleBasedStateMachine):
     """Plays assembler, loaders and trainer in any order that can occur, and checks what always holds."""
@@ -25,13 +27,8 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def begin(self, slots: int, groups: int, rows: int, in_order: bool, postprocess: bool) -> None:
         self.rows, self.groups, self.in_order, self.postprocess = rows, groups, in_order, postprocess
-        self.ledger = Ledger(
-            slots=slots,
-            rows_of=lambda _: rows,
-            has=lambda group: group < groups,
-            may_overtake=lambda *_: not in_order,
-            postprocess=postprocess,
-        )
+        schedule = schedule_of(rows, groups=groups, in_order=in_order)
+        self.ledger = Ledger(schedule, slots=slots, postprocess=postprocess)
         self.now = 0.0
         self.next_loader = 1
         self.working: dict[int, list[Task]] = {}
@@ -179,7 +176,7 @@ TestLedgerMachine = LedgerMachine.TestCase
 
 
 def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
-    return Ledger(slots=slots, rows_of=lambda _: rows, has=lambda _: True, may_overtake=lambda *_: not in_order)
+    return Ledger(schedule_of(rows, in_order=in_order), slots=slots)
 
 
 def test_no_loader_is_given_more_than_two_tasks_and_the_one_with_the_fewest_comes_first() -> None:
@@ -250,7 +247,7 @@ def test_deaths_of_different_kinds_add_up(deaths: list[Weight], convicted: bool)
 
 
 def test_what_cannot_be_cut_is_given_out_whole_and_convicted_whole() -> None:
-    ledger = Ledger(slots=1, rows_of=lambda _: 4, has=lambda group: group == 0, can_be_cut=False)
+    ledger = Ledger(schedule_of(4, groups=1, can_be_cut=False), slots=1)
     ledger.rows_per_task = 1
     for loader in (1, 2, 3):
         ledger.add_loader(loader)
@@ -281,7 +278,7 @@ def _taken(ledger: Ledger) -> Task:
 
 
 def test_loaders_that_wait_for_a_network_have_one_task_more() -> None:
-    ledger = Ledger(slots=1, rows_of=lambda _: 8, has=lambda _: True, waits=True)
+    ledger = Ledger(schedule_of(8), slots=1, waits=True)
     ledger.rows_per_task = 1
     ledger.add_loader(1)
     ledger.open_groups()
@@ -363,7 +360,7 @@ def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> lis
 
 
 def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
-    ledger = Ledger(slots=4, rows_of=lambda _: 1, has=lambda _: True, affinity=lambda group, _: group // 2)
+    ledger = Ledger(schedule_of(1, affinity=lambda group, _: group // 2), slots=4)
     ledger.add_loader(1)
     ledger.add_loader(2)
     ledger.open_groups()
@@ -376,7 +373,7 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
 
 
 def test_of_very_many_windows_the_latest_are_remembered() -> None:
-    ledger = Ledger(slots=1, rows_of=lambda _: 600, has=lambda _: True, affinity=lambda _, row: row)
+    ledger = Ledger(schedule_of(600, affinity=lambda _, row: row), slots=1)
     ledger.add_loader(1)
     ledger.open_groups()
     while given := list(ledger.assign(0.0)):
@@ -404,7 +401,7 @@ def operations_a_turn(monkeypatch: pytest.MonkeyPatch, queued: int, turns: int =
     """The most heap operations in one turn, with so many tasks queued for a loader that is busy."""
     heaps = CountingHeaps()
     monkeypatch.setattr("blobfeed.workers.scheduling.ledger.heapq", heaps)
-    ledger = Ledger(slots=1, rows_of=lambda _: queued, has=lambda group: group == 0, affinity=lambda *_: 0)
+    ledger = Ledger(schedule_of(queued, groups=1, affinity=lambda *_: 0), slots=1)
     ledger.rows_per_task = 1
     ledger.add_loader(1)
     ledger.add_loader(2)
@@ -448,7 +445,7 @@ def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[i
     def window(_group: int, row: int) -> int:
         return sum(row >= border for border in borders)
 
-    ledger = Ledger(slots=1, rows_of=lambda _: rows, has=lambda group: group == 0, affinity=window)
+    ledger = Ledger(schedule_of(rows, groups=1, affinity=window), slots=1)
     ledger.rows_per_task = size
     ledger.add_loader(1)
     ledger.open_groups()

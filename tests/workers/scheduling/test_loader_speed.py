@@ -10,12 +10,14 @@ from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED_REMOTE, Ledger, Load
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.schedules import schedule_of
+
 SLOTS, ROWS = 8, 4
 
 
 def run(seconds: list[float], groups: int = 120) -> tuple[float, list[int]]:
     """When the last of all groups is announced, and how many rows each loader has made; loader i takes seconds[i]."""
-    ledger = Ledger(slots=SLOTS, rows_of=lambda _: ROWS, has=lambda group: group < groups)
+    ledger = Ledger(schedule_of(ROWS, groups=groups), slots=SLOTS)
     ledger.rows_per_task = 1
     for loader in range(len(seconds)):
         ledger.add_loader(loader, remote=True)
@@ -135,9 +137,9 @@ def test_a_loader_of_this_host_counts_as_one_of_the_fastest() -> None:
 # ---- in the ledger
 
 
-def ledger_of(loaders: int, **values: Any) -> Ledger:
+def ledger_of(loaders: int, rows: int = 20, slots: int = 2, **given: Any) -> Ledger:
     """With rows for all, a task each; `loaders` are remote, and their first tasks are given to them at 10.0."""
-    ledger = Ledger(**{"slots": 2, "rows_of": lambda _: 20, "has": lambda group: group < 2, **values})
+    ledger = Ledger(schedule_of(rows, groups=2, **given), slots=slots)
     ledger.rows_per_task = 1
     for loader in range(1, loaders + 1):
         ledger.add_loader(loader, remote=True)
@@ -177,7 +179,7 @@ def test_a_loader_of_this_host_has_two_tasks_however_slow_it_is() -> None:
 
 def test_a_loader_that_rests_gets_nothing_but_what_it_alone_shall_get() -> None:
     for affinity, loaders in ((lambda _, row: row, [1, 2]), (lambda *_: None, [1, 1])):
-        ledger = ledger_of(2, rows_of=lambda _: 2, slots=1, affinity=affinity)
+        ledger = ledger_of(2, rows=2, slots=1, affinity=affinity)
         end_oldest(ledger, 1, 11.0)
         end_oldest(ledger, 2, 20.0)
         ((group, _),) = ledger.announcements()

@@ -1,0 +1,27 @@
+"""Groups for a ledger, without a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+_NO_END = 1 << 40
+
+
+def schedule_of(
+    rows: int,
+    *,
+    groups: int = _NO_END,
+    in_order: bool = True,
+    affinity: Callable[[int, int], int | None] = lambda _group, _row: None,
+    can_be_cut: bool = True,
+) -> Any:
+    """What a ledger asks of a Schedule: `groups` groups of `rows` rows each."""
+    return SimpleNamespace(
+        rows_of=lambda _: rows,
+        has=lambda group: group < groups,
+        may_overtake=lambda *_: not in_order,
+        affinity=affinity,
+        can_be_cut=can_be_cut,
+    )
