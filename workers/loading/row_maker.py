@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,7 @@ class RowMaker:
     """`specs`: what the rows are, by name and in order. `slot_specs`: with what a slot has beside them.
 
     They are those of the raw samples or, with a decode hook, learnt from what it makes of the sample `trial()`.
-    `tops`: the names wanted; with a postprocess hook they are what that makes, and say nothing of the rows.
+    With a postprocess hook the parameter `tops` names what that makes, and says nothing of the rows.
     Raises ParameterError, and whatever the hook raises.
     """
 
@@ -31,32 +30,30 @@ class RowMaker:
         trial: Callable[[], Sample],
         parameters: Parameters,
         transform: CropMirror | None,
-        tops: tuple[str, ...] | None,
     ) -> None:
         self.hooks = hooks
         self._rng = SampleRng(parameters.seed)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         self._transform = transform
         self._concatenate = frozenset(parameters.concatenate)
-        wanted = tops if hooks.postprocess is None else None
+        wanted = parameters.tops if hooks.postprocess is None else None
         fields = parameters.fields or tuple(raw_specs)
         self._chosen = () if fields == tuple(raw_specs) else fields  # a source of the user's own has all of them
         if hooks.decode is None:
             self._names = wanted or fields
-            specs = self._raw_tops(raw_specs)
+            if missing := [name for name in self._names if name not in raw_specs]:
+                raise ParameterError(f"tops: the source has {', '.join(raw_specs)}, but not {', '.join(missing)}")
+            specs = {name: raw_specs[name] for name in self._names}
         else:
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
             self._are_chosen = bool(wanted)
-            self._names = wanted or _names_of(made, fields, tops or ())
+            self._names = wanted or _names_of(made, fields, parameters.tops or ())
             specs = {
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
                 for name, value in self._by_name(made).items()
             }
-        specs.update(self._varying(specs, parameters.max_shapes))
-        if parameters.max_rows is not None:
-            names = [name for name in parameters.concatenate if name not in parameters.max_shapes]
-            specs.update(_of_rows(specs, names, parameters.max_rows))
+        specs.update(_varying(specs, parameters))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
             specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
@@ -143,18 +140,6 @@ class RowMaker:
                 "force_gray"
             )
 
-    def _raw_tops(self, raw_specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-        if missing := [name for name in self._names if name not in raw_specs]:
-            raise ParameterError(f"tops: the source has {', '.join(raw_specs)}, but not {', '.join(missing)}")
-        return {name: raw_specs[name] for name in self._names}
-
-    def _varying(
-        self, specs: Mapping[str, ArraySpec], max_shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, ArraySpec]:
-        if unknown := [name for name in max_shapes if name not in specs]:
-            raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
-        return {name: ArraySpec(tuple(shape), specs[name].dtype, varies=True) for name, shape in max_shapes.items()}
-
 
 def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
     """Whether values of type `given` are kept whole: a word's type is as long as it, its array's as the longest."""
@@ -176,10 +161,16 @@ def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.g
     return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
 
 
-def _of_rows(specs: Mapping[str, ArraySpec], names: Sequence[str], most: int) -> dict[str, ArraySpec]:
-    """Those whose samples have up to `most` rows."""
-    of_rows = {name: specs[name] for name in names if name in specs and specs[name].shape}
-    return {name: replace(spec, shape=(most, *spec.shape[1:]), varies=True) for name, spec in of_rows.items()}
+def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str, ArraySpec]:
+    """Those whose samples may differ in size, by `max_shapes`, or in their rows, by `max_rows`."""
+    if unknown := [name for name in parameters.max_shapes if name not in specs]:
+        raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    if parameters.max_rows is not None:
+        of_rows = [name for name in parameters.concatenate if name in specs and specs[name].shape]
+        shapes = {name: (parameters.max_rows, *specs[name].shape[1:]) for name in of_rows}
+    shapes |= parameters.max_shapes
+    return {name: ArraySpec(shape, specs[name].dtype, varies=True) for name, shape in shapes.items()}
 
 
 def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:

@@ -108,17 +108,15 @@ class CropMirror:
         height, width = self.output_shape(shape)[1:]
         return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
 
-    def apply(self, sample: AnyArray, out: AnyArray, rng: np.random.Generator) -> Crop:
-        """Put the transformed `sample`, shape (channels, height, width), into `out`, of shape `output_shape`."""
+    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
+        """Put the transformed `sample`, shape (channels, height, width), into one of the rows of a top.
+
+        Raises SampleTooLargeError if the top varies and it does not fit.
+        """
+        out = rows.reserve(row, self.output_shape(sample.shape)) if isinstance(rows, RaggedRows) else rows[row]
         crop = self.draw(sample.shape, rng)
         self.copy(sample, out, crop)
         return crop
-
-    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
-        """`apply` into one of the rows of a top; raises SampleTooLargeError if it varies and does not fit."""
-        if isinstance(rows, RaggedRows):
-            return self.apply(sample, rows.reserve(row, self.output_shape(sample.shape)), rng)
-        return self.apply(sample, rows[row], rng)
 
     def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
         """Put the part of `sample` that `crop` says into `out`."""

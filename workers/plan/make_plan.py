@@ -236,7 +236,7 @@ def _indexed_plan(
     epoch = batches.start // order.samples
 
     def tried(index: int) -> tuple[int, DecodedSource, float]:
-        rows = RowMaker(hooks, source.specs, partial(read_one, source, index), parameters, transform, parameters.tops)
+        rows = RowMaker(hooks, source.specs, partial(read_one, source, index), parameters, transform)
         _check_memory(rows.slot_specs.items())
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
@@ -362,7 +362,7 @@ def _stream_plan(
     shards = source.shards or max(1, local + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
-    rows = RowMaker(hooks, source.specs, first, parameters, transform, parameters.tops)
+    rows = RowMaker(hooks, source.specs, first, parameters, transform)
     postprocessor = None
     if hooks.postprocess is not None:
         row = allocate_rows(rows.slot_specs, 1)

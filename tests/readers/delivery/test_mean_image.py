@@ -45,7 +45,8 @@ def test_a_row_loses_the_pixels_of_the_mean_that_its_own_were_cut_from(
     shape = transform.output_shape(whole.shape)
     rows: Any = np.zeros((2, *shape), np.float32)
     rng = np.random.default_rng(seed)
-    notes = np.array([transform.note(transform.apply(whole + 7, row, rng), whole.shape) for row in rows], np.int32)
+    crops = [transform.put(whole + 7, rows, row, rng) for row in range(len(rows))]
+    notes = np.array([transform.note(crop, whole.shape) for crop in crops], np.int32)
     image = MeanImage(whole, shape)
     out = np.full(rows.shape, np.nan, np.float32)
     Conversion(scale, image.centre, image).put(rows, out, image.corners(notes))

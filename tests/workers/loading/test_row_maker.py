@@ -35,8 +35,8 @@ def maker(
     max_shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> RowMaker:
-    given = Parameters(batch_size=1, seed=seed, max_shapes=dict(max_shapes or {}))
-    return RowMaker(Hooks(decode=decode), RAW, sample, given, transform, tops)
+    given = Parameters(batch_size=1, seed=seed, max_shapes=dict(max_shapes or {}), tops=tops)
+    return RowMaker(Hooks(decode=decode), RAW, sample, given, transform)
 
 
 def row_of(made: RowMaker, raw: Sample) -> dict[str, AnyArray]:
@@ -253,7 +253,7 @@ WORDS: Any = np.array([b"cat", b"leopard"], "S8")
 def test_words_of_any_length_fit_where_they_come_from(decode: DecodeHook | None) -> None:
     raw_specs = {"name": ArraySpec((), WORDS.dtype)}
     first = Sample({"name": WORDS[0]}, 0, 0)
-    made = RowMaker(Hooks(decode=decode), raw_specs, lambda: first, Parameters(batch_size=1), None, None)
+    made = RowMaker(Hooks(decode=decode), raw_specs, lambda: first, Parameters(batch_size=1), None)
     assert made.specs == raw_specs
     for index, word in enumerate(WORDS):
         assert row_of(made, Sample({"name": word}, index, 0))["name"] == word
@@ -269,7 +269,7 @@ def advice(first: object, later: object, **more: Any) -> str:
 
     given = Parameters(batch_size=1, **more)
     with pytest.raises(ValueError, match="top 'top' got an array") as caught:
-        row_of(RowMaker(Hooks(decode=decode), RAW, sample, given, None, None), sample(1))
+        row_of(RowMaker(Hooks(decode=decode), RAW, sample, given, None), sample(1))
     return str(caught.value)
 
 

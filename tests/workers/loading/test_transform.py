@@ -34,7 +34,7 @@ def image(
 
 def transformed(crop_mirror: CropMirror, sample: NDArray[Any], seed: int = 0) -> NDArray[Any]:
     out = np.zeros(crop_mirror.output_shape(sample.shape), sample.dtype)
-    crop_mirror.apply(sample, out, np.random.default_rng(seed))
+    crop_mirror.put(sample, out[np.newaxis], 0, np.random.default_rng(seed))
     return out
 
 
