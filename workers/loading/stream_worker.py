@@ -17,7 +17,7 @@ from ..base.errors import SourceError
 from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
-from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows
+from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
@@ -158,7 +158,10 @@ class StreamWorker(Worker):
         done = self._make(wanted, rows, task.task)
         if not (self._keep_ends and self._is_end(done)):
             return done
-        self._ends[wanted.shard] = _End(_copy_of(rows, done.stream_rows), done)
+        kept = self._memory_for(done.stream_rows)
+        for row in range(done.stream_rows):
+            copy_row(rows, row, kept, row)
+        self._ends[wanted.shard] = _End(kept, done)
         return WorkDone([], done.stream_rows)  # what is bad is told when the rows are delivered
 
     def _is_end(self, done: WorkDone) -> bool:
@@ -168,7 +171,7 @@ class StreamWorker(Worker):
     def _fill_from_end(self, task: Fill, wanted: StreamBatch) -> WorkDone:
         """Rows of a shard's short last batch."""
         if wanted.shard not in self._ends:  # the loader that made them is gone
-            rows = _empty_like(self.slots[task.slot], self.parameters.batch_size)
+            rows = self._memory_for(self.parameters.batch_size)
             self._ends[wanted.shard] = _End(rows, self._make(wanted, rows, task.task))
         end = self._ends[wanted.shard]
         if not self._is_end(end.done) or end.done.stream_rows < wanted.first + task.rows:
@@ -208,15 +211,15 @@ class StreamWorker(Worker):
             return WorkDone([self._fatal(count, wanted, error)], count)
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
         replaced = bad and self.parameters.on_error == "replace"
-        earlier = self._last_before(wanted, rows) if replaced and not good else None
+        earlier = self._last_before(wanted) if replaced and not good else None
         return WorkDone([self._report(wanted, rows, good, earlier, *each) for each in bad], count)
 
-    def _last_before(self, wanted: StreamBatch, like: NamedRows) -> tuple[int, NamedRows] | None:
+    def _last_before(self, wanted: StreamBatch) -> tuple[int, NamedRows] | None:
         """The last good sample of the shard before the batch: what its shard had given before that one, and its row.
 
         The shard is run once more, since an earlier batch may have been made by another loader.
         """
-        size, found, (made, kept) = self.parameters.batch_size, -1, (_empty_like(like, 1), _empty_like(like, 1))
+        size, found, made, kept = self.parameters.batch_size, -1, self._memory_for(1), self._memory_for(1)
         again = ShardReader(self._decoded, wanted.shard, self.parameters, self._note_read)
         self.status.blame(0)
         for sequence in range(max(0, wanted.sequence - -(-_MOST_LOOKED_AT // size)), wanted.sequence):
@@ -241,6 +244,9 @@ class StreamWorker(Worker):
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
         return BatchSamples(indices[: task.batches[number]], batch.epoch, (batch.epoch, batch.shard, batch.sequence))
+
+    def _memory_for(self, rows: int) -> dict[str, Rows]:
+        return allocate_rows(self._decoded.rows.slot_specs, rows)
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:
@@ -288,20 +294,6 @@ def counts_of(streams: Sequence[StreamBatch], batch_size: int) -> IndexArray:
     firsts = [stream.sequence * batch_size + max(0, stream.first) for stream in streams]
     runs = zip(firsts, streams, strict=True)
     return np.concatenate([np.arange(first, first + stream.rows, dtype=np.int64) for first, stream in runs])
-
-
-def _empty_like(rows: NamedRows, count: int) -> dict[str, Rows]:
-    return {
-        name: RaggedRows.empty(top.spec, count) if isinstance(top, RaggedRows) else np.empty_like(top[:count])
-        for name, top in rows.items()
-    }
-
-
-def _copy_of(rows: NamedRows, count: int) -> NamedRows:
-    copies = _empty_like(rows, count)
-    for row in range(count):
-        copy_row(rows, row, copies, row)
-    return copies
 
 
 def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
