@@ -56,19 +56,16 @@ class Postprocessor:
         self._takes_rng = takes_rng(hook)
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
-        self._decoded = {name: spec for name, spec in decoded.items() if name != CROPS}
-        made = self._run({name: trial[name] for name in self._decoded}, samples)
+        made = self._run({name: trial[name] for name in decoded if name != CROPS}, samples)
         self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, parameters.tops)}
-        kept = {name for name, spec in self.specs.items() if self._decoded.get(name) == spec}
+        kept = {CROPS, *(name for name, spec in self.specs.items() if decoded.get(name) == spec)}
         # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
-        self._keys = {name: name if name in kept else DECODED + name for name in self._decoded}
-        beside = {name: spec for name, spec in decoded.items() if name == CROPS}
-        self.slot_specs = {**self.specs, **{key: self._decoded[name] for name, key in self._keys.items()}, **beside}
+        self._keys = {name: name if name in kept else DECODED + name for name in decoded}
+        self.slot_specs = {**self.specs, **{key: decoded[name] for name, key in self._keys.items()}}
 
     def decoded_rows(self, slot: NamedRows) -> NamedRows:
         """The rows of `slot` that decode fills, by the names that it knows."""
-        beside = {name: rows for name, rows in slot.items() if name == CROPS}
-        return {name: slot[key] for name, key in self._keys.items()} | beside
+        return {name: slot[key] for name, key in self._keys.items()}
 
     def run(self, slot: NamedRows, first: int, samples: BatchSamples) -> None:
         """Postprocess the batch that begins with row `first` of `slot`.
@@ -76,7 +73,7 @@ class Postprocessor:
         Raises what the hook raises, ValueError if what it made cannot be held exactly by its top.
         """
         here = slice(first, first + len(samples.indices))
-        decoded = {name: slot[key][here] for name, key in self._keys.items()}
+        decoded = {name: slot[key][here] for name, key in self._keys.items() if name != CROPS}
         made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
