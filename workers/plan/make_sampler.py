@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..order.samplers import (
 )
 from ..order.weights_log import check_weights
 from ..sources.stream import StreamSource
+from .packed import hook_name
 
 OpenField = Callable[[str], Source | StreamSource]
 
@@ -74,27 +76,20 @@ def make_sampler(
     return _given(*next(iter(told.items())), parameters, len(source))
 
 
-class Labels:
-    """Called by the sampler, in its own process: the field of every sample, shape (samples,)."""
-
-    def __init__(self, source: Source, name: str) -> None:
-        self.descriptors = source.descriptors
-        self._source = source
-        self._name = name
-
-    def __call__(self) -> NDArray[Any]:
-        source, samples = self._source, len(self._source)
-        sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
-        block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
-        rows = allocate_rows(source.specs, block)
-        labels = np.empty(samples, source.specs[self._name].dtype)
-        for first in range(0, samples, block):
-            count = min(block, samples - first)
-            out = {name: each[:count] for name, each in rows.items()}
-            source.read(np.arange(first, first + count, dtype=np.int64), out)
-            labels[first : first + count] = np.asarray(out[self._name]).reshape(count)
-        source.close()
-        return labels
+def _read_labels(source: Source, name: str) -> NDArray[Any]:
+    """The field of every sample, shape (samples,): read by the sampler, in its own process."""
+    samples = len(source)
+    sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
+    block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
+    rows = allocate_rows(source.specs, block)
+    labels = np.empty(samples, source.specs[name].dtype)
+    for first in range(0, samples, block):
+        count = min(block, samples - first)
+        out = {each: memory[:count] for each, memory in rows.items()}
+        source.read(np.arange(first, first + count, dtype=np.int64), out)
+        labels[first : first + count] = np.asarray(out[name]).reshape(count)
+    source.close()
+    return labels
 
 
 def _declared(
@@ -113,15 +108,17 @@ def _declared(
     if options.balance is not None:
         # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
         declared = any((parameters.source or {}).values())
-        labels = _labels(open_field(options.balance) if declared else source, options.balance)
-        return BalancedSampler(options.balance, labels, draws, labels.descriptors)
+        labelled = _with_labels(open_field(options.balance) if declared else source, options.balance)
+        labels = partial(_read_labels, labelled, options.balance)
+        return BalancedSampler(options.balance, labels, draws, labelled.descriptors)
     if options.weights is None:
         return WeightedSampler(None, draws)
     values = _numbers(options.weights, base_dir, "sampler.weights")
     return WeightedSampler(check_weights(values, samples, "sampler.weights"), draws)
 
 
-def _labels(source: Source | StreamSource, name: str) -> Labels:
+def _with_labels(source: Source | StreamSource, name: str) -> Source:
+    """`source`, if the field `name` of it can be balanced; raises ParameterError."""
     if not isinstance(source, Source) or name not in source.specs:
         names = ", ".join(source.specs)
         raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
@@ -130,7 +127,7 @@ def _labels(source: Source | StreamSource, name: str) -> Labels:
         raise ParameterError(
             f"sampler.balance is {name!r}, which is {spec}: expected one number, or one name, for each sample"
         )
-    return Labels(source, name)
+    return source
 
 
 def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampler:
@@ -149,7 +146,7 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
                 "shuffle=True, or keep it and give rank=0, world_size=1"
             )
     if callable(value):
-        return HookSampler(f"{name} {_name_of(value)}", value, gives_batches=gives_batches)
+        return HookSampler(f"{name} {hook_name(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
         sampler = IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
         if sampler.length == 0:
@@ -161,10 +158,6 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
         "as one of torch's samplers"
     )
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def _lists_indices(value: Any) -> bool:
