@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from ..base.errors import SourceError
+from ..base.errors import BlobfeedError, SourceError
 from ..base.hooks import SamplerHook
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
@@ -238,7 +238,7 @@ def draw_epoch(
         made = DrawnEpoch(_integers(drawn, what))
         if not len(made.indices):
             raise SourceError(f"{what}: it gave no samples: expected at least one index")
-    _check_range(made.indices, samples, what)
+    check_range(made.indices, samples, what, SourceError)
     items = len(made.indices if made.sizes is None else made.sizes)
     if sampler.length is not None and items != sampler.length:
         raise SourceError(
@@ -287,11 +287,12 @@ def _integers(drawn: Any, what: str) -> IndexArray:
     return array.astype(np.int64, copy=False)
 
 
-def _check_range(indices: IndexArray, samples: int, what: str) -> None:
+def check_range(indices: IndexArray, samples: int, what: str, error: type[BlobfeedError]) -> None:
+    """Raises `error` for the first of `indices`, shape (count,), that no sample has."""
     if int(indices.min()) >= 0 and int(indices.max()) < samples:
         return
     position = int(np.flatnonzero((indices < 0) | (indices >= samples))[0])
-    raise SourceError(
+    raise error(
         f"{what}: the index at position {position} is {indices[position]}: expected 0 to {samples - 1}, for the "
         f"source has {samples} samples"
     )

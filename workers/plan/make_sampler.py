@@ -26,6 +26,7 @@ from ..order.samplers import (
     Sampler,
     SubsetSampler,
     WeightedSampler,
+    check_range,
     samplers_in,
 )
 from ..order.weights_log import check_weights
@@ -172,10 +173,7 @@ def _subset(value: Any, parameters: Parameters, samples: int, base_dir: Path, wh
         raise ParameterError(
             f"{what} has the shape {indices.shape} and the type {indices.dtype}: expected a list of whole numbers"
         )
-    if len(wrong := np.flatnonzero((indices < 0) | (indices >= samples))):
-        raise ParameterError(
-            f"{what}: the index at position {wrong[0]} is {indices[wrong[0]]}: expected 0 to {samples - 1}"
-        )
+    check_range(indices, samples, what, ParameterError)
     return SubsetSampler(indices.astype(np.int64), shuffle=bool(parameters.shuffle))
 
 
