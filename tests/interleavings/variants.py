@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.order.batches import Batches, Groups
+from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import SequentialOrder
 from blobfeed.workers.order.shard_turns import StreamPosition
 from blobfeed.workers.plan.packed import Packed
@@ -74,8 +74,7 @@ class Variant:
         if self.stream:
             return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
         samples = self.batches * self.rows
-        groups = Groups(Batches(samples, parameters), 1)
-        return SmallIndexedPlan(order=SequentialOrder(samples), groups=groups, **common)
+        return SmallIndexedPlan(order=SequentialOrder(samples), rounds=Batches(samples, parameters), **common)
 
 
 _KNOWN: dict[int, Plan] = {}

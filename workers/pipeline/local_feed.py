@@ -17,6 +17,7 @@ import logging
 import time
 from collections import deque
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -73,7 +74,7 @@ class LocalFeed:
         Raises RingAllocationError.
         """
         if promises and isinstance(plan, IndexedPlan) and plan.batch_bytes >= _ALONE_BYTES:
-            plan = plan.with_batches_per_slot(1)
+            plan = replace(plan, batches_per_slot=1)
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns: int | None = None

@@ -28,7 +28,7 @@ from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, copy_row, shard_items
 from ..loading.transform import CropMirror
 from ..loading.worker import DecodedSource, read_one
-from ..order.batches import Batches, Groups, batches_per_slot, rand_skip_of
+from ..order.batches import Batches, batches_per_slot, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
@@ -263,9 +263,10 @@ def _indexed_plan(
         max_loaders=max_loaders(parameters),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
+        batches_per_slot=batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead),
         tried=index,
         order=order,
-        groups=Groups(batches, batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead)),
+        rounds=batches,
     )
 
 

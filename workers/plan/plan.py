@@ -138,8 +138,8 @@ class Plan(ABC):
     `specs`: what the tops' rows are, by name and in order. `slot_specs`: those, and what a slot has beside them.
     `postprocesses`: whether there is such a hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
-    `rows_at_once`: the least rows in a task, since its source fetches them at the same time. `tried`: the sample that
-    setup has made.
+    `rows_at_once`: the least rows in a task, since its source fetches them at the same time. `batches_per_slot`: at
+    most. `tried`: the sample that setup has made.
     """
 
     parameters: Parameters
@@ -151,6 +151,7 @@ class Plan(ABC):
     seconds_per_row: float = 0.0
     first_number: int = 0
     rows_at_once: int = 1
+    batches_per_slot: int = 1
     tried: int = 0
 
     needs_sampler: ClassVar[bool] = False
@@ -158,10 +159,6 @@ class Plan(ABC):
 
     ends: ClassVar[str] = "the stream has ended in all of its epochs"
     """What is told behind the last batch, if the number of batches is not known."""
-
-    @property
-    @abstractmethod
-    def batches_per_slot(self) -> int: ...
 
     @property
     @abstractmethod
@@ -248,14 +245,14 @@ class Plan(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedPlan(Plan, Schedule):
-    """It is its own schedule: what is in a group is a function of its number."""
+    """It is its own schedule: what is in a group is a function of its number. `rounds`: the batches of this rank."""
 
     order: EpochOrder
-    groups: Groups
+    rounds: Batches
 
-    @property
-    def batches_per_slot(self) -> int:
-        return self.groups.batches_per_slot
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(self.rounds, self.batches_per_slot)
 
     @property
     def samples(self) -> int:
@@ -263,7 +260,7 @@ class IndexedPlan(Plan, Schedule):
 
     @property
     def batches(self) -> Batches:
-        return self.groups.batches
+        return self.rounds
 
     # ---- for the trainer
 
@@ -271,7 +268,7 @@ class IndexedPlan(Plan, Schedule):
         size, replaced = self.parameters.batch_size, dict(announce.replaced)
         batches = []
         for offset, k in enumerate(self.groups.numbers(announce.group)):
-            where, first = self.groups.batches.batch(k), offset * size
+            where, first = self.rounds.batch(k), offset * size
             if 0 <= announce.rows < first + size:
                 break
             epoch, position = divmod(where.start, self.order.samples)
@@ -290,8 +287,8 @@ class IndexedPlan(Plan, Schedule):
         absent = {"order": self.order.declared, "overtaken": ""}  # earlier versions did not say
         checked = check_state(state, self.begin().state(), fixed, absent)
         position = int(checked["position"])
-        batches = Batches(self.samples, self.parameters, position, self._instead(str(checked["overtaken"]), position))
-        return replace(self, groups=replace(self.groups, batches=batches), first_number=int(checked["batches"]))
+        rounds = Batches(self.samples, self.parameters, position, self._instead(str(checked["overtaken"]), position))
+        return replace(self, rounds=rounds, first_number=int(checked["batches"]))
 
     def from_batch(self, taken: int) -> IndexedPlan:
         """The same, from the batch on that follows the first `taken` ones of this plan."""
@@ -333,10 +330,6 @@ class IndexedPlan(Plan, Schedule):
     def batch_bytes(self) -> int:
         return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
 
-    def with_batches_per_slot(self, batches: int) -> IndexedPlan:
-        """The same batches, so many of them in each group."""
-        return replace(self, groups=replace(self.groups, batches_per_slot=batches))
-
     # ---- for the assembler
 
     def schedule(self) -> IndexedPlan:
@@ -364,7 +357,7 @@ class IndexedPlan(Plan, Schedule):
         size, numbers = self.parameters.batch_size, self.groups.numbers(group)
         if self.parameters.last_batch != "partial":  # all are full, and this is asked of every group
             return (size,) * min(len(numbers), good_rows // size)
-        sizes = [self.groups.batches.batch(k).rows for k in numbers]
+        sizes = [self.rounds.batch(k).rows for k in numbers]
         return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
@@ -405,7 +398,7 @@ class IndexedProgress(msgspec.Struct, frozen=True):
         return {
             "version": _STATE_VERSION,
             "batches": self.plan.first_number + self.taken,
-            "position": self.plan.groups.batches.round_start(self.taken),
+            "position": self.plan.rounds.round_start(self.taken),
             "samples": self.plan.samples,
             "seed": self.plan.parameters.seed,
             "shuffle": str(self.plan.parameters.shuffle),

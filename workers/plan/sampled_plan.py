@@ -40,7 +40,6 @@ class SampledPlan(Plan):
     sampler: Packed[Sampler]
     about: AboutSampler
     source_samples: int
-    batches_in_slot: int
     most_in_slot: int = 1
     epoch: int = 0
     position: int = 0
@@ -62,7 +61,6 @@ class SampledPlan(Plan):
             sampler=Packed(sampler, parts={sampler.name: sampler}),
             about=about,
             source_samples=samples,
-            batches_in_slot=plan.batches_per_slot,
         )
         batches = made.batches  # checks what can be checked before the first epoch is drawn
         if batches is None or not sampler.takes_weights:
@@ -70,13 +68,8 @@ class SampledPlan(Plan):
         # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
         part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)
         ahead = None if made.parameters.prefetch_batches == "auto" else made.parameters.prefetch_batches
-        size, row_bytes = made.parameters.batch_size, sum(spec.nbytes for spec in made.slot_specs.values())
-        most = min(batches_per_slot(row_bytes * size, size, 0, ahead), part)
-        return replace(made, batches_in_slot=min(made.batches_in_slot, most), most_in_slot=most)
-
-    @property
-    def batches_per_slot(self) -> int:
-        return self.batches_in_slot
+        most = min(batches_per_slot(plan.batch_bytes, made.parameters.batch_size, 0, ahead), part)
+        return replace(made, batches_per_slot=min(made.batches_per_slot, most), most_in_slot=most)
 
     @property
     def samples(self) -> int:
@@ -103,7 +96,7 @@ class SampledPlan(Plan):
             first, end = offset * size, offset * size + drawn.rows
             tops = {name: rows[name][first:end] for name in self.delivered}
             mine = {row - first: index for row, index in replaced.items() if first <= row < end}
-            number = self.first_number + announce.group * self.batches_in_slot + offset
+            number = self.first_number + announce.group * self.batches_per_slot + offset
             batches.append(
                 Batch(number, drawn.epoch, drawn.position, drawn.rows, tops, announce.group, None, mine, drawn=drawn)
             )
@@ -156,7 +149,7 @@ class SampledPlan(Plan):
         return SampledSchedule(
             self.parameters,
             self.about,
-            self.batches_in_slot,
+            self.batches_per_slot,
             self.epoch,
             self.position,
             self.first_number,

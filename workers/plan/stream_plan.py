@@ -40,10 +40,6 @@ class StreamPlan(Plan):
     takes_any_shards: bool = False
 
     @property
-    def batches_per_slot(self) -> int:
-        return 1
-
-    @property
     def samples(self) -> int:
         raise SourceError("a stream does not know how many samples it has: read it until its end")
 

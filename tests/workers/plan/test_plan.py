@@ -13,7 +13,7 @@ import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
 from blobfeed.workers.base.specs import ArraySpec
-from blobfeed.workers.order.batches import Batches, Groups
+from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
@@ -36,10 +36,9 @@ def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     order = make_order(SAMPLES, shuffle=True, seed=5)
-    groups = Groups(Batches(SAMPLES, parameters), batches_per_slot)
     return IndexedPlan(
-        parameters=parameters, order=order, groups=groups, decoded=Packed(None), specs=SPECS, slot_specs=SPECS,
-        postprocesses=False, max_loaders=1,
+        parameters=parameters, order=order, rounds=Batches(SAMPLES, parameters), batches_per_slot=batches_per_slot,
+        decoded=Packed(None), specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import LastBatch, Parameters
-from blobfeed.workers.order.batches import Batches, Groups
+from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
@@ -39,8 +39,8 @@ def indexed(
 ) -> IndexedPlan:
     order = order or make_order(100, shuffle=True, seed=3)
     parameters = Parameters(source={}, batch_size=batch_size, epochs=epochs)
-    groups = Groups(Batches(order.samples, parameters), batches_per_slot)
-    return IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
+    rounds, given = Batches(order.samples, parameters), NOTHING_TO_LOAD
+    return IndexedPlan(parameters=parameters, order=order, rounds=rounds, batches_per_slot=batches_per_slot, **given)
 
 
 def stream_schedule(
@@ -79,8 +79,8 @@ def test_only_whole_batches_before_a_bad_row_are_postprocessed(good_rows: int, b
 def test_a_short_last_batch_is_postprocessed_with_the_rows_it_has() -> None:
     parameters = Parameters(source={}, batch_size=4, epochs=1, last_batch="partial")
     order = make_order(10, shuffle=False, seed=0)
-    groups = Groups(Batches(10, parameters), 3)
-    plan = IndexedPlan(parameters=parameters, order=order, groups=groups, **NOTHING_TO_LOAD)
+    rounds = Batches(10, parameters)
+    plan = IndexedPlan(parameters=parameters, order=order, rounds=rounds, batches_per_slot=3, **NOTHING_TO_LOAD)
     assert plan.batch_rows(0, ALL_ROWS) == (4, 4, 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -205,7 +206,7 @@ def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocesse
     plan = Variant("test", rows=2, batches=2, postprocess=True).plan()
     assert isinstance(plan, SmallIndexedPlan)
     for bad, batches in ((1, 3), ()), ((2, 3), (2,)):
-        made = Assembly(plan.with_batches_per_slot(2))
+        made = Assembly(replace(plan, batches_per_slot=2))
         for loader in 1, 2:
             made.ledger.add_loader(loader)
         for order in orders(made):
