@@ -125,7 +125,7 @@ _ALIKE: dict[str, str] = {
     r"workers/plan/plan\.py: def announcement\(.*": (
         "an abstract method's default is nobody's; IndexedPlan's line reads the same, and test_schedule.py tests it"
     ),
-    r"workers/plan/stream_plan\.py: return self\._short.*  →  .*\(None, -?\d\)\)\[0\] == draw": (
+    r"workers/plan/stream_plan\.py: return .*self\._short.*  →  .*\(None, -?\d\)\)\[0\] == part\.draw": (
         "only the first of the two is looked at"
     ),
 }

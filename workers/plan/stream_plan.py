@@ -155,7 +155,8 @@ class StreamSchedule(Schedule):
     complaint: str = ""
     cause: tuple[int, str] = (0, "")
     _turns: ShardTurns = field(init=False)
-    _draws: dict[int, Draw] = field(default_factory=dict)
+    _parts: dict[int, list[Part]] = field(default_factory=dict)
+    """Of each group: a whole batch of one shard, which has the `first` -1, or the ends of several."""
     _rows: dict[int, int] = field(default_factory=dict)
     _longest_in_epoch: int = field(init=False)
     """Rows of the batch that has most of them."""
@@ -163,7 +164,8 @@ class StreamSchedule(Schedule):
     """By shard, which of its batches in this epoch is known not to be full."""
     _short: dict[int, tuple[Draw, int]] = field(default_factory=dict)
     """By shard, its last batch and the rows of it, to be joined with those of the others."""
-    _joined: list[list[Part]] | None = None
+    _joined: list[list[Part]] = field(default_factory=list)
+    """Of all ends, as soon as they are known."""
 
     def __post_init__(self) -> None:
         given, position = self.plan.parameters, copy.deepcopy(self.plan.position)
@@ -172,39 +174,37 @@ class StreamSchedule(Schedule):
 
     @property
     def finished(self) -> bool:
-        return self._turns.finished and not self._draws and self._next_joined() is None
+        return self._turns.finished and not self._parts and not self._left_to_join()
 
     def has(self, group: int) -> bool:
-        if group not in self._draws and not self.complaint:
-            draw = self._turns.next()
-            if draw is None and (draw := self._next_joined()) is not None:
-                self._turns.position.take(draw)
-            if draw is not None:
-                self._draws[group] = draw
-        return group in self._draws
+        if group not in self._parts and not self.complaint and (parts := self._next_parts()):
+            self._parts[group] = parts
+        return group in self._parts
 
-    def _next_joined(self) -> Draw | None:
-        position = self._turns.position
-        left = self._joined is not None and position.joined < len(self._joined)
-        return Draw(position.epoch, JOINED, position.joined) if left else None
+    def _next_parts(self) -> list[Part]:
+        if (draw := self._turns.next()) is not None:
+            return [Part(draw, -1, self.plan.parameters.batch_size, 0)]
+        if not (left := self._left_to_join()):
+            return []
+        self._turns.position.joined += 1
+        return left[0]
 
-    def _parts(self, group: int) -> list[Part]:
-        """Of a joined batch; else []."""
-        draw = self._draws[group]
-        return self._joined[draw.sequence] if draw.shard == JOINED and self._joined is not None else []
+    def _left_to_join(self) -> list[list[Part]]:
+        return self._joined[self._turns.position.joined :]
 
     def rows_of(self, group: int) -> int:
-        return sum(part.rows for part in self._parts(group)) or self.plan.parameters.batch_size
+        return sum(part.rows for part in self._parts[group])
+
+    def _part_at(self, group: int, row: int) -> Part:
+        return [part for part in self._parts[group] if part.row <= row][-1]
 
     def affinity(self, group: int, row: int) -> int:
-        within = [part.draw for part in self._parts(group) if part.row <= row]
-        return (within[-1] if within else self._draws[group]).shard
+        return self._part_at(group, row).draw.shard
 
     def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
-        whole = [Part(self._draws[group], -1, self.plan.parameters.batch_size, first_row)]
         return tuple(
             StreamBatch(part.draw.epoch, self._shard_of_all(part.draw), part.draw.sequence, part.rows, part.first)
-            for part in self._parts(group) or whole
+            for part in self._parts[group]
             if first_row <= part.row < first_row + rows
         )
 
@@ -213,21 +213,21 @@ class StreamSchedule(Schedule):
         return (rows,) if 0 < rows <= good_rows else ()
 
     def _is_to_be_joined(self, group: int) -> bool:
-        draw = self._draws[group]
-        return self._short.get(draw.shard, (None, 0))[0] == draw
+        part = self._parts[group][0]
+        return part.first < 0 and self._short.get(part.draw.shard, (None, 0))[0] == part.draw
 
     def note_done(self, group: int, stream_rows: int) -> None:
-        draw = self._draws[group]
-        if draw.shard == JOINED:
+        part = self._parts[group][0]
+        if part.first >= 0:
             self._rows[group] = self.rows_of(group)
             return
         self._rows[group] = stream_rows
         self._longest_in_epoch = max(self._longest_in_epoch, stream_rows)
         if stream_rows < self.plan.parameters.batch_size:
             if self.plan.joins_ends and stream_rows > 0:
-                self._short[draw.shard] = draw, stream_rows
-            self._note_end(draw)
-        if self.plan.joins_ends and self._turns.finished and all(asked in self._rows for asked in self._draws):
+                self._short[part.draw.shard] = part.draw, stream_rows
+            self._note_end(part.draw)
+        if self.plan.joins_ends and self._turns.finished and all(asked in self._rows for asked in self._parts):
             self._joined = join_ends(map(self._short.__getitem__, sorted(self._short)), self.plan.parameters.batch_size)
 
     def _note_end(self, draw: Draw) -> None:
@@ -251,28 +251,29 @@ class StreamSchedule(Schedule):
 
         A loader that was dismissed may have it, while the shard's next loader has already met the end.
         """
-        asked = ((group, draw) for group, draw in self._draws.items() if draw.epoch == epoch)
-        return any(group not in self._rows and draw.sequence < self._ends[draw.shard] for group, draw in asked)
+        asked = [parts[0].draw for group, parts in self._parts.items() if group not in self._rows]
+        return any(draw.epoch == epoch and draw.sequence < self._ends[draw.shard] for draw in asked)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        within = [part for part in self._parts(group) if part.row <= row]
-        draw, first = (within[-1].draw, within[-1].first - within[-1].row) if within else (self._draws[group], 0)
-        index = seen if seen >= 0 else draw.sequence * self.plan.parameters.batch_size + first + row
-        return draw.epoch, index, f"the stream's shard {self._shard_of_all(draw)}"
+        part = self._part_at(group, row)
+        counted = part.draw.sequence * self.plan.parameters.batch_size + max(0, part.first) + row - part.row
+        where = f"the stream's shard {self._shard_of_all(part.draw)}"
+        return part.draw.epoch, seen if seen >= 0 else counted, where
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         streams = self._announced(group)
-        del self._draws[group]
+        del self._parts[group]
         self._rows.pop(group, None)
         return Announce(group, slot, replaced, streams) if streams and good_rows < 0 else None
 
     def _announced(self, group: int) -> tuple[StreamBatch, ...]:
         """() if the trainer gets nothing of it."""
-        draw, rows = self._draws[group], self._rows.get(group, 0)  # none if loaders died of it
-        if parts := self._parts(group):
+        parts, rows = self._parts[group], self._rows.get(group, 0)  # none if loaders died of it
+        if parts[0].first >= 0:
             return tuple(StreamBatch(p.draw.epoch, p.draw.shard, p.draw.sequence, p.rows, p.first) for p in parts)
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size
         left_out = rows == 0 or too_short or self._is_to_be_joined(group)
+        draw = parts[0].draw
         return () if left_out else (StreamBatch(draw.epoch, draw.shard, draw.sequence, rows),)
 
     def _shard_of_all(self, draw: Draw) -> int:
