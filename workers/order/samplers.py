@@ -42,15 +42,30 @@ class DrawnEpoch:
     sizes: IndexArray | None = None
 
 
-class Sampler(ABC):
-    """`name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells."""
+@dataclass(frozen=True, slots=True)
+class AboutSampler:
+    """What is known of a sampler before it draws, also in the assembler, which never unpickles it.
+
+    `name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells.
+    `declared`: what the order depends on beside samples and seed, as far as it can be told: a state goes on in no other
+    one.
+    """
 
     name: str
-    declared: str = ""
-    """What the order depends on beside samples and seed, as far as it can be told: a state goes on in no other one."""
     length: int | None = None
-    gives_batches = False
-    takes_weights = False
+    declared: str = ""
+    gives_batches: bool = False
+    takes_weights: bool = False
+
+    @property
+    def items(self) -> str:
+        return "batches" if self.gives_batches else "samples"
+
+
+class Sampler(ABC):
+    """Draws an epoch."""
+
+    about: AboutSampler
     descriptors: tuple[int, ...] = ()
     """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
 
@@ -65,13 +80,9 @@ class Sampler(ABC):
 class WeightedSampler(Sampler):
     """`draws` samples with replacement, each as often as its share of the weights; without weights all alike."""
 
-    takes_weights = True
-
     def __init__(self, weights: Weights | None, draws: int) -> None:
-        self.name = "sampler {weights}"
         by = "equal weights" if weights is None else f"weights {_checksum(weights)}"
-        self.declared = f"{draws} draws by {by}"
-        self.length = draws
+        self.about = AboutSampler("sampler {weights}", draws, f"{draws} draws by {by}", takes_weights=True)
         self.first = 0 if weights is None else int(np.flatnonzero(weights)[0])
         self._draws = draws
         self._weights = weights
@@ -88,9 +99,8 @@ class SubsetSampler(Sampler):
     """These samples and no others: as they are listed, or in a new random order in each epoch."""
 
     def __init__(self, indices: IndexArray, *, shuffle: bool) -> None:
-        self.name = "sampler {indices}"
-        self.declared = f"{len(indices)} indices {_checksum(indices)}, {'shuffled' if shuffle else 'as listed'}"
-        self.length = len(indices)
+        declared = f"{len(indices)} indices {_checksum(indices)}, {'shuffled' if shuffle else 'as listed'}"
+        self.about = AboutSampler("sampler {indices}", len(indices), declared)
         self.first = int(indices[0])
         self._indices = indices
         self._shuffle = shuffle
@@ -109,10 +119,8 @@ class BalancedSampler(Sampler):
     def __init__(
         self, name: str, labels: Callable[[], NDArray[Any]], draws: int, descriptors: tuple[int, ...] = ()
     ) -> None:
-        self.name = f"sampler {{balance: {name}}}"
-        self.declared = f"{draws} draws"
+        self.about = AboutSampler(f"sampler {{balance: {name}}}", draws, f"{draws} draws")
         self.descriptors = descriptors
-        self.length = draws
         self._draws = draws
         self._labels = labels
         self._classes: list[IndexArray] = []
@@ -132,8 +140,7 @@ class HookSampler(Sampler):
     """A user's function of (epoch, samples, rng): an epoch's indices, or its batches one by one."""
 
     def __init__(self, name: str, hook: SamplerHook, *, gives_batches: bool) -> None:
-        self.name = name
-        self.gives_batches = gives_batches
+        self.about = AboutSampler(name, gives_batches=gives_batches)
         self._hook = hook
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
@@ -148,13 +155,12 @@ class IterableSampler(Sampler):
     """
 
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
-        self.name = name
-        self.gives_batches = gives_batches
-        self.length = len(iterable) if isinstance(iterable, Sized) else None
-        self.declared = "" if self.length is None else f"length {self.length}"
+        length = len(iterable) if isinstance(iterable, Sized) else None
+        declared = "" if length is None else f"length {length}"
         if gives_batches and isinstance(iterable, list | tuple) and iterable:
             parts = [part for batch in iterable for part in ([-1], _integers(batch, name))]
-            self.declared += f", batches {_checksum(np.concatenate(parts))}"
+            declared += f", batches {_checksum(np.concatenate(parts))}"
+        self.about = AboutSampler(name, length, declared, gives_batches)
         self._iterable = iterable
 
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
@@ -230,9 +236,9 @@ def draw_epoch(
     NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
     """
     seed_generators(seed, epoch)
-    what = f"{sampler.name}, epoch {epoch}"
+    about, what = sampler.about, f"{sampler.about.name}, epoch {epoch}"
     drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
-    if sampler.gives_batches:
+    if about.gives_batches:
         made = _batches(drawn, batch_size, what)
     else:
         made = DrawnEpoch(_integers(drawn, what))
@@ -240,9 +246,9 @@ def draw_epoch(
             raise SourceError(f"{what}: it gave no samples: expected at least one index")
     check_range(made.indices, samples, what, SourceError)
     items = len(made.indices if made.sizes is None else made.sizes)
-    if sampler.length is not None and items != sampler.length:
+    if about.length is not None and items != about.length:
         raise SourceError(
-            f"{what}: it gave {items}, and its length is {sampler.length}: every epoch must be as "
+            f"{what}: it gave {items}, and its length is {about.length}: every epoch must be as "
             "long; if epochs differ, leave out the sampler's __len__, or give a function of (epoch, samples, rng)"
         )
     return made

@@ -150,9 +150,8 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         return HookSampler(f"{name} {hook_name(value)}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
         sampler = IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
-        if sampler.length == 0:
-            items = "batches" if gives_batches else "samples"
-            raise ParameterError(f"{name} is {value!r}, which has no {items}: expected at least one")
+        if sampler.about.length == 0:
+            raise ParameterError(f"{name} is {value!r}, which has no {sampler.about.items}: expected at least one")
         return sampler
     also = "" if gives_batches else " or a mapping with weights, balance or indices,"
     raise ParameterError(

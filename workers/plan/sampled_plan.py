@@ -12,13 +12,13 @@ from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.worker import SampledWorker, Workplace
 from ..order.batches import Batches, batches_per_slot
-from ..order.samplers import Sampler
+from ..order.samplers import AboutSampler, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
 from .batch import Batch
 from .packed import Packed
 from .plan import IndexedPlan, Plan, Progress, State, check_state
-from .sampled_schedule import AboutSampler, SampledSchedule
+from .sampled_schedule import SampledSchedule
 
 _STATE_VERSION = 1
 
@@ -51,19 +51,16 @@ class SampledPlan(Plan):
     @classmethod
     def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
         """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
-        about = AboutSampler(
-            sampler.name, sampler.length, sampler.gives_batches, sampler.takes_weights, sampler.declared
-        )
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
             **shared,
             # The modules of a sampler are its own process's to import: torch, often, which no loader needs.
-            sampler=Packed(sampler, parts={sampler.name: sampler}),
-            about=about,
+            sampler=Packed(sampler, parts={sampler.about.name: sampler}),
+            about=sampler.about,
             source_samples=samples,
         )
         batches = made.batches  # checks what can be checked before the first epoch is drawn
-        if batches is None or not sampler.takes_weights:
+        if batches is None or not sampler.about.takes_weights:
             return made
         # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
         part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)

@@ -17,6 +17,7 @@ from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..order.epoch_order import keyed_permutation
+from ..order.samplers import AboutSampler
 from ..order.weights_log import version_at, without_superseded
 from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced, WeightsChange
 from .plan import Schedule
@@ -31,21 +32,6 @@ _Key = tuple[int, int]
 
 ReadIndices = Callable[[int, int], IndexArray]
 """(offset in bytes, count) → the indices there."""
-
-
-@dataclass(frozen=True, slots=True)
-class AboutSampler:
-    """What the assembler knows of the sampler, which it never unpickles."""
-
-    name: str
-    length: int | None
-    gives_batches: bool
-    takes_weights: bool
-    declared: str = ""
-
-    @property
-    def items(self) -> str:
-        return "batches" if self.gives_batches else "samples"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Counting:
 
 def test_an_iterable_begins_anew_in_each_epoch() -> None:
     sampler = IterableSampler("sampler Counting", Counting(), gives_batches=False)
-    assert sampler.length == 3
+    assert sampler.about.length == 3
     assert [drawn(sampler, epoch).indices.tolist() for epoch in (0, 1)] == [[1, 1, 2]] * 2
 
 
@@ -196,7 +197,7 @@ def test_samplers_that_a_sampler_holds_are_seeded_and_told_the_epoch_too() -> No
 
 def test_an_iterable_that_breaks_its_word_is_told() -> None:
     sampler = IterableSampler("sampler list", [1, 2], gives_batches=False)
-    sampler.length = 3
+    sampler.about = replace(sampler.about, length=3)
     with pytest.raises(SourceError, match=r"it gave 2, and its length is 3: .* leave out the sampler's __len__"):
         drawn(sampler)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
-from blobfeed.workers.plan.sampled_schedule import AboutSampler, SampledSchedule
+from blobfeed.workers.order.samplers import AboutSampler
+from blobfeed.workers.plan.sampled_schedule import SampledSchedule
 from blobfeed.workers.transport.messages import DrawFailed, Drawn, DrawnBatch, WeightsChange
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ class Memory:
 
 
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
-    about = AboutSampler("sampler()", None, gives_batches, True)
+    about = AboutSampler("sampler()", gives_batches=gives_batches, takes_weights=True)
     given: dict[str, Any] = {"epoch": 0, "position": 0, "number": 0, "changes": []} | start
     return SampledSchedule(parameters, about, per_slot, **given)
 
