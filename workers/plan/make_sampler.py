@@ -67,14 +67,16 @@ def make_sampler(
         )
     if isinstance(source, StreamSource):
         raise ParameterError(f"{[*told, *overridden][0]} needs samples that have indices, and a stream's have none")
-    _check_beside(parameters, may_shuffle=_lists_indices(parameters.sampler))
     if overridden:
         name = overridden[0]
-        return HookSampler(f"{name}()", getattr(hooks, name), gives_batches=name == "batch_sampler")
-    if isinstance(parameters.sampler, Mapping):
+        sampler: Sampler = HookSampler(f"{name}()", getattr(hooks, name), gives_batches=name == "batch_sampler")
+    elif isinstance(parameters.sampler, Mapping):
         options = check_options(parameters.sampler, SamplerOptions, "sampler")
-        return _declared(options, parameters, source, base_dir, open_field)
-    return _given(*next(iter(told.items())), parameters, len(source))
+        sampler = _declared(options, parameters, source, base_dir, open_field)
+    else:
+        sampler = _given(*next(iter(told.items())), parameters, len(source))
+    _check_beside(parameters, may_shuffle=isinstance(sampler, SubsetSampler))
+    return sampler
 
 
 def _read_labels(source: Source, name: str) -> NDArray[Any]:
@@ -158,12 +160,6 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
         "as one of torch's samplers"
     )
-
-
-def _lists_indices(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return "indices" in value
-    return isinstance(value, np.ndarray | Sequence)
 
 
 def _subset(value: Any, parameters: Parameters, samples: int, base_dir: Path, what: str) -> SubsetSampler:
