@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SourceError
 from ..base.source import Source
-from ..base.specs import AnyArray, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import DecodedStream, shard_items
 from ..loading.worker import DecodedSource, location_of
@@ -37,7 +37,7 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     rows = allocate_rows(decoded.rows.slot_specs, 1)
     with globals_kept():
         _decode(plan, [index], epoch, rows)
-    return {name: _first(rows[name]) for name in decoded.rows.specs}
+    return {name: next(iter(rows[name])) for name in decoded.rows.specs}
 
 
 def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> dict[str, Rows]:
@@ -127,11 +127,6 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
 
 def _named(source: Source, index: int) -> str:
     return f"sample {index} ({location_of(source, index)})"
-
-
-def _first(rows: Rows) -> AnyArray:
-    first: AnyArray = rows.get(0) if isinstance(rows, RaggedRows) else rows[0]
-    return first
 
 
 def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:

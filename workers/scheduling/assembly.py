@@ -123,15 +123,14 @@ class Assembly:
             yield Order(loader, number, self._message_for(task))
 
     def _message_for(self, task: Task) -> Fill | Postprocess:
+        rows = self.schedule.rows_of(task.group) if task.is_postprocess else task.rows
+        streams = self.schedule.stream_batches(task.group, task.first_row, rows)
+        drawn = self.schedule.drawn(task.group, task.first_row, rows)
         if not task.is_postprocess:
-            drawn = self.schedule.drawn(task.group, task.first_row, task.rows)
-            stream = next(iter(self.schedule.stream_batches(task.group, task.first_row, task.rows)), None)
+            stream = streams[0] if streams else None
             return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
         batches = self.schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        rows = self.schedule.rows_of(task.group)
-        streams = self.schedule.stream_batches(task.group, 0, rows)
-        drawn = self.schedule.drawn(task.group, 0, rows)
         return Postprocess(task.id, task.group, task.slot, batches, replaced, streams, drawn)
 
     # ---- from the loaders
