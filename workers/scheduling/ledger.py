@@ -15,7 +15,7 @@ import bisect
 import enum
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..plan.plan import Schedule
@@ -198,7 +198,7 @@ class Ledger:
     def _cut(self, group: int, slot: int, rows: int) -> None:
         rows_per_task = self.rows_per_task if self._schedule.can_be_cut else rows
         for first, end, affinity in self._runs(group, rows):
-            self._cut_rows(group, slot, range(first, end, rows_per_task), end, rows_per_task, affinity)
+            self._cut_rows(group, slot, first, end, rows_per_task, affinity)
 
     def _runs(self, group: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
         """(first, end, affinity) of the rows that one loader had better make: an affinity never comes back once left.
@@ -218,9 +218,9 @@ class Ledger:
         )
 
     def _cut_rows(
-        self, group: int, slot: int, starts: Iterable[int], end: int, rows: int, affinity: int | None, skip: int = 0
+        self, group: int, slot: int, first: int, end: int, rows: int, affinity: int | None, skip: int = 0
     ) -> None:
-        for start in starts:
+        for start in range(first, end, rows):
             self._enqueue(Task(self._new_id(), group, slot, start, min(rows, end - start), affinity, skip=skip))
 
     def _new_id(self) -> int:
@@ -390,8 +390,7 @@ class Ledger:
 
     def _put_back_suspect(self, task: Task, weight: Weight) -> Task | None:
         if task.rows > 1 and self._schedule.can_be_cut:
-            end = task.first_row + task.rows
-            self._cut_rows(task.group, task.slot, range(task.first_row, end), end, 1, task.affinity)
+            self._cut_rows(task.group, task.slot, task.first_row, task.first_row + task.rows, 1, task.affinity)
             return None
         task.deaths += 1
         task.suspicion += weight
@@ -413,5 +412,5 @@ class Ledger:
 
     def retry(self, task: Task) -> None:
         """Put back a poisoned row: the candidate on which loaders died is to be skipped, the next one tried."""
-        starts, end = [task.first_row], task.first_row + 1
-        self._cut_rows(task.group, task.slot, starts, end, 1, task.affinity, skip=task.skip + 1)
+        row, skip = task.first_row, task.skip + 1
+        self._cut_rows(task.group, task.slot, row, row + 1, 1, task.affinity, skip)
