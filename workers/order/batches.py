@@ -55,9 +55,6 @@ class Batches:
     def __init__(
         self, samples: int, parameters: Parameters, start: int = 0, instead: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        for name, value, least in (("samples", samples, 1), ("start", start, 0)):
-            if value < least:
-                raise ParameterError(f"{name} is {value}: expected at least {least}")
         self.samples = samples
         self.parameters = without_source(parameters)
         self.rank, self.world_size = parameters.rank or 0, parameters.world_size or 1

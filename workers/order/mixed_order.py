@@ -133,8 +133,6 @@ def even_pattern(draws: Sequence[int]) -> IndexArray:
 
 
 def _exact(weights: Sequence[float]) -> list[Fraction]:
-    if not weights:
-        raise ParameterError("mix: expected at least one source with a weight, got none")
     for weight in weights:
         if not 0 < weight < math.inf:
             raise ParameterError(f"mix: a weight is {weight}, of {list(weights)}: expected a number above 0")

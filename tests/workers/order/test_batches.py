@@ -185,13 +185,6 @@ def test_too_few_samples_for_a_full_round_are_named() -> None:
         batches(32, 16, "partial", world_size=2, start=31)
 
 
-def test_impossible_arguments_are_named() -> None:
-    with pytest.raises(ParameterError, match="samples is 0: expected at least 1"):
-        batches(0, 2)
-    with pytest.raises(ParameterError, match="start is -1: expected at least 0"):
-        batches(10, 2, start=-1)
-
-
 @given(st.integers(0, 2**70), st.integers(0, 10**12))
 def test_rand_skip_is_below_its_bound(seed: int, rand_skip: int) -> None:
     skipped = rand_skip_of(seed, rand_skip)
