@@ -265,7 +265,7 @@ def without_source(parameters: Parameters) -> Parameters:
 
 
 def _check_source(values: Mapping[str, Any], what: str) -> None:
-    source = values.get("source") if isinstance(values, Mapping) else None
+    source = values.get("source")
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
@@ -283,8 +283,6 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
     `hdf5_if_path`. Source objects stand for what a mapping declares.
     """
-    if not isinstance(values, Mapping):
-        return values
     changed = dict(values)
     if isinstance(source := changed.get("source"), Source):
         changed["source"] = {source.kind: source}

@@ -164,7 +164,7 @@ def test_one_top_and_one_mean_need_no_list_around_them() -> None:
 
 def test_options_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(ParameterError, match="expected a mapping of names to values, got 3"):
-        check_parameters(3)  # type: ignore[arg-type]
+        check_options(3, Parameters, "parameters")
 
 
 class _Nested(msgspec.Struct, forbid_unknown_fields=True):
