@@ -44,9 +44,6 @@ class StreamPosition:
 
     def take(self, draw: Draw) -> None:
         """The batch `draw` has been taken."""
-        if draw.shard == JOINED:
-            self.joined = draw.sequence + 1
-            return
         if draw.epoch != self.epoch:
             self.epoch, self.sequences = draw.epoch, [0] * len(self.sequences)
         self.sequences[draw.shard] = draw.sequence + 1

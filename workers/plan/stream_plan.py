@@ -123,8 +123,10 @@ class StreamProgress:
     def after(self, batch: Batch) -> StreamProgress:
         position, given = copy.deepcopy(self.position), self.plan.parameters
         joined = batch.shard == JOINED
-        sequence = position.joined if joined else batch.position // given.batch_size
-        position.take(Draw(batch.epoch, batch.shard, sequence))
+        if joined:
+            position.joined += 1
+        else:
+            position.take(Draw(batch.epoch, batch.shard, batch.position // given.batch_size))
         ends = given.last_batch == "wrap" and (joined or batch.rows < given.batch_size)
         return StreamProgress(self.plan, position, given.epochs or 0 if ends else self.end, self.taken + 1)
 
