@@ -71,10 +71,6 @@ class _Placed:
         return sum(run.rows for run in self.runs)
 
 
-def _nothing_to_read(_offset: int, count: int) -> IndexArray:
-    return np.full(count, -1, np.int64)
-
-
 @dataclass(slots=True)
 class SampledSchedule(Schedule):
     """`epoch`, `position`: where the next round begins, an item of the epoch. `number`: of its batch, over all runs."""
@@ -87,7 +83,7 @@ class SampledSchedule(Schedule):
     number: int
     changes: list[WeightsChange]
     """Of the weights."""
-    read: ReadIndices = _nothing_to_read
+    read: ReadIndices = field(init=False, repr=False)
     """Set by the process that has the shared file."""
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
