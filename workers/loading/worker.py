@@ -259,8 +259,9 @@ class IndexedWorker(Worker):
         for wanted in self._announced.pop(task.task, None) or self.wanted(task):
             row, indices, epochs = wanted.row, wanted.indices, wanted.epochs
             out = _cut_rows(self.slots[task.slot], row, len(indices))
-            if task.skip:
-                bad.append(self._after_deaths(row, indices, epochs, out, task.skip))
+            if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
+                index, epoch = int(indices[0]), int(epochs[0])
+                bad.append(self._bad(row, index, epoch, out, _KILLED_ITS_LOADERS, task.skip - 1))
             else:
                 bad.extend(self._make(row, indices, epochs, out))
             if bad and bad[-1].replacement < 0:
@@ -286,28 +287,22 @@ class IndexedWorker(Worker):
             try:
                 self._attempt(indices[here], epochs[here], alone)
             except Exception as error:
-                bad = self._bad(row + offset, int(indices[offset]), int(epochs[offset]), alone, error)
-                yield bad
+                bad = self._bad(row + offset, int(indices[offset]), int(epochs[offset]), alone, summary_of(error))
                 if bad.replacement < 0:
+                    yield self.with_cause(bad, error)
                     return
+                yield bad
 
     def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
         self._decoded.make(indices, epochs, out, self.status.write)
 
     # ---- bad samples
 
-    def _bad(self, row: int, index: int, epoch: int, out: NamedRows, error: Exception) -> BadRow:
+    def _bad(self, row: int, index: int, epoch: int, out: NamedRows, text: str, first_attempt: int = 0) -> BadRow:
+        """What is told of the bad sample `index`, with another one in its row if `on_error` says so."""
         replaced = self.parameters.on_error == "replace"
-        replacement = self._put_replacement(row, index, epoch, out, 0) if replaced else -1
-        bad = BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), summary_of(error))
-        return bad if replacement >= 0 else self.with_cause(bad, error)
-
-    def _after_deaths(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows, skip: int) -> BadRow:
-        """Loaders died on the sample itself and on its first `skip - 1` replacements: try the next one."""
-        index, epoch = int(indices[0]), int(epochs[0])
-        replacement = self._put_replacement(row, index, epoch, out, skip - 1)
-        path = location_of(self._decoded.source, index)
-        return BadRow(row, epoch, index, replacement, path, _KILLED_ITS_LOADERS)
+        replacement = self._put_replacement(row, index, epoch, out, first_attempt) if replaced else -1
+        return BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), text)
 
     def _put_replacement(self, row: int, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
         """The first candidate that can be made takes the row; -1 if none of the next hundred can."""
