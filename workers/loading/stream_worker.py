@@ -126,14 +126,6 @@ class ShardReader:
         return shard_items(stream.source, stream.num_shards, self._shard, epoch, seed, self._note)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """A shard's last batch if it was short: the rows made, and which of them are bad."""
-
-    rows: NamedRows
-    done: WorkDone
-
-
 class StreamWorker(Worker):
     """Runs the shards that it is asked for, each from its start.
 
@@ -146,7 +138,8 @@ class StreamWorker(Worker):
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
         self._keep_ends = keep_ends
-        self._ends: dict[int, _End] = {}
+        self._ends: dict[int, tuple[NamedRows, WorkDone]] = {}
+        """By shard, its last batch if it was short: the rows made, and which of them are bad."""
         self._note_read = partial(self.status.write, Activity.READING)
 
     def fill(self, task: Fill) -> WorkDone:
@@ -161,7 +154,7 @@ class StreamWorker(Worker):
         kept = self._memory_for(done.stream_rows)
         for row in range(done.stream_rows):
             copy_row(rows, row, kept, row)
-        self._ends[wanted.shard] = _End(kept, done)
+        self._ends[wanted.shard] = kept, done
         return WorkDone([], done.stream_rows)  # what is bad is told when the rows are delivered
 
     def _is_end(self, done: WorkDone) -> bool:
@@ -172,19 +165,19 @@ class StreamWorker(Worker):
         """Rows of a shard's short last batch."""
         if wanted.shard not in self._ends:  # the loader that made them is gone
             rows = self._memory_for(self.parameters.batch_size)
-            self._ends[wanted.shard] = _End(rows, self._make(wanted, rows, task.task))
-        end = self._ends[wanted.shard]
-        if not self._is_end(end.done) or end.done.stream_rows < wanted.first + task.rows:
+            self._ends[wanted.shard] = rows, self._make(wanted, rows, task.task)
+        kept, done = self._ends[wanted.shard]
+        if not self._is_end(done) or done.stream_rows < wanted.first + task.rows:
             error = SourceError(
-                f"shard {wanted.shard} gave {end.done.stream_rows} samples for its last batch when it was run again, "
+                f"shard {wanted.shard} gave {done.stream_rows} samples for its last batch when it was run again, "
                 f"and before at least {wanted.first + task.rows}: it must give the same samples at each call"
             )
-            failed = end.done.bad[-1] if end.done.bad else self._fatal(0, wanted, error)
+            failed = done.bad[-1] if done.bad else self._fatal(0, wanted, error)
             return WorkDone([msgspec.structs.replace(failed, row=task.first_row)], task.rows)
         moved = task.first_row - wanted.first
         for row in range(wanted.first, wanted.first + task.rows):
-            copy_row(end.rows, row, self.slots[task.slot], row + moved)
-        bad = [bad for bad in end.done.bad if wanted.first <= bad.row < wanted.first + task.rows]
+            copy_row(kept, row, self.slots[task.slot], row + moved)
+        bad = [bad for bad in done.bad if wanted.first <= bad.row < wanted.first + task.rows]
         return WorkDone([msgspec.structs.replace(each, row=each.row + moved) for each in bad], task.rows)
 
     def _make(self, wanted: StreamBatch, rows: NamedRows, task: int) -> WorkDone:
