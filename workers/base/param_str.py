@@ -45,7 +45,10 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
         return dict(text)
     value = _json_or_python(text)
     if value is None:
-        value = _yaml(text, what)
+        try:
+            value = yaml.load(text, _Loader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ParameterError(f"{what} is not valid YAML: {error}; it reads {text!r}") from None
     if not isinstance(value, dict):
         raise ParameterError(
             f"{what}: expected a mapping such as {{source: {{hdf5: {{path: train.h5}}}}, batch_size: 64}}, got {text!r}"
@@ -81,10 +84,3 @@ def _check_once(keys: Sequence[str]) -> None:
     """Raises ValueError."""
     if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise ValueError(f"the key {twice[0]!r} is given twice: leave out all but one")
-
-
-def _yaml(text: str, what: str) -> object:
-    try:
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ParameterError(f"{what} is not valid YAML: {error}; it reads {text!r}") from None

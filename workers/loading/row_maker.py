@@ -98,7 +98,17 @@ class RowMaker:
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
     ) -> None:
-        self._check_image(name, value, self.specs[name], transform)
+        """Raises ValueError: images may differ in what the transform makes equal; NumPy would broadcast or round."""
+        spec = self.specs[name]
+        fits = value.ndim == 3 and transform.takes(len(value))
+        fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
+        if value.dtype != self._image_type or not fits:
+            raise ValueError(
+                f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
+                f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; if images "
+                "differ in size, set crop_size or declare max_shapes; if they have 1 channel or 3, set force_color or "
+                "force_gray"
+            )
         crop = transform.put(value, out[name], row, rng)
         if isinstance(notes := out.get(CROPS), np.ndarray):
             notes[row] = transform.note(crop, value.shape)
@@ -127,18 +137,6 @@ class RowMaker:
         if name in self._concatenate and value.ndim and value.shape[1:] == spec.shape[1:]:
             return "declare max_rows, the most rows that one sample of a concatenated top has"
         return "return the same shape for every sample, or declare max_shapes"
-
-    def _check_image(self, name: str, value: AnyArray, spec: ArraySpec, transform: CropMirror) -> None:
-        """Images may differ in what the transform makes equal, and in nothing else: NumPy would broadcast or round."""
-        fits = value.ndim == 3 and transform.takes(len(value))
-        fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
-        if value.dtype != self._image_type or not fits:
-            raise ValueError(
-                f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
-                f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; if images "
-                "differ in size, set crop_size or declare max_shapes; if they have 1 channel or 3, set force_color or "
-                "force_gray"
-            )
 
 
 def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:

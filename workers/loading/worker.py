@@ -157,23 +157,18 @@ class DecodedSource:
             if (lent := self.source.lend(indices)) is not None:
                 yield from lent if isinstance(lent, Sequence) else _said_each(lent, indices.tolist(), begins)
                 return
-        scratch = self._raw_rows()
-        block = len(next(iter(scratch.values())))
+        if not self._scratch:
+            sample_bytes = max(1, sum(spec.nbytes for spec in self.source.specs.values()))
+            rows_at_once = min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
+            self._scratch = allocate_rows(self.source.specs, rows_at_once)
+        block = len(next(iter(self._scratch.values())))
         for first in range(0, len(indices), block):
             some = indices[first : first + block]
-            raw = {name: rows[: len(some)] for name, rows in scratch.items()}
+            raw = {name: rows[: len(some)] for name, rows in self._scratch.items()}
             if first or not may_lend:
                 begins(Activity.READING, int(some[0]), len(some))
             _read(self.source, some, raw)
             yield from _samples_in(raw)
-
-    def _raw_rows(self) -> dict[str, Rows]:
-        if not self._scratch:
-            sample_bytes = max(1, sum(spec.nbytes for spec in self.source.specs.values()))
-            self._scratch = allocate_rows(
-                self.source.specs, min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
-            )
-        return self._scratch
 
 
 def _said_each(

@@ -112,7 +112,10 @@ def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
     0.3 give 700 and 300. Else it is 8192, with the shares rounded to whole draws. Raises ParameterError for a weight
     that is not above zero, or so small that its source would not be drawn.
     """
-    exact = _exact(weights)
+    for weight in weights:
+        if not 0 < weight < math.inf:
+            raise ParameterError(f"mix: a weight is {weight}, of {list(weights)}: expected a number above 0")
+    exact = [Fraction(str(weight)) for weight in weights]  # 0.7 is 7/10 here; the float itself is a little less
     shares = [weight / sum(exact) for weight in exact]
     common = math.lcm(*(share.denominator for share in shares))
     length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else SORTED_LIMIT
@@ -130,13 +133,6 @@ def even_pattern(draws: Sequence[int]) -> IndexArray:
     due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])
     sources: IndexArray = np.repeat(np.arange(len(draws), dtype=np.int64), draws)
     return sources[np.argsort(due, kind="stable")]
-
-
-def _exact(weights: Sequence[float]) -> list[Fraction]:
-    for weight in weights:
-        if not 0 < weight < math.inf:
-            raise ParameterError(f"mix: a weight is {weight}, of {list(weights)}: expected a number above 0")
-    return [Fraction(str(weight)) for weight in weights]  # 0.7 is 7/10 here; the float itself is a little less
 
 
 def _largest_remainder(shares: Sequence[Fraction], total: int) -> tuple[int, ...]:

@@ -428,7 +428,13 @@ def check_state(
     `absent`: what stands for names that states of earlier versions lack.
     """
     given = {**absent, **state} if isinstance(state, Mapping) else {}
-    _check_way(given, ours)
+    theirs, own = (next((name for name in _WAYS if name in of), "") for of in (given, ours))
+    if theirs and theirs != own:
+        raise ParameterError(
+            f"the state was saved with {_WAYS[theirs]} ({theirs}={given[theirs]!r}), this pipeline has {_WAYS[own]} "
+            f"({own}={ours[own]!r}): the same batches cannot follow; use the same source and order, or start without "
+            "the state"
+        )
     if given.keys() != ours.keys() or given["version"] != ours["version"]:
         raise ParameterError(
             f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
@@ -446,17 +452,6 @@ def check_state(
                 "the same batches cannot follow; use the same source and order, or start without the state"
             )
     return checked
-
-
-def _check_way(state: Mapping[str, object], ours: State) -> None:
-    """Raises ParameterError if the epochs of `state` were put together in another way."""
-    theirs, own = (next((name for name in _WAYS if name in of), "") for of in (state, ours))
-    if theirs and theirs != own:
-        raise ParameterError(
-            f"the state was saved with {_WAYS[theirs]} ({theirs}={state[theirs]!r}), this pipeline has {_WAYS[own]} "
-            f"({own}={ours[own]!r}): the same batches cannot follow; use the same source and order, or start without "
-            "the state"
-        )
 
 
 _WAYS = {"sampler": "a sampler", "sequences": "a stream", "shuffle": "no sampler"}
