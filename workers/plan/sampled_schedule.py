@@ -87,7 +87,7 @@ class SampledSchedule(Schedule):
     """Set by the process that has the shared file."""
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
-    _asked: tuple[Draw, _Key] | None = None
+    _asked: Draw | None = None
     _requests: int = 0
     _file_end: int = 0
     _freed: list[tuple[int, int]] = field(default_factory=list)
@@ -102,8 +102,8 @@ class SampledSchedule(Schedule):
         """What the sampler is to draw now, the same until it is answered; None if nothing is needed."""
         if self._asked is None and (key := self._next_key()) is not None:
             self._requests += 1
-            self._asked = Draw(self._requests, *key, self._file_end), key
-        return None if self._asked is None else self._asked[0]
+            self._asked = Draw(self._requests, *key, self._file_end)
+        return self._asked
 
     @property
     def waits(self) -> bool:
@@ -122,9 +122,10 @@ class SampledSchedule(Schedule):
 
     def note_drawn(self, answer: Drawn | DrawFailed) -> bool:
         """The sampler's answer; False if nobody had asked."""
-        if self._asked is None or answer.request != self._asked[0].request:
+        if self._asked is None or answer.request != self._asked.request:
             return False
-        (draw, key), self._asked = self._asked, None
+        draw, self._asked = self._asked, None
+        key = draw.epoch, draw.weights
         if isinstance(answer, DrawFailed):
             self._drawn[key] = _Epoch(draw.offset, 0, 0, failure=answer)
             return True
