@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import ParameterError
@@ -36,6 +37,7 @@ def is_url(path: str | Path) -> bool:
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
 
 
+@dataclass(frozen=True)
 class AnotherHost:
     """What a process that is not on the trainer's host has to know of the trainer's files.
 
@@ -43,10 +45,9 @@ class AnotherHost:
     here. `memory`: for each memory file's descriptor there, that of its copy here.
     """
 
-    def __init__(self, shipped: str = "", copy: str = "", memory: Mapping[int, int] | None = None) -> None:
-        self._shipped = shipped
-        self._copy = copy
-        self._memory = memory or {}
+    shipped: str = ""
+    copy: str = ""
+    memory: Mapping[int, int] = field(default_factory=dict)
 
     def path(self, there: str) -> str:
         """Where a file of the trainer's host is here."""
@@ -54,14 +55,14 @@ class AnotherHost:
             return f"{_MEMORY}{self.descriptor(int(there.removeprefix(_MEMORY)))}"
         if not self.was_shipped(there):
             return there
-        return str(Path(self._copy, Path(there).relative_to(self._shipped)))
+        return str(Path(self.copy, Path(there).relative_to(self.shipped)))
 
     def was_shipped(self, there: str) -> bool:
-        return there.startswith(_MEMORY) or (bool(self._shipped) and Path(there).is_relative_to(self._shipped))
+        return there.startswith(_MEMORY) or (bool(self.shipped) and Path(there).is_relative_to(self.shipped))
 
     def descriptor(self, there: int) -> int:
         """That of a memory file's copy."""
-        return self._memory[there]
+        return self.memory[there]
 
 
 _another_host: AnotherHost | None = None

@@ -83,6 +83,7 @@ def rounded_integer(values: AnyArray, into: np.dtype[np.generic]) -> int | None:
     return farthest if abs(farthest) > exact_up_to(into) else None
 
 
+@dataclass(slots=True, eq=False)
 class RaggedRows:
     """Rows for samples of varying shape: each row can hold the largest, and has its real shape beside it.
 
@@ -90,12 +91,9 @@ class RaggedRows:
     A reader of the rows finds row i's sample, C-contiguous, at the start of memory[i].
     """
 
-    __slots__ = ("memory", "shapes", "spec")
-
-    def __init__(self, spec: ArraySpec, memory: AnyArray, shapes: NDArray[np.int32]) -> None:
-        self.spec = spec
-        self.memory = memory
-        self.shapes = shapes
+    spec: ArraySpec
+    memory: AnyArray
+    shapes: NDArray[np.int32]
 
     @classmethod
     def empty(cls, spec: ArraySpec, rows: int) -> RaggedRows:
@@ -131,18 +129,16 @@ Gather = Callable[[AnyArray, IndexArray, IndexArray], None]
 """Of (values, begins, positions): takes the sample that begins at values[begins[i]] to row positions[i], for all i."""
 
 
+@dataclass(slots=True, eq=False)
 class ConvertedRows:
     """Rows that get their samples' bytes converted, straight out of the file's map: read once, and written once.
 
     `out`: the rows, shape (rows, *sample shape). `gather` takes samples of bytes there.
     """
 
-    __slots__ = ("first", "gather", "out")
-
-    def __init__(self, out: AnyArray, gather: Gather, first: int = 0) -> None:
-        self.out = out
-        self.gather = gather
-        self.first = first
+    out: AnyArray
+    gather: Gather
+    first: int = 0
 
     def __getitem__(self, rows: slice) -> ConvertedRows:
         return ConvertedRows(self.out, self.gather, self.first + (rows.start or 0))

@@ -48,16 +48,14 @@ class Item:
     number: int
 
 
+@dataclass(eq=False)
 class DecodedStream:
     """`source`'s samples as `rows` makes them. `num_shards`: over all ranks together."""
 
-    def __init__(
-        self, source: StreamSource, rows: RowMaker, num_shards: int, postprocessor: Postprocessor | None = None
-    ) -> None:
-        self.source = source
-        self.rows = rows
-        self.postprocessor = postprocessor
-        self.num_shards = num_shards
+    source: StreamSource
+    rows: RowMaker
+    num_shards: int
+    postprocessor: Postprocessor | None = None
 
     def sample(self, item: Item) -> Sample:
         """Its components as arrays; raises ValueError if they are not those of the first sample."""

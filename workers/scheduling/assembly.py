@@ -56,6 +56,7 @@ class Death:
         return f"{self.last}, {self.how}"
 
 
+@dataclass(slots=True)
 class TaskSize:
     """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
 
@@ -67,20 +68,19 @@ class TaskSize:
     are in a task; without this, measured times would make tasks ever smaller.
     """
 
-    def __init__(self, seconds_per_row: float, slot_rows: int, least: int = 1, task_s: float = TASK_S) -> None:
-        self._least = least
-        self._task_s = task_s
-        self._seconds_per_row = seconds_per_row
-        self._slot_rows = slot_rows
+    seconds_per_row: float
+    slot_rows: int
+    least: int = 1
+    task_s: float = TASK_S
 
     def observe(self, rows: int, seconds: float) -> None:
         """A task of `rows` rows took `seconds`."""
         if rows > 0:
-            self._seconds_per_row = moving_mean(self._seconds_per_row, seconds / rows)
+            self.seconds_per_row = moving_mean(self.seconds_per_row, seconds / rows)
 
     @property
     def rows(self) -> int:
-        return min(self._slot_rows, max(self._least, int(self._task_s / max(1e-9, self._seconds_per_row))))
+        return min(self.slot_rows, max(self.least, int(self.task_s / max(1e-9, self.seconds_per_row))))
 
 
 class Assembly:
