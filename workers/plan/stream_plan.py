@@ -44,10 +44,6 @@ class StreamPlan(Plan):
         raise SourceError("a stream does not know how many samples it has: read it until its end")
 
     @property
-    def batches(self) -> None:
-        return None
-
-    @property
     def joins_ends(self) -> bool:
         """Whether the ends of several shards are joined, so that no batch but the very last is short."""
         return self.parameters.last_batch == "wrap" and self.shards > 1
