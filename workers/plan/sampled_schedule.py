@@ -7,7 +7,6 @@ the ranks: a sample, or a whole batch if the sampler gives batches.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -271,26 +270,24 @@ class SampledSchedule(Schedule):
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie."""
-        return tuple(self._located(group, first_row, first_row + rows))
-
-    def _located(self, group: int, first_row: int, end_row: int) -> Iterator[DrawnRows]:
+        found = []
         for number, placed in enumerate(self._groups[group]):
             row = number * self.parameters.batch_size
             for run in placed.runs:
-                begin, end = max(first_row, row), min(end_row, row + run.rows)
+                begin, end = max(first_row, row), min(first_row + rows, row + run.rows)
                 if begin < end:
                     offset, first = run.offset + _INDEX_BYTES * (begin - row), run.first + begin - row
                     others = self._drawn[run.key].others
-                    yield DrawnRows(begin, end - begin, offset, run.key[0], first, others)
+                    found.append(DrawnRows(begin, end - begin, offset, run.key[0], first, others))
                 row += run.rows
+        return tuple(found)
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         size, placed = self.parameters.batch_size, self._groups[group]
         return tuple(each.rows for number, each in enumerate(placed) if number * size + each.rows <= good_rows)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        runs = list(self._located(group, 0, self.rows_of(group)))
-        run = runs[max(0, bisect.bisect_right([each.row for each in runs], row) - 1)]
+        run = [each for each in self.drawn(group, 0, self.rows_of(group)) if each.row <= row][-1]
         within = min(row - run.row, run.count - 1)
         return run.epoch, int(self.read(run.offset + _INDEX_BYTES * within, 1)[0]), ""
 
