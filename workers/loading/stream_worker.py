@@ -200,10 +200,32 @@ class StreamWorker(Worker):
         except Exception as error:
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)
+        return WorkDone(list(self._reports(wanted, rows, count, bad)) if bad else [], count)
+
+    def _reports(
+        self, wanted: StreamBatch, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
+    ) -> Iterator[BadRow]:
+        """Replace each bad row by a copy of a good one of its batch, else by the last good one before the batch.
+
+        A stream cannot be asked for another sample.
+        """
+        size, replaced = self.parameters.batch_size, self.parameters.on_error == "replace"
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        replaced = bad and self.parameters.on_error == "replace"
         earlier = self._last_before(wanted) if replaced and not good else None
-        return WorkDone([self._report(wanted, rows, good, earlier, *each) for each in bad], count)
+        for row, item, error in bad:
+            where = self._where(item.index, wanted.shard)
+            report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
+            if replaced and good:
+                chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
+                copy_row(rows, chosen, rows, row)
+                # Counted as batch.indices counts: with `wrap` on through the epochs.
+                yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
+            elif earlier is not None:
+                number, kept = earlier
+                copy_row(kept, 0, rows, row)
+                yield msgspec.structs.replace(report, replacement=number)
+            else:
+                yield self.with_cause(report, error)
 
     def _last_before(self, wanted: StreamBatch) -> tuple[int, NamedRows] | None:
         """The last good sample of the shard before the batch: what its shard had given before that one, and its row.
@@ -243,33 +265,6 @@ class StreamWorker(Worker):
         if shard not in self._readers:
             self._readers[shard] = ShardReader(self._decoded, shard, self.parameters, self._note_read)
         return self._readers[shard]
-
-    def _report(
-        self,
-        wanted: StreamBatch,
-        rows: NamedRows,
-        good: list[int],
-        earlier: tuple[int, NamedRows] | None,
-        row: int,
-        item: Item,
-        error: Exception,
-    ) -> BadRow:
-        """Replace the bad row by a copy of a good one of its batch, if there is one, else by the one `earlier`.
-
-        A stream cannot be asked for another sample.
-        """
-        where = self._where(item.index, wanted.shard)
-        report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
-        if earlier is not None:
-            number, kept = earlier
-            copy_row(kept, 0, rows, row)
-            return msgspec.structs.replace(report, replacement=number)
-        if not (self.parameters.on_error == "replace" and good):
-            return self.with_cause(report, error)
-        chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
-        copy_row(rows, chosen, rows, row)
-        # Counted as batch.indices counts: with `wrap` on through the epochs.
-        return msgspec.structs.replace(report, replacement=wanted.sequence * self.parameters.batch_size + chosen)
 
     def _fatal(self, row: int, wanted: StreamBatch, error: Exception) -> BadRow:
         index = wanted.sequence * self.parameters.batch_size + row
