@@ -88,10 +88,7 @@ def _made_plan(
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 
-    def opened(field: str) -> Source | StreamSource:
-        return _open(parameters, (field,), base_dir)
-
-    sampler = make_sampler(parameters, hooks, source, base_dir, opened)
+    sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess), source), _reading_kept(parameters, source):
         if isinstance(source, StreamSource):
