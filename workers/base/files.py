@@ -61,7 +61,6 @@ class AnotherHost:
         return there.startswith(_MEMORY) or (bool(self.shipped) and Path(there).is_relative_to(self.shipped))
 
     def descriptor(self, there: int) -> int:
-        """That of a memory file's copy."""
         return self.memory[there]
 
 

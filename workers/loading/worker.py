@@ -240,7 +240,6 @@ class IndexedWorker(Worker):
         """The samples of the task's rows."""
 
     def announce(self, task: Fill) -> None:
-        """Tell the source of samples that a later task will want."""
         try:
             self._announced[task.task] = every = list(self.wanted(task))
             for wanted in every:

@@ -37,10 +37,9 @@ class Batches:
 
     `last_batch` says what happens if an epoch is not a multiple of batch_size × world_size:
 
-    - wrap: the endless sequence of epochs is cut into full batches, so a batch may hold the end of one epoch and the
-      start of the next. With `epochs`, the last round is filled up from the epoch that would come next.
-    - drop: each epoch has as many full rounds as fit; the samples behind them are left out (other samples in each
-      epoch if the order is shuffled).
+    - wrap: the endless sequence of epochs is cut into full batches. With `epochs`, the last round is filled up from the
+      epoch that would come next.
+    - drop: each epoch has as many full rounds as fit; the samples behind them are left out.
     - partial: the last round of an epoch deals what is left to the ranks, in parts whose sizes differ by one at most.
 
     `start`: the global position of the first round, to resume or to skip. Batches with `start=other.round_start(k)` and
@@ -175,7 +174,6 @@ class Groups:
         return None if batches is None else -(-batches // self.batches_per_slot)
 
     def numbers(self, group: int) -> range:
-        """The numbers of the group's batches."""
         first = group * self.batches_per_slot
         end = first + self.batches_per_slot
         total = self.batches.total

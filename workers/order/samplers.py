@@ -63,8 +63,6 @@ class AboutSampler:
 
 
 class Sampler(ABC):
-    """Draws an epoch."""
-
     about: AboutSampler
     descriptors: tuple[int, ...] = ()
     """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
@@ -222,7 +220,6 @@ def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> Index
 
 
 def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
-    """The generator that a sampler gets for an epoch."""
     from .keyed_seed import keyed_generator  # loads numpy.random
 
     return keyed_generator(derive_key(seed, "sampler", epoch, bits=128))

@@ -43,7 +43,6 @@ class StreamPosition:
         return cls(0, [0] * shards)
 
     def take(self, draw: Draw) -> None:
-        """The batch `draw` has been taken."""
         if draw.epoch != self.epoch:
             self.epoch, self.sequences = draw.epoch, [0] * len(self.sequences)
         self.sequences[draw.shard] = draw.sequence + 1

@@ -269,7 +269,6 @@ class SampledSchedule(Schedule):
         return len(self._groups[group]) * self.parameters.batch_size
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
-        """Where the indices of these rows lie."""
         found = []
         for number, placed in enumerate(self._groups[group]):
             row = number * self.parameters.batch_size

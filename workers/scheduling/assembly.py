@@ -74,7 +74,6 @@ class TaskSize:
     task_s: float = TASK_S
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A task of `rows` rows took `seconds`."""
         if rows > 0:
             self.seconds_per_row = moving_mean(self.seconds_per_row, seconds / rows)
 
@@ -113,7 +112,6 @@ class Assembly:
     # ---- towards the loaders
 
     def assignments(self, now: float) -> Iterator[Order]:
-        """What to send to which loader now."""
         if self.last is not None:
             return
         self.ledger.rows_per_task = self._task_size.rows

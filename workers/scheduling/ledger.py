@@ -183,7 +183,6 @@ class Ledger:
         self._next_group = group
 
     def add_slot(self, slot: int) -> None:
-        """There is one slot more."""
         self._free.append(slot)
 
     def open_groups(self) -> None:
@@ -276,7 +275,6 @@ class Ledger:
             self._put_back_waiting(least)
 
     def dismissed_and_free(self) -> list[int]:
-        """Dismissed loaders that have no task any more."""
         return [loader for loader, line in self._loaders.items() if line.dismissed and not line.tasks]
 
     def assigned(self, loader: int) -> list[Task]:
