@@ -6,7 +6,7 @@ import os
 import re
 import reprlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -164,9 +164,13 @@ def _check_keys(options: Mapping[object, object], kind: inspect.Type, what: str,
 
 
 def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type, what: str) -> str:
-    """The name, value and allowed values of what msgspec complains about at the path that ends its message."""
+    """The name, value and allowed values of what msgspec complains about at the path that ends its message.
+
+    "… - at `$.transform.mean_value[1]`" leads to transform, mean_value, 1.
+    """
     name, value = "", options
-    for step in _steps(str(error)):
+    for key, position in re.findall(r"\.([^.\[`]+)|\[(\d+)\]", str(error).rpartition("`$")[2]):
+        step = key or int(position)
         inner = _type_inside(kind, step)
         if inner is None or not isinstance(value, Mapping | list | tuple):
             break
@@ -174,13 +178,6 @@ def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type
         value = value[step] if isinstance(value, Mapping) else value[int(step)]
         kind = inner
     return f"{what}: parameter {name.lstrip('.')!r} is {shown(value)}: expected {allowed(kind)}"
-
-
-def _steps(message: str) -> Iterator[str | int]:
-    """What leads to the value: "… - at `$.transform.mean_value[1]`" gives transform, mean_value, 1."""
-    path = message.rpartition("`$")[2]
-    for name, position in re.findall(r"\.([^.\[`]+)|\[(\d+)\]", path):
-        yield name or int(position)
 
 
 def _type_inside(kind: inspect.Type, step: str | int) -> inspect.Type | None:
