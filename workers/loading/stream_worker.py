@@ -213,19 +213,18 @@ class StreamWorker(Worker):
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
         earlier = self._last_before(wanted) if replaced and not good else None
         for row, item, error in bad:
-            where = self._where(item.index, wanted.shard)
-            report = BadRow(row, item.epoch, item.index, -1, where, summary_of(error))
+            replacement = -1
             if replaced and good:
                 chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
                 copy_row(rows, chosen, rows, row)
                 # Counted as batch.indices counts: with `wrap` on through the epochs.
-                yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
+                replacement = wanted.sequence * size + chosen
             elif earlier is not None:
-                number, kept = earlier
+                replacement, kept = earlier
                 copy_row(kept, 0, rows, row)
-                yield msgspec.structs.replace(report, replacement=number)
-            else:
-                yield self.with_cause(report, error)
+            where = self._where(item.index, wanted.shard)
+            report = BadRow(row, item.epoch, item.index, replacement, where, summary_of(error))
+            yield report if replacement >= 0 else self.with_cause(report, error)
 
     def _last_before(self, wanted: StreamBatch) -> tuple[int, NamedRows] | None:
         """The last good sample of the shard before the batch: what its shard had given before that one, and its row.
