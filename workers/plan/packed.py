@@ -76,14 +76,8 @@ class Packed(Generic[_T]):
                 "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
                 "one), or leave it out in the __getstate__ of its class"
             ) from error
-        return {
-            "_value": None,
-            "_bytes": data,
-            "_buffers": buffers,
-            "modules": (*self.modules, *modules),
-            "_parts": {},
-            "_maps": self._maps,
-        }
+        packed: dict[str, object] = {"_value": None, "_bytes": data, "_buffers": buffers, "_parts": {}}
+        return {**self.__dict__, **packed, "modules": (*self.modules, *modules)}
 
 
 def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
@@ -99,11 +93,8 @@ def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer]
     with io.BytesIO() as file:
         pickler = _Pickler(file, maps=maps)
         pickler.dump(value)
-        return (
-            file.getvalue(),
-            pickler.buffers,
-            tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED)),
-        )
+        modules = tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED))
+        return file.getvalue(), pickler.buffers, modules
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:
