@@ -102,8 +102,8 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
     three has to be good.
     """
     others = [len(source) // 2, len(source) - 1] if may_be_bad else []
-    candidates = list(dict.fromkeys([first, *others]))
-    for index in candidates[:-1]:
+    *candidates, last = dict.fromkeys([first, *others])
+    for index in candidates:
         try:
             return make(index)
         except (ParameterError, PipelineStalled):
@@ -111,22 +111,19 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
         except Exception as error:  # the run will report it at its own position
             _log.debug("sample %d cannot be tried in setup: %s", index, summary_of(error))
     try:
-        return make(candidates[-1])
-    except SourceError as error:
-        raise SourceError(f"{_named(source, candidates[-1])}: {error}") from error
-    except Exception as error:
-        if isinstance(error, SampleError) and error.index < 0:  # as of a picture that is smaller than the crop
-            where = location_of(source, candidates[-1])
-            raise SampleError(
-                f"{_named(source, candidates[-1])}: {error}", source=source.kind, index=candidates[-1], path=where
-            ) from error
-        if not isinstance(error, BlobfeedError):
-            error.add_note(f"raised in setup, by {_named(source, candidates[-1])}")
+        return make(last)
+    except PipelineStalled:
         raise
-
-
-def _named(source: Source, index: int) -> str:
-    return f"sample {index} ({location_of(source, index)})"
+    except Exception as error:
+        where = location_of(source, last)
+        named = f"sample {last} ({where})"
+        if isinstance(error, SourceError):
+            raise SourceError(f"{named}: {error}") from error
+        if isinstance(error, SampleError) and error.index < 0:  # as of a picture that is smaller than the crop
+            raise SampleError(f"{named}: {error}", source=source.kind, index=last, path=where) from error
+        if not isinstance(error, BlobfeedError):
+            error.add_note(f"raised in setup, by {named}")
+        raise
 
 
 def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:
