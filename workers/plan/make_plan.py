@@ -42,7 +42,7 @@ from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
 from .make_sampler import make_sampler
 from .packed import Packed, hook_name, unsendable
-from .plan import IndexedPlan, Plan, max_loaders, usable_cores
+from .plan import IndexedPlan, Plan, max_loaders
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
 from .trial import on_trial
@@ -268,22 +268,13 @@ def _indexed_plan(
 
 
 def _order(parameters: Parameters, source: Source) -> EpochOrder:
+    shuffle, seed, window = parameters.shuffle, parameters.seed, parameters.shuffle_window
     if isinstance(source, MixedSource):
-        return MixedOrder(
-            source.sizes,
-            source.weights,
-            shuffle=parameters.shuffle,
-            seed=parameters.seed,
-            chunk_samples=[part.chunk_samples for part in source.sources],
-            window_chunks=parameters.shuffle_window,
-        )
-    return make_order(
-        len(source),
-        shuffle=parameters.shuffle,
-        seed=parameters.seed,
-        chunk_samples=source.chunk_samples,
-        window_chunks=parameters.shuffle_window,
-    )
+        chunks = [part.chunk_samples for part in source.sources]
+        sizes, weights = source.sizes, source.weights
+        return MixedOrder(sizes, weights, shuffle=shuffle, seed=seed, chunk_samples=chunks, window_chunks=window)
+    chunk = source.chunk_samples
+    return make_order(len(source), shuffle=shuffle, seed=seed, chunk_samples=chunk, window_chunks=window)
 
 
 def _seconds_per_row(decoded: DecodedSource, index: int, epoch: int) -> float:
@@ -354,10 +345,8 @@ def _stream_plan(
             raise ParameterError(f"parameter {name!r} is {value!r}, which a stream cannot have: {why}")
     if not parameters.in_order:
         raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
-    loaders = parameters.num_loaders
     remote = parameters.remote_loaders
-    local = usable_cores() if loaders == "auto" else loaders
-    shards = source.shards or max(1, local + (remote.most if remote else 0))
+    shards = source.shards or max(1, max_loaders(parameters) + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
     first = partial(_first_sample, source, num_shards, parameters.seed)
     rows = RowMaker(hooks, source.specs, first, parameters, transform)
