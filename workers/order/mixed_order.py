@@ -52,16 +52,11 @@ class MixedOrder(EpochOrder):
         chunks = chunk_samples or [None] * len(sizes)
         self.offsets = tuple(sum(sizes[:source]) for source in range(len(sizes)))
         self.draws = draws_per_pattern(weights)
-        self._orders = tuple(
-            make_order(
-                size,
-                shuffle=shuffle,
-                seed=derive_key(seed, "mix source", source),
-                chunk_samples=chunk,
-                window_chunks=window_chunks,
-            )
-            for source, (size, chunk) in enumerate(zip(sizes, chunks, strict=True))
-        )
+        seeds = [derive_key(seed, "mix source", source) for source in range(len(sizes))]
+        self._orders = [
+            make_order(size, shuffle=shuffle, seed=own, chunk_samples=chunk, window_chunks=window_chunks)
+            for size, own, chunk in zip(sizes, seeds, chunks, strict=True)
+        ]
         parts = [order.declared for order in self._orders]
         self.declared = f"mix {xxh3_64_hexdigest(repr((tuple(sizes), self.draws, parts)).encode())}"
         self._key = derive_key(seed, "mix pattern") if shuffle else None
