@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Required, TypedDict
 
@@ -243,17 +244,8 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
     parameters = check_options(_written_out(values), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
-    if parameters.max_rows is not None and not parameters.concatenate:
-        raise ParameterError(
-            f"{what}: parameter 'max_rows' is {parameters.max_rows}, and 'concatenate' names no top that it is for"
-        )
-    _check_tops(parameters, what)
-    _check_shard(parameters, what)
-    if parameters.rand_skip > _MOST_SKIPPED:
-        raise ParameterError(
-            f"{what}: parameter 'rand_skip' is {parameters.rand_skip}: expected at most {_MOST_SKIPPED}"
-        )
-    _check_transform(parameters.transform, what)
+    if complaint := next(chain(_wrong_with_tops(parameters), _wrong_with_others(parameters)), None):
+        raise ParameterError(f"{what}: {complaint}")
     return parameters
 
 
@@ -299,46 +291,47 @@ def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return changed
 
 
-def _check_tops(parameters: Parameters, what: str) -> None:
-    tops = parameters.tops
+def _wrong_with_tops(given: Parameters) -> Iterator[str]:
+    tops = given.tops
+    if given.max_rows is not None and not given.concatenate:
+        yield f"parameter 'max_rows' is {given.max_rows}, and 'concatenate' names no top that it is for"
     if tops is not None and not tops:
-        raise ParameterError(f"{what}: parameter 'tops' is []: expected one name or more; left out, all are given")
+        yield "parameter 'tops' is []: expected one name or more; left out, all are given"
     if tops is not None and len(set(tops)) < len(tops):
-        raise ParameterError(
-            f"{what}: parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have "
-            "the same blob as their bottom"
+        yield (
+            f"parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have the same "
+            "blob as their bottom"
         )
-    made = {f"{name}_samples": "concatenate" for name in parameters.concatenate}
-    if parameters.pad is not None:
+    made = {f"{name}_samples": "concatenate" for name in given.concatenate}
+    if given.pad is not None:
         made |= {f"{name}_lengths": "pad" for name in tops or ()}
     for name in made.keys() & set(tops or ()):
-        raise ParameterError(
-            f"{what}: parameter 'tops' has {name!r}, and {made[name]!r} makes a top of that name: leave it out of "
-            "'tops', it comes behind the others by itself; rename a top of your own"
+        yield (
+            f"parameter 'tops' has {name!r}, and {made[name]!r} makes a top of that name: leave it out of 'tops', it "
+            "comes behind the others by itself; rename a top of your own"
         )
 
 
-def _check_shard(parameters: Parameters, what: str) -> None:
-    rank, world_size = parameters.rank, parameters.world_size
+def _wrong_with_others(given: Parameters) -> Iterator[str]:
+    rank, world_size, transform = given.rank, given.world_size, given.transform
     if (rank is None) != (world_size is None):
-        raise ParameterError(f"{what}: 'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}")
+        yield f"'rank' and 'world_size' go together, got rank={rank}, world_size={world_size}"
     if rank is not None and world_size is not None and rank >= world_size:
-        raise ParameterError(f"{what}: parameter 'rank' is {rank}: expected a number below world_size={world_size}")
+        yield f"parameter 'rank' is {rank}: expected a number below world_size={world_size}"
     if world_size is not None and world_size > _MOST_RANKS:
-        raise ParameterError(f"{what}: parameter 'world_size' is {world_size}: expected at most {_MOST_RANKS}")
-
-
-def _check_transform(transform: Transform, what: str) -> None:
+        yield f"parameter 'world_size' is {world_size}: expected at most {_MOST_RANKS}"
+    if given.rand_skip > _MOST_SKIPPED:
+        yield f"parameter 'rand_skip' is {given.rand_skip}: expected at most {_MOST_SKIPPED}"
     scales = transform.scale if isinstance(transform.scale, tuple) else (transform.scale,)
     if not scales:
-        raise ParameterError(f"{what}: parameter 'transform.scale' is []: expected a number, or one for each channel")
+        yield "parameter 'transform.scale' is []: expected a number, or one for each channel"
     for name, numbers in (("scale", scales), ("mean_value", transform.mean_value)):
         if wrong := [number for number in numbers if not math.isfinite(number)]:
-            raise ParameterError(f"{what}: parameter 'transform.{name}' has {wrong[0]}: expected finite numbers")
+            yield f"parameter 'transform.{name}' has {wrong[0]}: expected finite numbers"
     if transform.mean_file and transform.mean_value:
-        raise ParameterError(
-            f"{what}: 'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is "
-            f"{transform.mean_value}: give one of them"
+        yield (
+            f"'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is {transform.mean_value}: "
+            "give one of them"
         )
     if transform.force_color and transform.force_gray:
-        raise ParameterError(f"{what}: 'transform.force_color' and 'transform.force_gray' are both true: give one")
+        yield "'transform.force_color' and 'transform.force_gray' are both true: give one"
