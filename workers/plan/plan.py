@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
@@ -417,12 +416,7 @@ def max_loaders(parameters: Parameters) -> int:
     return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
 
 
-def check_state(
-    state: Mapping[str, object],
-    ours: State,
-    fixed: tuple[str, ...],
-    absent: Mapping[str, int | str] = MappingProxyType({}),
-) -> State:
+def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...], absent: Mapping[str, Any]) -> State:
     """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError.
 
     `absent`: what stands for names that states of earlier versions lack.
