@@ -240,8 +240,7 @@ class ReaderParameters(SharedParameters, total=False):
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
-    _check_source(values, what)
-    parameters = check_options(_written_out(values), Parameters, what)
+    parameters = check_options(_written_out(values, what), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
     if complaint := next(chain(_wrong_with_tops(parameters), _wrong_with_others(parameters)), None):
@@ -256,27 +255,24 @@ def without_source(parameters: Parameters) -> Parameters:
     return msgspec.structs.replace(parameters, source=None, mix=(), sampler=None, batch_sampler=None)
 
 
-def _check_source(values: Mapping[str, Any], what: str) -> None:
-    source = values.get("source")
+def hdf5_if_path(source: object) -> object:
+    """A bare path is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it."""
+    return {"hdf5": {"path": source}} if isinstance(source, str | PurePath) else source
+
+
+def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
+    `hdf5_if_path`. Source objects stand for what a mapping declares.
+    """
+    changed = dict(values)
+    source = changed.get("source")
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
             "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}, and samples that a function yields "
             "as StreamSource(function)"
         )
-
-
-def hdf5_if_path(source: object) -> object:
-    """A bare path is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it."""
-    return {"hdf5": {"path": source}} if isinstance(source, str | PurePath) else source
-
-
-def _written_out(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
-    `hdf5_if_path`. Source objects stand for what a mapping declares.
-    """
-    changed = dict(values)
-    if isinstance(source := changed.get("source"), Source):
+    if isinstance(source, Source):
         changed["source"] = {source.kind: source}
     elif source is not None:
         changed["source"] = hdf5_if_path(source)

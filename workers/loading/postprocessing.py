@@ -6,7 +6,7 @@ changed in place; any other has memory of its own in the slot, beside that of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,7 +57,9 @@ class Postprocessor:
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         made = self._run({name: trial[name] for name in decoded if name != CROPS}, samples)
-        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in _names(made, parameters.tops)}
+        if missing := [name for name in parameters.tops or () if name not in made]:
+            raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
+        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in parameters.tops or made}
         kept = {CROPS, *(name for name, spec in self.specs.items() if decoded.get(name) == spec)}
         # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
         self._keys = {name: name if name in kept else DECODED + name for name in decoded}
@@ -112,12 +114,6 @@ class Postprocessor:
         from ..order.keyed_seed import keyed_generator  # loads numpy.random
 
         return keyed_generator(self._key(*number))
-
-
-def _names(made: Mapping[str, object], tops: Sequence[str] | None) -> Sequence[str]:
-    if missing := [name for name in tops or () if name not in made]:
-        raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
-    return tops or list(made)
 
 
 def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
