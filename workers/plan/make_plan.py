@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -170,27 +170,21 @@ def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource)
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
-    """What `source` or `mix` declare; raises ParameterError, SourceError, PipelineStalled if that hangs."""
-    cache = None if parameters.cache is None else parameters.cache.path
-    require_answers((parameters.source, parameters.mix, cache), base_dir, parameters.timeout_s)
-    with deadline(parameters.timeout_s):
-        moving("opening the source")
-        return _open_fields(parameters, hooks, base_dir)
+    """What `source` or `mix` declare; raises ParameterError, SourceError, PipelineStalled if that hangs.
 
-
-def _open_fields(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
-    """With the fields that are to be read.
-
-    Without `fields` these are the tops. With a hook the tops are what comes out: if the source does not have them all,
+    Without `fields` the tops are read. With a hook the tops are what comes out: if the source does not have them all,
     it is read as it is by default, and a stream always.
     """
-    if parameters.fields is not None or parameters.tops is None or (hooks.decode, hooks.postprocess) == (None, None):
-        return _open(parameters, parameters.fields or parameters.tops, base_dir)
-    if parameters.source is not None and StreamSource.kind in parameters.source:
-        return _open(parameters, None, base_dir)
-    try:
-        return _open(parameters, parameters.tops, base_dir)
-    except (ParameterError, SourceError):
+    cache = None if parameters.cache is None else parameters.cache.path
+    require_answers((parameters.source, parameters.mix, cache), base_dir, parameters.timeout_s)
+    fields, hooked = parameters.fields or parameters.tops, (hooks.decode, hooks.postprocess) != (None, None)
+    with deadline(parameters.timeout_s):
+        moving("opening the source")
+        if parameters.fields is not None or not hooked:
+            return _open(parameters, fields, base_dir)
+        if fields is not None and StreamSource.kind not in (parameters.source or {}):
+            with suppress(ParameterError, SourceError):
+                return _open(parameters, fields, base_dir)
         return _open(parameters, None, base_dir)
 
 
