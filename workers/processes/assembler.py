@@ -32,7 +32,7 @@ import zmq
 
 from ..base.errors import LoaderDied
 from ..plan.sampled_schedule import SampledSchedule
-from ..scheduling.assembly import Assembly, Death
+from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
 from ..transport import links
 from ..transport.error_channel import log_to_trainer
@@ -42,6 +42,8 @@ from ..transport.messages import (
     Failure,
     FromLoader,
     JoinFailed,
+    LoaderEnded,
+    LoaderStarted,
     Ready,
     Release,
     Resend,
@@ -222,18 +224,15 @@ class Assembler:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
             self._sampling.handle_event(event)
-        elif death := self._pool.handle_event(event, self._now()):
-            # Its last reports may already lie in the socket: what they tick off need not be made again.
-            self._drain_results()
-            self._bury(death, self._pool)
+        else:
+            self._note_event(event, self._pool)
 
     def _take_remote_events(self, bridge: Bridge) -> None:
         for event in bridge.receive(self._now(), self._poller):
             if isinstance(event, JoinFailed):
                 self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
-            elif death := bridge.pool.handle_event(event, self._now()):
-                self._drain_results()
-                self._bury(death, bridge.pool)
+            else:
+                self._note_event(event, bridge.pool)
 
     def _now(self) -> float:
         """The time without that in which the whole job was suspended: no loader can have used it."""
@@ -318,7 +317,11 @@ class Assembler:
         for text in self._assembly.taken_bad_samples():
             _log.warning("%s", text)
 
-    def _bury(self, death: Death, pool: LoaderPool) -> None:
+    def _note_event(self, event: LoaderStarted | LoaderEnded, pool: LoaderPool) -> None:
+        if (death := pool.handle_event(event, self._now())) is None:
+            return
+        # Its last reports may already lie in the socket: what they tick off need not be made again.
+        self._drain_results()
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
         if link := self._task_links.pop(death.loader, None):
             link.close()

@@ -5,7 +5,7 @@ does. It speaks the loaders' protocol for each actor. If it dies, all its loader
 after a growing pause, for as long as the run lasts: a cluster may come back; this host's loaders go on meanwhile.
 
     assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
-    bridge → assembler    Room, LoaderPlaced, LoaderEnded, JoinFailed
+    bridge → assembler    Room, LoaderStarted, LoaderEnded, JoinFailed
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..transport.messages import (
     JoinFailed,
     KillLoader,
     LoaderEnded,
-    LoaderPlaced,
+    LoaderStarted,
     Room,
     StartLoader,
     ToBridge,
@@ -103,7 +103,7 @@ class Bridge:
         self._living.add(loader)
         self._send(StartLoader(loader, line))
 
-    def kill(self, loader: int, _handle: int) -> None:
+    def kill(self, loader: int) -> None:
         self._send(KillLoader(loader))
 
     def _send(self, message: ToBridge) -> None:
@@ -115,7 +115,7 @@ class Bridge:
 
     # ---- what it tells
 
-    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
         """What has arrived of loaders; room in the cluster is noted."""
         while self._link is not None:
             try:
@@ -129,7 +129,7 @@ class Bridge:
                 return
             yield from self._note(self._opener.open(frame))
 
-    def _note(self, message: FromBridge | None) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+    def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
         match message:
             case Room(loaders):
                 self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
@@ -139,7 +139,7 @@ class Bridge:
                     yield message
                 else:
                     _log.warning("%s", text)
-            case LoaderPlaced(loader) | LoaderEnded(loader):
+            case LoaderStarted(loader) | LoaderEnded(loader):
                 if isinstance(message, LoaderEnded):
                     self._living.discard(loader)
                 yield message

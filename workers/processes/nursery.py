@@ -24,10 +24,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
 from ..transport.linux import pidfd_open
+from ..transport.messages import LoaderEnded, LoaderStarted
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
 
 _END_S = 0.5
@@ -46,26 +46,6 @@ LoaderMain = Callable[[int, int], None]
 
 Background = Callable[[], Iterator[object]]
 """Work for the nursery's idle time, in steps of some milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStarted:
-    loader: int
-    handle: int
-    """A pidfd: readable once the process has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderExited:
-    loader: int
-    returncode: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForkFailed:
-    loader: int
-    error: int
-    """errno of fork."""
 
 
 class NurseryDied(LoaderDied):
@@ -92,6 +72,8 @@ class Nursery:
         if self.pid == 0:
             _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, background))
         theirs.close()
+        self.handles: dict[int, int] = {}
+        """By loader, its pidfd: readable once the process has ended."""
         self._handle = pidfd_open(self.pid)
         self._how = ""
         self._has_had_loaders = False
@@ -107,11 +89,11 @@ class Nursery:
         except ConnectionError:
             raise self._death() from None
 
-    def kill(self, _loader: int, handle: int) -> None:
-        """End the loader that `handle` stands for; its exit is told as any other."""
-        send_signal(handle, signal.SIGKILL)
+    def kill(self, loader: int) -> None:
+        """End a loader that has started; its exit is told as any other."""
+        send_signal(self.handles[loader], signal.SIGKILL)
 
-    def receive(self) -> LoaderStarted | LoaderExited | ForkFailed:
+    def receive(self) -> LoaderStarted | LoaderEnded:
         """The next event; raises NurseryDied."""
         try:
             data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
@@ -122,8 +104,12 @@ class Nursery:
         kind, loader, value = _RECORD.unpack(data)
         if kind == _STARTED:
             self._has_had_loaders = True
-            return LoaderStarted(loader, handles[0])
-        return LoaderExited(loader, value) if kind == _EXITED else ForkFailed(loader, value)
+            (self.handles[loader],) = handles
+            return LoaderStarted(loader)
+        if kind == _FORK_FAILED:
+            return LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
+        os.close(self.handles.pop(loader))
+        return LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
 
     def close(self) -> None:
         """End it and all its loaders, and wait until they are gone."""
@@ -133,7 +119,8 @@ class Nursery:
             send_signal(self._handle, signal.SIGKILL)
         if not self._how:
             os.waitpid(self.pid, 0)
-        os.close(self._handle)
+        for handle in (self._handle, *self.handles.values()):
+            os.close(handle)
 
     def _death(self) -> NurseryDied:
         if not self._how:
@@ -210,18 +197,16 @@ class _Nurse:
             self._pause_ms = None
 
     def _fork_loader(self, loader: int, line: int) -> None:
+        pid = 0
         try:
             pid = os.fork()
-        except OSError as error:
-            self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
-            return
-        if pid == 0:
-            _run_and_exit(lambda: self._become_loader(loader, line))
-        try:
+            if pid == 0:
+                _run_and_exit(lambda: self._become_loader(loader, line))
             handle = pidfd_open(pid)
-        except OSError as error:  # no descriptor is left: the loader could neither be watched nor killed
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        except OSError as error:
+            if pid:  # no descriptor is left: the loader could neither be watched nor killed
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
             return
         self._children[handle] = loader, pid

@@ -2,7 +2,7 @@
 
      assembler                        bridge                          actor N, on some node
         │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
-        │ ◄── LoaderPlaced, Ready ───── │ ◄─── where it is, or why not ─── │      a sample on trial
+        │ ◄── LoaderStarted, Ready ──── │ ◄─── where it is, or why not ─── │      a sample on trial
         │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
         │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
         │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
@@ -49,7 +49,7 @@ from ..transport.messages import (
     JoinFailed,
     KillLoader,
     LoaderEnded,
-    LoaderPlaced,
+    LoaderStarted,
     Ready,
     Room,
     StartFailed,
@@ -232,7 +232,7 @@ class _Bridge:
         remote.status.begin(remote.number, pid)
         remote.status.note_node(host)
         _log.info("%s", remote)
-        self._tell(LoaderPlaced(remote.number))
+        self._tell(LoaderStarted(remote.number))
         self._call(remote, self._cluster.begin(remote.actor), self._note_begun)
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
