@@ -35,7 +35,6 @@ from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
 from ..transport import links
-from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
     Announce,
     Done,
@@ -371,9 +370,7 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     leave_signals_to_trainer()
     raise_descriptor_limit()
     _print_at_once()
-    config = Config.read(descriptor)
-    log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
-    sys.path[:] = config.sys_path
+    config = Config.adopt(descriptor)
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 

@@ -84,17 +84,10 @@ class Bridge:
         if self._process is not None or now < self._next_start:
             return
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptor = self._config.write()
-        try:
-            with theirs:
-                # In the assembler's own session and group: what is left at its end, it ends.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", _MODULE, str(descriptor), str(theirs.fileno()), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(descriptor, theirs.fileno(), *self._config.descriptors.of_loaders),
-                )
-        finally:
-            os.close(descriptor)
+        with theirs:
+            # In the assembler's own session and group: what is left at its end, it ends.
+            link = theirs.fileno()
+            self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
         poller.register(self._link.fileno(), zmq.POLLIN)
 
     # ---- as the pool's home

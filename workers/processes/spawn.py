@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from ..transport.trace_ring import TraceRing
 from .config import Config, Descriptors
-from .interpreter import child_environment, find_interpreter
+from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
 
 _MODULE = f"{__package__}.assembler_main"
@@ -92,11 +91,17 @@ class AssemblerProcess:
     """The assembler as its parent sees it; started by the constructor, which raises InterpreterError."""
 
     def __init__(self, config: Config) -> None:
-        descriptor = config.write()
-        try:
-            self._process = _start(descriptor, config)
-        finally:
-            os.close(descriptor)
+        # A session of its own: signals meant for the terminal's foreground job do not reach it. Never the trainer's
+        # standard output: `caffe train | cat` must end with the trainer; what user code prints goes to standard error.
+        self._process = config.start(
+            find_interpreter(),
+            _MODULE,
+            config.descriptors.errors,
+            config.sockets,
+            inherited=(config.descriptors.trainer,),
+            stdout=2,
+            start_new_session=True,
+        )
         try:
             self.handle = pidfd_open(self._process.pid)
         except OSError:
@@ -118,21 +123,6 @@ class AssemblerProcess:
             send_signal(self.handle, signal.SIGKILL)
         self._process.wait()
         os.close(self.handle)
-
-
-def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
-    """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
-    the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
-    to the trainer's standard error.
-    """
-    return subprocess.Popen(
-        [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(config.descriptors.errors), config.sockets],
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        pass_fds=(descriptor, *config.descriptors.all()),
-        env=child_environment(),
-        start_new_session=True,
-    )
 
 
 def _working_directory() -> tuple[str, ...]:

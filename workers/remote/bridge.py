@@ -40,7 +40,7 @@ from ..processes.config import Config
 from ..processes.loader import Tasks
 from ..processes.process import die_with, leave_signals_to_trainer
 from ..transport import links
-from ..transport.error_channel import log_to_trainer, summary_of
+from ..transport.error_channel import summary_of
 from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
     Done,
@@ -315,10 +315,7 @@ def main() -> None:
     die_with(parent)
     leave_signals_to_trainer()
     keep_freed_memory()
-    config = Config.read(descriptor)
-    log_to_trainer(socket.socket(fileno=os.dup(config.descriptors.errors)), config.log_levels)
-    sys.path[:] = config.sys_path
-    bridge = _Bridge(config, socket.socket(fileno=link))
+    bridge = _Bridge(Config.adopt(descriptor), socket.socket(fileno=link))
     code = 1
     try:
         bridge.run()

@@ -22,10 +22,10 @@ from ..base.deadline import deadline, moving
 from ..base.errors import BlobfeedError, ParameterError, SourceError
 from ..plan.plan import Plan
 from ..processes.config import Config, Descriptors
-from ..processes.interpreter import child_environment, find_interpreter
+from ..processes.interpreter import find_interpreter
 from ..processes.process import die_with, exit_in_words, leave_signals_to_trainer
 from ..processes.spawn import trainer_sys_path
-from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
+from ..transport.error_channel import ErrorInbox, levels_of_trainer, summary_of
 from .actor import Refusal
 from .cluster import Cluster, cannot_begin, why_not_joined
 
@@ -62,18 +62,8 @@ def try_nodes(plan: Plan) -> None:
 
 def _ask(plan: Plan, errors: socket.socket) -> list[_Trouble]:
     descriptors = Descriptors(-1, -1, -1, errors.fileno(), source=plan.source.descriptors)
-    descriptor = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer()).write()
-    try:
-        process = subprocess.Popen(
-            [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(descriptor, *descriptors.of_loaders),
-            env=child_environment(),
-            start_new_session=True,
-        )
-    finally:
-        os.close(descriptor)
+    config = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer())
+    process = config.start(find_interpreter(), _MODULE, os.getpid(), stdout=subprocess.PIPE, start_new_session=True)
     try:
         answer, _ = process.communicate()
     finally:
@@ -151,10 +141,8 @@ def main() -> None:
     leave_signals_to_trainer()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Ray prints, and so may the user's modules
-    config = Config.read(descriptor)
+    config = Config.adopt(descriptor)
     errors = socket.socket(fileno=config.descriptors.errors)
-    log_to_trainer(errors, config.log_levels)
-    sys.path[:] = config.sys_path
     answers.write(msgspec.json.encode(list(_troubles(config, errors))))
     answers.flush()
     os._exit(0)  # the cluster ends what a dead driver had
