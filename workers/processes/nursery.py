@@ -20,15 +20,12 @@ import select
 import signal
 import socket
 import struct
-import sys
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from ..base.errors import LoaderDied
 from ..transport.linux import pidfd_open
 from ..transport.messages import LoaderEnded, LoaderStarted
-from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
+from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
 _END_S = 0.5
 """A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
@@ -70,7 +67,14 @@ class Nursery:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, background))
+
+            def nurse() -> None:
+                die_with(parent)
+                close_all_but((theirs.fileno(), *keep))
+                _preload(modules)
+                _Nurse(theirs, loader_main, background()).run()
+
+            run_and_exit(nurse)
         theirs.close()
         self.handles: dict[int, int] = {}
         """By loader, its pidfd: readable once the process has ended."""
@@ -133,24 +137,6 @@ class Nursery:
         )
 
 
-def _run_and_exit(main: Callable[[], None]) -> None:
-    """Run `main` in a process just forked and end there, whatever happens: the caller's frames are not ours."""
-    code = 1
-    try:
-        main()
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # Nothing may lead past the next line: not a stream that user code closed or replaced, nor a broken pipe.
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code & 0xFF)
-
-
 class _Nurse:
     """The nursery's own side."""
 
@@ -201,7 +187,7 @@ class _Nurse:
         try:
             pid = os.fork()
             if pid == 0:
-                _run_and_exit(lambda: self._become_loader(loader, line))
+                run_and_exit(lambda: self._become_loader(loader, line))
             handle = pidfd_open(pid)
         except OSError as error:
             if pid:  # no descriptor is left: the loader could neither be watched nor killed
@@ -234,20 +220,6 @@ class _Nurse:
             send_signal(handle, signal.SIGKILL)
         for _, pid in self._children.values():
             os.waitpid(pid, 0)
-
-
-def _nurse(
-    link: socket.socket,
-    parent: int,
-    loader_main: LoaderMain,
-    modules: tuple[str, ...],
-    keep: tuple[int, ...],
-    background: Background,
-) -> None:
-    die_with(parent)
-    close_all_but((link.fileno(), *keep))
-    _preload(modules)
-    _Nurse(link, loader_main, background()).run()
 
 
 def _preload(modules: tuple[str, ...]) -> None:

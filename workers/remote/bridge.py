@@ -24,7 +24,6 @@ import queue
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,9 +37,9 @@ import zmq
 
 from ..processes.config import Config
 from ..processes.loader import Tasks
-from ..processes.process import die_with, leave_signals_to_trainer
+from ..processes.process import die_with, leave_signals_to_trainer, run_and_exit
 from ..transport import links
-from ..transport.error_channel import summary_of
+from ..transport.error_channel import pass_on, summary_of
 from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
     Done,
@@ -61,7 +60,7 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Refusal, ranges_of
-from .cluster import Cluster, cannot_begin, wanted_of, why_not_joined
+from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -213,11 +212,8 @@ class _Bridge:
 
     def _take_arrived(self) -> None:
         os.eventfd_read(self._wake)
-        while True:
-            try:
-                number, then, future = self._arrived.get_nowait()
-            except queue.Empty:
-                return
+        while not self._arrived.empty():
+            number, then, future = self._arrived.get()
             remote = self._remotes.get(number)
             if remote is None:
                 continue  # it has been told to have ended
@@ -237,7 +233,7 @@ class _Bridge:
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
         if refusal is not None:
-            self._pass_on(refusal.frames)
+            pass_on(self._errors, refusal.frames)
             text = f"{remote} cannot do its work there: {refusal.text}"
             self._report(StartFailed(remote.number, text, refusal.cause, refusal.traceback))
             return
@@ -274,26 +270,21 @@ class _Bridge:
         for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
             slot[where] = rows
         del remote.sent[task.task]
-        self._pass_on(made.frames)
+        pass_on(self._errors, made.frames)
         self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows))
         self._send_waiting(remote)
-
-    def _pass_on(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            with suppress(BlockingIOError):  # a trainer that does not read gets the text alone
-                self._errors.send(frame, socket.MSG_DONTWAIT)
 
     # ---- the end of an actor
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
-        errors = self._cluster.ray.exceptions
-        cannot = isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError) or cannot_begin(error)
-        if cannot and not remote.node:
+        if not remote.node and self._cluster.cannot_begin(error):
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
         # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
-        crashed = isinstance(error, errors.ActorDiedError) and "its node has died" not in str(error)
+        crashed = isinstance(error, self._cluster.ray.exceptions.ActorDiedError) and "its node has died" not in str(
+            error
+        )
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
@@ -316,14 +307,7 @@ def main() -> None:
     leave_signals_to_trainer()
     keep_freed_memory()
     bridge = _Bridge(Config.adopt(descriptor), socket.socket(fileno=link))
-    code = 1
-    try:
-        bridge.run()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)  # Ray's threads and exit handlers have nothing more to do here
+    run_and_exit(bridge.run)  # Ray's threads and exit handlers have nothing more to do here
 
 
 if __name__ == "__main__":

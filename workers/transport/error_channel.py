@@ -15,7 +15,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -65,6 +65,13 @@ def send_exception(channel: socket.socket, error: BaseException) -> int:
         _log.info("an exception travels as text only: %s: %s", type(problem).__name__, problem)
         return 0
     return number
+
+
+def pass_on(channel: socket.socket, frames: Iterable[bytes]) -> None:
+    """Send what processes of another host would have sent; a trainer that does not read gets the text alone."""
+    for frame in frames:
+        with suppress(BlockingIOError):
+            channel.send(frame, socket.MSG_DONTWAIT)
 
 
 Levels = Mapping[str, int]
