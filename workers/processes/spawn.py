@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..plan.plan import Plan
@@ -40,10 +40,8 @@ class Shared:
 
     def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
         with ExitStack() as stack:
-            self.ring = Ring.create(plan.layout, plan.slots)
-            stack.callback(self.ring.close)
-            self.board = StatusBoard.create(plan.status_lines)
-            stack.callback(self.board.close)
+            self.ring = stack.enter_context(closing(Ring.create(plan.layout, plan.slots)))
+            self.board = stack.enter_context(closing(StatusBoard.create(plan.status_lines)))
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
             # MSG_DONTWAIT alone is not enough if gevent has patched sockets, or the program has set a default timeout.
@@ -53,29 +51,26 @@ class Shared:
             trainer = pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
             pidfd_send_signal(trainer, 0)  # a kernel that refuses it is told of before there is anything to kill
-            names = ("drawn", "weights") if plan.needs_sampler else ()
-            files = [SharedFile.create(f"blobfeed-{name}") for name in names]
-            for file in files:
-                stack.callback(file.close)
-            self.weights = files[1] if files else None
-            ring, board = self.ring.descriptor, self.board.descriptor
-            of_sampler = dict(zip(names, [file.descriptor for file in files], strict=True))
+            self.weights, of_sampler = None, {}
+            if plan.needs_sampler:
+                drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
+                self.weights = stack.enter_context(closing(SharedFile.create("blobfeed-weights")))
+                of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = os.urandom(32)
-            self.trace, traced = open_trace(), -1
-            if self.trace is not None:
-                stack.callback(self.trace.close)
-                traced = self.trace.descriptor
+            if (trace := open_trace()) is not None:
+                stack.enter_context(closing(trace))
+            self.trace = trace
             self.descriptors = Descriptors(
                 trainer,
-                ring,
-                board,
+                self.ring.descriptor,
+                self.board.descriptor,
                 theirs.fileno(),
                 **of_sampler,
                 source=plan.source.descriptors,
                 sampler=plan.sampler.value.descriptors if isinstance(plan, SampledPlan) else (),
-                trace=traced,
+                trace=-1 if trace is None else trace.descriptor,
             )
             self._closing = stack.pop_all()
 

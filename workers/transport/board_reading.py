@@ -66,6 +66,7 @@ class Reading:
 
     @property
     def cache_counts(self) -> CacheCounts:
+        """Of all loaders, those that have ended among them."""
         return CacheCounts.total(line.cache_counts for line in self.lines)
 
     @property

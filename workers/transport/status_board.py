@@ -196,10 +196,6 @@ class StatusBoard:
         """Frames that loaders have dropped, those that have ended among them."""
         return sum(self.line(number).dropped for number in range(self.loaders))
 
-    def cache_counts(self) -> CacheCounts:
-        """Of all loaders, those that have ended among them."""
-        return CacheCounts.total(self.line(number).cache_counts for number in range(self.loaders))
-
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
         states = [self.line(number).read() for number in range(self.loaders)]
