@@ -66,7 +66,6 @@ class Bridge:
         self._opener: Opener[FromBridge] = Opener(config.key, FromBridge)
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._living: set[int] = set()
         self._next_start = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._has_joined = False
@@ -93,7 +92,6 @@ class Bridge:
     # ---- as the pool's home
 
     def spawn(self, loader: int, line: int) -> None:
-        self._living.add(loader)
         self._send(StartLoader(loader, line))
 
     def kill(self, loader: int) -> None:
@@ -132,9 +130,7 @@ class Bridge:
                     yield message
                 else:
                     _log.warning("%s", text)
-            case LoaderStarted(loader) | LoaderEnded(loader):
-                if isinstance(message, LoaderEnded):
-                    self._living.discard(loader)
+            case LoaderStarted() | LoaderEnded():
                 yield message
 
     def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded | JoinFailed]:
@@ -155,8 +151,7 @@ class Bridge:
         self._next_start = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
         self.pool.wanted = 0
-        gone, self._living = sorted(self._living), set()
-        for loader in gone:
+        for loader in self.pool.loaders:
             yield LoaderEnded(loader, f"the bridge to the cluster died: {how}", False)
 
     def close(self) -> None:

@@ -88,6 +88,11 @@ class LoaderPool:
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
 
+    @property
+    def loaders(self) -> list[int]:
+        """Those that were asked for and have not ended."""
+        return list(self._members)
+
     def start_missing(self, now: float) -> None:
         """Ask for loaders that are wanted and not there, some at a time."""
         while self._may_ask_for_one and now >= self._next_start:
@@ -176,18 +181,15 @@ class LoaderPool:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
         deaths = len(self._failed_starts) + len(self._failed_tasks)
         if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
-            raise self._no_use()
+            exits = [*self._failed_tasks, *self._failed_starts]
+            raise LoaderDied(
+                f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
+                f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
+                exits,
+            )
         # The pause grows, for memory may be short for a while; not its exponent: hundreds of loaders may die at once.
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))
         self._next_start = now + (pause_s if deaths > _PROMPT else 0)
-
-    def _no_use(self) -> LoaderDied:
-        exits = [*self._failed_tasks, *self._failed_starts]
-        return LoaderDied(
-            f"{len(exits)} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
-            f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
-            exits,
-        )
 
 
 def weight_of(event: LoaderEnded) -> Weight:
