@@ -142,8 +142,10 @@ class _Bridge:
                 return
             if self._wake in ready:
                 self._take_arrived()
-            for remote in [each for each in self._remotes.values() if each.link in ready]:
-                self._take_tasks(remote)
+            for remote in list(self._remotes.values()):
+                if remote.tasks is not None and remote.link in ready:
+                    remote.waiting.extend(remote.tasks.arrived())
+                    self._send_waiting(remote)
 
     def _leave(self) -> None:
         """End the actors and leave the cluster."""
@@ -243,11 +245,6 @@ class _Bridge:
         self._poller.register(remote.link, zmq.POLLIN)
         remote.status.write(Activity.WAITING)
         self._report(Ready(remote.number))
-
-    def _take_tasks(self, remote: _Remote) -> None:
-        if remote.tasks is not None:
-            remote.waiting.extend(remote.tasks.arrived())
-        self._send_waiting(remote)
 
     def _send_waiting(self, remote: _Remote) -> None:
         while remote.waiting and self._may_send(remote):
