@@ -257,7 +257,13 @@ class Feed:
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
-                raise self._assembler_died(assembler)
+                self._failure = Failed(
+                    AssemblerDied(
+                        f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+                        f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+                    )
+                )
+                raise self._failure.error()
             if self.shared.errors in ready:
                 self._inbox.receive()
             now = time.monotonic()
@@ -291,15 +297,6 @@ class Feed:
         return words
 
     # ---- errors
-
-    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
-        self._failure = Failed(
-            AssemblerDied(
-                f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-                f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
-            )
-        )
-        return self._failure.error()
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(
