@@ -264,8 +264,7 @@ class Feed:
                     )
                 )
                 raise self._failure.error()
-            if self.shared.errors in ready:
-                self._inbox.receive()
+            self._inbox.receive()  # it may be what has ended the wait
             now = time.monotonic()
             if (overslept := now - asleep - wait_s) > _LOOK_S:  # as the loaders have, if the whole job was suspended
                 deadline += overslept
