@@ -82,7 +82,7 @@ class Assembler:
         self._nursery = nursery
         self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
-        self._board = StatusBoard(config.descriptors.board, plan.status_lines)
+        self._board = StatusBoard(config.descriptors.board)
         numbers, given = itertools.count(1), plan.parameters
         self._pool = LoaderPool(
             nursery,
@@ -102,8 +102,7 @@ class Assembler:
         self._sampling: Sampling | None = None
         if isinstance(schedule, SampledSchedule):
             self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
-        auto = plan.parameters.num_loaders == "auto"
-        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
+        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None
         self._sealer = links.Sealer(config.key)
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
@@ -126,14 +125,11 @@ class Assembler:
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
-        for watched in (
-            self._release_link,
-            self._result_link,
-            self._nursery_events,
-            *(() if self._sampling is None else (self._sampling.link.fileno(),)),
-            self._config.descriptors.trainer,
-        ):
+        trainer = self._config.descriptors.trainer
+        for watched in (self._release_link, self._result_link, self._nursery_events, trainer):
             self._poller.register(watched, zmq.POLLIN)
+        if self._sampling is not None:
+            self._poller.register(self._sampling.link.fileno(), zmq.POLLIN)
         port = self._plan.parameters.metrics
         self._port = MetricsPort(port, self._poller, self._upkeep.metrics) if isinstance(port, int) else None
         # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.

@@ -68,7 +68,7 @@ class Config:
 
     def status(self, line: int) -> LoaderStatus:
         """That line of the status board, for the process that writes it."""
-        board = StatusBoard(self.descriptors.board, self.plan.status_lines)
+        board = StatusBoard(self.descriptors.board)
         if self.descriptors.trace < 0:
             return board.line(line)
         # Remote loaders, whose lines are in front of the sampler's, have no ring.

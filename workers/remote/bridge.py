@@ -100,7 +100,7 @@ class _Bridge:
         self._sealer = links.Sealer(config.key)
         self._opener: links.Opener[ToBridge] = links.Opener(config.key, ToBridge)
         self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
-        self._board = StatusBoard(config.descriptors.board, self._plan.status_lines)
+        self._board = StatusBoard(config.descriptors.board)
         self._errors = socket.socket(fileno=config.descriptors.errors)
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
@@ -132,7 +132,9 @@ class _Bridge:
             with suppress(ConnectionError):  # the assembler has closed its end
                 self._serve()
         finally:
-            self._leave()
+            for remote in self._remotes.values():
+                self._cluster.ray.kill(remote.actor)
+            self._cluster.ray.shutdown()
 
     def _serve(self) -> None:
         while True:
@@ -146,12 +148,6 @@ class _Bridge:
                 if remote.tasks is not None and remote.link in ready:
                     remote.waiting.extend(remote.tasks.arrived())
                     self._send_waiting(remote)
-
-    def _leave(self) -> None:
-        """End the actors and leave the cluster."""
-        for remote in self._remotes.values():
-            self._cluster.ray.kill(remote.actor)
-        self._cluster.ray.shutdown()
 
     # ---- towards the assembler
 
@@ -247,16 +243,15 @@ class _Bridge:
         self._report(Ready(remote.number))
 
     def _send_waiting(self, remote: _Remote) -> None:
-        while remote.waiting and self._may_send(remote):
+        while remote.waiting:
+            alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
+            if alone and remote.sent:
+                break
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             job = Job.of(task, self._drawn, self._slot(task))
             self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
-
-    def _may_send(self, remote: _Remote) -> bool:
-        alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
-        return not (alone and remote.sent)
 
     def _slot(self, task: ToLoader) -> Any:
         size = self._plan.layout.slot_bytes
