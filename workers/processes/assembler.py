@@ -365,7 +365,9 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     """
     leave_signals_to_trainer()
     raise_descriptor_limit()
-    _print_at_once()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
+        sys.stdout.reconfigure(line_buffering=True)
     config = Config.adopt(descriptor)
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -391,12 +393,6 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
         links.remove_socket_directory(Path(config.sockets))
     if os.getpgrp() == os.getpid():
         end_group(_ORPHANS_S)  # programs that user code has started in loaders
-
-
-def _print_at_once() -> None:
-    """For this process and the loaders: they are killed in the end, and what waited in a buffer would be lost then."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _trainer_is_ready(config: Config) -> bool:

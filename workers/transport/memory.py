@@ -40,20 +40,17 @@ def _fields(path: Path) -> dict[str, int]:
 
 def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
     """What each control group above this process has left, page cache that it can drop counted as free."""
-    for line in _lines(proc / "self/cgroup"):
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:  # a kernel without control groups, or a sandbox that hides them
+        return
+    for line in lines:
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
             yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             yield from _left_upwards(cgroup / "memory", inside, *names)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # a kernel without control groups, or a sandbox that hides them
-        return []
 
 
 def _left_upwards(root: Path, inside: str, limit: str, usage: str, prefix: str) -> Iterator[int]:
