@@ -83,11 +83,22 @@ class Bridge:
         if self._process is not None or now < self._next_start:
             return
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            # In the assembler's own session and group: what is left at its end, it ends.
-            link = theirs.fileno()
-            self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
+        try:
+            with theirs:
+                # In the assembler's own session and group: what is left at its end, it ends.
+                link = theirs.fileno()
+                self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
+        except OSError as error:  # processes or memory may be short for a while
+            self._link.close()
+            self._link = None
+            _log.warning("the bridge to the cluster cannot be started: %s; tried again in %g s", error, self._pause_s)
+            self._put_off(now)
+            return
         poller.register(self._link.fileno(), zmq.POLLIN)
+
+    def _put_off(self, now: float) -> None:
+        self._next_start = now + self._pause_s
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
     # ---- as the pool's home
 
@@ -148,8 +159,7 @@ class Bridge:
             yield JoinFailed(
                 f"the bridge to the cluster has died {self._failed_joins} times before it had joined: {how}"
             )
-        self._next_start = now + self._pause_s
-        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        self._put_off(now)
         self.pool.wanted = 0
         for loader in self.pool.loaders:
             yield LoaderEnded(loader, f"the bridge to the cluster died: {how}", False)
