@@ -30,6 +30,7 @@ from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,
     Done,
+    End,
     Failure,
     Fill,
     Order,
@@ -149,8 +150,8 @@ class SmallFeed(Feed):
         numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns"), 0)
         self.__dict__.update(numbers | fields)
 
-    def _explain(self, failure: Failure) -> BlobfeedError:
-        return BlobfeedError(failure.error)
+    def _explain(self, failure: Failure | End) -> BlobfeedError:
+        return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)
 
     def _stalled(self, _timeout_s: float) -> BlobfeedError:
         return _NothingYet()

@@ -64,7 +64,6 @@ class AutoFeed:
     # ---- groups
 
     def next_group(self) -> Announce:
-        """See Feed and LocalFeed."""
         self._reconsider()
         self._announced = self._now.next_group()
         return self._announced
@@ -87,7 +86,6 @@ class AutoFeed:
 
     @property
     def may_give_slots(self) -> bool:
-        """See Feed and LocalFeed."""
         return self._now.may_give_slots
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
 from ..loading.worker import location_of
 from ..plan.plan import Plan
-from ..transport.messages import Failure
+from ..transport.messages import End, Failure
 from ..transport.status_board import Activity, LoaderState
 
 _NAMED = 16
@@ -51,17 +51,14 @@ def _copied(error: BlobfeedError) -> BlobfeedError:
     return copied
 
 
-def explain(plan: Plan, failure: Failure, take: TakeError) -> BlobfeedError:
-    """What the trainer is to be told, with the loader's own exception as its cause."""
+def explain(plan: Plan, failure: Failure | End, take: TakeError) -> BlobfeedError:
+    """What the trainer is to be told of what ended its run, with the loader's own exception as its cause."""
+    if isinstance(failure, End):  # behind the last batch of a run of which nobody knew how long it would be
+        return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
     cause = take(failure.cause, failure.traceback) if failure.traceback else None
     error = _exception_for(plan, failure, cause)
     error.__cause__ = cause
     return error
-
-
-def end_of_data(plan: Plan) -> EndOfData:
-    """What comes behind the last batch of a run of which nobody knew how long it would be."""
-    return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
 
 
 def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) -> BlobfeedError:

@@ -38,11 +38,11 @@ from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, Failure, Release, Resend, Stop, ToTrainer
+from ..transport.messages import Announce, End, Failure, Release, Resend, Stop, ToTrainer
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
-from .failures import Failed, end_of_data, explain, too_many_held, what_loaders_do
+from .failures import Failed, explain, too_many_held, what_loaders_do
 from .files import finish_trace, open_trace
 
 _STALL_LOG_S = 10.0
@@ -207,9 +207,7 @@ class Feed:
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
-                self._failure = Failed(
-                    self._explain(wanted) if isinstance(wanted, Failure) else end_of_data(self._plan)
-                )
+                self._failure = Failed(self._explain(wanted))
                 raise self._failure.error()
             self._arrived = None
         return None
@@ -259,9 +257,14 @@ class Feed:
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
-                raise self._assembler_died(assembler)
-            if self.shared.errors in ready:
-                self._inbox.receive()
+                self._failure = Failed(
+                    AssemblerDied(
+                        f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+                        f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+                    )
+                )
+                raise self._failure.error()
+            self._inbox.receive()  # it may be what has ended the wait
             now = time.monotonic()
             if (overslept := now - asleep - wait_s) > _LOOK_S:  # as the loaders have, if the whole job was suspended
                 deadline += overslept
@@ -294,22 +297,13 @@ class Feed:
 
     # ---- errors
 
-    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
-        self._failure = Failed(
-            AssemblerDied(
-                f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-                f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
-            )
-        )
-        return self._failure.error()
-
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(
             f"no batch for timeout_s={timeout_s:g} s; what the loaders were doing: {self.activities()}; "
             "raise timeout_s if this source may take so long"
         )
 
-    def _explain(self, failure: Failure) -> BlobfeedError:
+    def _explain(self, failure: Failure | End) -> BlobfeedError:
         return explain(self._plan, failure, self._inbox.take)
 
     # ---- the end
@@ -318,6 +312,7 @@ class Feed:
         """`batches`: how many the trainer has taken."""
         board = self.shared.board
         self.note_places()
+        reading = read_board(board)
         dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
         return Statistics(
             batches=batches,
@@ -329,8 +324,8 @@ class Feed:
             replaced=board.count(Count.REPLACED),
             dropped_messages=dropped,
             tasks=board.count(Count.TASKS),
-            diagnosis=diagnose(interval(read_board(board)), usable_cores()).sentence,
-        ).with_cache(board.cache_counts())
+            diagnosis=diagnose(interval(reading), usable_cores()).sentence,
+        ).with_cache(reading.cache_counts)
 
     def states(self) -> list[LoaderState]:
         """What each loader is doing."""
@@ -342,7 +337,7 @@ class Feed:
             assembler, self._assembler = self._assembler, None
             link, self._release_link = self._release_link, None
             self._failure = None
-            counts = CacheCounts() if assembler is None else self.shared.board.cache_counts()
+            counts = CacheCounts() if assembler is None else read_board(self.shared.board).cache_counts
             end = () if assembler is None else (partial(self._end, assembler, link),)
             close_all(
                 *end,

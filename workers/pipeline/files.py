@@ -23,35 +23,33 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
 
     Raises ParameterError.
     """
-
     in_process = parameters.num_loaders == 0 and parameters.remote_loaders is None
+    changed = {}
     for name in ("trace", "metrics"):
-        if in_process and (given := getattr(parameters, name)):
+        given = getattr(parameters, name)
+        if given and in_process:
             raise ParameterError(
                 f"parameter {name!r} is {given!r} and 'num_loaders' is 0: the assembler and the loaders write it: give "
                 "num_loaders: 1 or more"
             )
-
-    def whole(name: str, path: str) -> str:
-        found = in_folder(base_dir, path)
-        if not found.parent.is_dir():
-            raise ParameterError(f"parameter {name!r} is {path!r}: there is no folder {found.parent}: make it first")
-        if parameters.rank:
-            found = found.with_name(f"{found.stem}.rank{parameters.rank}{found.suffix}")
-        try:
-            check_replaceable(found)
-        except OSError as error:
-            raise ParameterError(
-                f"parameter {name!r} is {path!r}: {found} cannot be written: {error.strerror}: name a file"
-            ) from None
-        return str(found)
-
-    changed = {
-        name: whole(name, value)
-        for name in ("trace", "metrics")
-        if isinstance(value := getattr(parameters, name), str) and value
-    }
+        if given and isinstance(given, str):
+            changed[name] = _whole(name, given, parameters.rank, base_dir)
     return msgspec.structs.replace(parameters, **changed) if changed else parameters
+
+
+def _whole(name: str, path: str, rank: int | None, base_dir: Path) -> str:
+    found = in_folder(base_dir, path)
+    if not found.parent.is_dir():
+        raise ParameterError(f"parameter {name!r} is {path!r}: there is no folder {found.parent}: make it first")
+    if rank:
+        found = found.with_name(f"{found.stem}.rank{rank}{found.suffix}")
+    try:
+        check_replaceable(found)
+    except OSError as error:
+        raise ParameterError(
+            f"parameter {name!r} is {path!r}: {found} cannot be written: {error.strerror}: name a file"
+        ) from None
+    return str(found)
 
 
 def open_trace(plan: Plan) -> TraceRing | None:

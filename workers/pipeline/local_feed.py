@@ -37,11 +37,11 @@ from ..processes.process import interrupts_deferred
 from ..processes.sampler import Drawer
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, Failure, Fill, ToLoader
+from ..transport.messages import Announce, Done, Fill, Resent, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
-from .failures import Failed, end_of_data, explain, too_many_held
+from .failures import Failed, explain, too_many_held
 
 _ITSELF = 1
 """The number of the only loader."""
@@ -229,11 +229,9 @@ class LocalFeed:
         first = self._assembly.outbox[0]
         if isinstance(first, Announce):
             return first
-        if isinstance(first, Failure):
-            self._failure = Failed(explain(self._plan, first, lambda number, _: self._errors[number]))
-            self._errors.clear()  # see Failed
-        else:
-            self._failure = Failed(end_of_data(self._plan))
+        assert not isinstance(first, Resent)  # nobody asks for it here
+        self._failure = Failed(explain(self._plan, first, lambda number, _: self._errors[number]))
+        self._errors.clear()  # see Failed
         raise self._failure.error()
 
     def _make_next(self) -> None:

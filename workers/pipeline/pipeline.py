@@ -140,6 +140,9 @@ class Pipeline(Closing):
         """
         self.check_usable()
         if not self._at.ready:
+            total = self._plan.total_batches
+            if total is not None and self._at.progress.taken >= total:
+                raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
             self._at = At(self._at.progress, self._next_batches())
         return self._at.ready[0]
 
@@ -227,9 +230,6 @@ class Pipeline(Closing):
             self._feed.use_huge_pages()
 
     def _next_batches(self) -> tuple[Batch, ...]:
-        total = self._plan.total_batches
-        if total is not None and self._at.progress.taken >= total:
-            raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")

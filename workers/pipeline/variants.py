@@ -10,7 +10,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from ..base.errors import EndOfData, ParameterError
+from ..base.errors import ParameterError
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
@@ -109,18 +109,14 @@ class ReplayedPipeline(Pipeline):
     def _kept(self) -> list[Batch]:
         return []
 
-    def peek(self) -> Batch:
-        if self._at.ready or len(self._kept) < self.parameters.replay:
-            return super().peek()
-        self.check_usable()
-        taken, total = self._at.progress.taken, self.total_batches
-        if total is not None and taken >= total:
-            raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
+    def _next_batches(self) -> tuple[Batch, ...]:
+        if len(self._kept) < self.parameters.replay:
+            return super()._next_batches()
+        taken = self._at.progress.taken
         batch = copy.copy(self._kept[taken % len(self._kept)])
         batch.number = self._plan.first_number + taken
         self._open.setdefault(batch.group, set()).add(batch)
-        self._at = At(self._at.progress, (batch,))
-        return batch
+        return (batch,)
 
     def take(self) -> Batch:
         batch = super().take()

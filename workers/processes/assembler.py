@@ -32,16 +32,17 @@ import zmq
 
 from ..base.errors import LoaderDied
 from ..plan.sampled_schedule import SampledSchedule
-from ..scheduling.assembly import Assembly, Death
+from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
 from ..transport import links
-from ..transport.error_channel import log_to_trainer
 from ..transport.messages import (
     Announce,
     Done,
     Failure,
     FromLoader,
     JoinFailed,
+    LoaderEnded,
+    LoaderStarted,
     Ready,
     Release,
     Resend,
@@ -81,7 +82,7 @@ class Assembler:
         self._nursery = nursery
         self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
-        self._board = StatusBoard(config.descriptors.board, plan.status_lines)
+        self._board = StatusBoard(config.descriptors.board)
         numbers, given = itertools.count(1), plan.parameters
         self._pool = LoaderPool(
             nursery,
@@ -101,8 +102,7 @@ class Assembler:
         self._sampling: Sampling | None = None
         if isinstance(schedule, SampledSchedule):
             self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
-        auto = plan.parameters.num_loaders == "auto"
-        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if auto else None
+        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None
         self._sealer = links.Sealer(config.key)
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
@@ -125,14 +125,11 @@ class Assembler:
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
-        for watched in (
-            self._release_link,
-            self._result_link,
-            self._nursery_events,
-            *(() if self._sampling is None else (self._sampling.link.fileno(),)),
-            self._config.descriptors.trainer,
-        ):
+        trainer = self._config.descriptors.trainer
+        for watched in (self._release_link, self._result_link, self._nursery_events, trainer):
             self._poller.register(watched, zmq.POLLIN)
+        if self._sampling is not None:
+            self._poller.register(self._sampling.link.fileno(), zmq.POLLIN)
         port = self._plan.parameters.metrics
         self._port = MetricsPort(port, self._poller, self._upkeep.metrics) if isinstance(port, int) else None
         # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
@@ -222,18 +219,15 @@ class Assembler:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
             self._sampling.handle_event(event)
-        elif death := self._pool.handle_event(event, self._now()):
-            # Its last reports may already lie in the socket: what they tick off need not be made again.
-            self._drain_results()
-            self._bury(death, self._pool)
+        else:
+            self._note_event(event, self._pool)
 
     def _take_remote_events(self, bridge: Bridge) -> None:
         for event in bridge.receive(self._now(), self._poller):
             if isinstance(event, JoinFailed):
                 self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
-            elif death := bridge.pool.handle_event(event, self._now()):
-                self._drain_results()
-                self._bury(death, bridge.pool)
+            else:
+                self._note_event(event, bridge.pool)
 
     def _now(self) -> float:
         """The time without that in which the whole job was suspended: no loader can have used it."""
@@ -318,7 +312,11 @@ class Assembler:
         for text in self._assembly.taken_bad_samples():
             _log.warning("%s", text)
 
-    def _bury(self, death: Death, pool: LoaderPool) -> None:
+    def _note_event(self, event: LoaderStarted | LoaderEnded, pool: LoaderPool) -> None:
+        if (death := pool.handle_event(event, self._now())) is None:
+            return
+        # Its last reports may already lie in the socket: what they tick off need not be made again.
+        self._drain_results()
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
         if link := self._task_links.pop(death.loader, None):
             link.close()
@@ -367,10 +365,10 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     """
     leave_signals_to_trainer()
     raise_descriptor_limit()
-    _print_at_once()
-    config = Config.read(descriptor)
-    log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
-    sys.path[:] = config.sys_path
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
+        sys.stdout.reconfigure(line_buffering=True)
+    config = Config.adopt(descriptor)
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -395,12 +393,6 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
         links.remove_socket_directory(Path(config.sockets))
     if os.getpgrp() == os.getpid():
         end_group(_ORPHANS_S)  # programs that user code has started in loaders
-
-
-def _print_at_once() -> None:
-    """For this process and the loaders: they are killed in the end, and what waited in a buffer would be lost then."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _trainer_is_ready(config: Config) -> bool:

@@ -5,7 +5,7 @@ does. It speaks the loaders' protocol for each actor. If it dies, all its loader
 after a growing pause, for as long as the run lasts: a cluster may come back; this host's loaders go on meanwhile.
 
     assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
-    bridge → assembler    Room, LoaderPlaced, LoaderEnded, JoinFailed
+    bridge → assembler    Room, LoaderStarted, LoaderEnded, JoinFailed
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..transport.messages import (
     JoinFailed,
     KillLoader,
     LoaderEnded,
-    LoaderPlaced,
+    LoaderStarted,
     Room,
     StartLoader,
     ToBridge,
@@ -66,7 +66,6 @@ class Bridge:
         self._opener: Opener[FromBridge] = Opener(config.key, FromBridge)
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._living: set[int] = set()
         self._next_start = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._has_joined = False
@@ -84,26 +83,29 @@ class Bridge:
         if self._process is not None or now < self._next_start:
             return
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptor = self._config.write()
         try:
             with theirs:
                 # In the assembler's own session and group: what is left at its end, it ends.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", _MODULE, str(descriptor), str(theirs.fileno()), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(descriptor, theirs.fileno(), *self._config.descriptors.of_loaders),
-                )
-        finally:
-            os.close(descriptor)
+                link = theirs.fileno()
+                self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
+        except OSError as error:  # processes or memory may be short for a while
+            self._link.close()
+            self._link = None
+            _log.warning("the bridge to the cluster cannot be started: %s; tried again in %g s", error, self._pause_s)
+            self._put_off(now)
+            return
         poller.register(self._link.fileno(), zmq.POLLIN)
+
+    def _put_off(self, now: float) -> None:
+        self._next_start = now + self._pause_s
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
     # ---- as the pool's home
 
     def spawn(self, loader: int, line: int) -> None:
-        self._living.add(loader)
         self._send(StartLoader(loader, line))
 
-    def kill(self, loader: int, _handle: int) -> None:
+    def kill(self, loader: int) -> None:
         self._send(KillLoader(loader))
 
     def _send(self, message: ToBridge) -> None:
@@ -115,7 +117,7 @@ class Bridge:
 
     # ---- what it tells
 
-    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
         """What has arrived of loaders; room in the cluster is noted."""
         while self._link is not None:
             try:
@@ -129,7 +131,7 @@ class Bridge:
                 return
             yield from self._note(self._opener.open(frame))
 
-    def _note(self, message: FromBridge | None) -> Iterator[LoaderPlaced | LoaderEnded | JoinFailed]:
+    def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
         match message:
             case Room(loaders):
                 self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
@@ -139,9 +141,7 @@ class Bridge:
                     yield message
                 else:
                     _log.warning("%s", text)
-            case LoaderPlaced(loader) | LoaderEnded(loader):
-                if isinstance(message, LoaderEnded):
-                    self._living.discard(loader)
+            case LoaderStarted() | LoaderEnded():
                 yield message
 
     def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded | JoinFailed]:
@@ -159,11 +159,9 @@ class Bridge:
             yield JoinFailed(
                 f"the bridge to the cluster has died {self._failed_joins} times before it had joined: {how}"
             )
-        self._next_start = now + self._pause_s
-        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        self._put_off(now)
         self.pool.wanted = 0
-        gone, self._living = sorted(self._living), set()
-        for loader in gone:
+        for loader in self.pool.loaders:
             yield LoaderEnded(loader, f"the bridge to the cluster died: {how}", False)
 
     def close(self) -> None:

@@ -10,15 +10,20 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import socket
 import struct
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..base.parameters import without_source
 from ..plan.plan import Plan
-from ..transport.error_channel import Levels
+from ..transport.error_channel import Levels, log_to_trainer
 from ..transport.linux import memfd_create
 from ..transport.status_board import LoaderStatus, StatusBoard
 from ..transport.trace_ring import TracedStatus, TraceRing
+from .interpreter import child_environment
 
 _ALIGNMENT = 64
 """Of arrays in memory: a cache line, and as much as any instruction wants."""
@@ -49,9 +54,6 @@ class Descriptors:
         every = (self.ring, self.board, self.errors, self.drawn, self.weights, self.trace, *self.source, *self.sampler)
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 
-    def all(self) -> tuple[int, ...]:
-        return (self.trainer, *self.of_loaders)
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -66,30 +68,43 @@ class Config:
 
     def status(self, line: int) -> LoaderStatus:
         """That line of the status board, for the process that writes it."""
-        board = StatusBoard(self.descriptors.board, self.plan.status_lines)
+        board = StatusBoard(self.descriptors.board)
         if self.descriptors.trace < 0:
             return board.line(line)
         # Remote loaders, whose lines are in front of the sampler's, have no ring.
         ring = TraceRing(self.descriptors.trace).line(min(line, self.plan.max_loaders))
         return TracedStatus(board.words_of(line), ring)
 
-    def write(self) -> int:
-        """A descriptor to pass to the child; raises what pickling the user's code raises."""
+    def start(
+        self, interpreter: str, module: str, *arguments: object, inherited: tuple[int, ...] = (), **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """A child that runs `module`, with a descriptor to `adopt` and `arguments` on its command line.
+
+        `inherited`: what it needs beside the loaders' descriptors. Raises what pickling the user's code raises.
+        """
         sent = replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
         descriptor = memfd_create("blobfeed-config")
         try:
             _write_parts(descriptor, [memoryview(packed), *(buffer.raw() for buffer in buffers)])
-        except BaseException:
+            return subprocess.Popen(
+                [interpreter, "-P", "-m", module, str(descriptor), *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(descriptor, *inherited, *self.descriptors.of_loaders),
+                env=child_environment(),
+                **options,
+            )
+        finally:
             os.close(descriptor)
-            raise
-        return descriptor
 
     @staticmethod
-    def read(descriptor: int) -> Config:
+    def adopt(descriptor: int) -> Config:
+        """What the parent has written. From now on this process logs to the trainer, and imports what it would."""
         packed, *buffers = _map_parts(descriptor)
         config: Config = pickle.loads(packed, buffers=buffers)
+        log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
+        sys.path[:] = config.sys_path
         return config
 
 

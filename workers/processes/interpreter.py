@@ -84,7 +84,8 @@ def child_environment() -> dict[str, str]:
             environment.pop(name, None)
     if sys.flags.utf8_mode:  # by -X utf8, perhaps: names of files have to mean the same to both
         environment["PYTHONUTF8"] = "1"
-    package = str(_package_folder())
+    # What holds the top package, installed or as a checkout: from there `import blobfeed` works.
+    package = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parents[1])
     if package not in (*site.getsitepackages(), site.getusersitepackages()):
         before = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([package, before] if before else [package])
@@ -92,9 +93,3 @@ def child_environment() -> dict[str, str]:
         environment.setdefault(name, "1")
     environment["BLOBFEED_ROLE"] = "assembler"
     return environment
-
-
-def _package_folder() -> Path:
-    """The folder from which `import blobfeed` works: what holds the top package, installed or as a checkout."""
-    top = sys.modules[__name__.partition(".")[0]]
-    return Path(str(top.__file__)).resolve().parent.parent

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +31,6 @@ from .config import Config
 
 _LAST_REPORT_MS = 1000
 
-Report = Callable[[FromLoader], None]
-
 
 def run_loader(config: Config, loader: int, line: int) -> None:
     """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
@@ -42,7 +40,12 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     status.begin(loader, os.getpid())
     channel = socket.socket(fileno=config.descriptors.errors)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    report = _connect_results(context, config)
+    results, sealer = links.open_socket(context, zmq.PUSH), links.Sealer(config.key)
+    results.connect(links.address(Path(config.sockets), "results"))
+
+    def report(message: FromLoader) -> None:
+        results.send(sealer.seal(message))
+
     try:
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
         send_error = partial(send_exception, channel)
@@ -54,7 +57,13 @@ def run_loader(config: Config, loader: int, line: int) -> None:
     tasks = links.open_socket(context, zmq.PULL)
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
     report(Ready(loader))
-    _work(loader, worker, status, _messages(Tasks(loader, tasks, config.key, status), status, worker), report)
+    for message in _messages(Tasks(loader, tasks, config.key, status), status, worker):
+        status.begin_task(message.task, message.group)
+        begun = time.monotonic_ns()
+        done = worker.work(message)
+        took = time.monotonic_ns() - begun
+        status.begin_task(0)  # before the report: with the last one the run may end, and the task's spans be lost
+        report(Done(loader, message.task, took, tuple(done.bad), done.stream_rows))
 
 
 def settle() -> None:
@@ -62,27 +71,6 @@ def settle() -> None:
     keep_freed_memory()
     if cv2 := sys.modules.get("cv2"):
         cv2.setNumThreads(1)
-
-
-def _connect_results(context: zmq.Context[zmq.Socket[bytes]], config: Config) -> Report:
-    results = links.open_socket(context, zmq.PUSH)
-    results.connect(links.address(Path(config.sockets), "results"))
-    sealer = links.Sealer(config.key)
-
-    def report(message: FromLoader) -> None:
-        results.send(sealer.seal(message))
-
-    return report
-
-
-def _work(loader: int, worker: Worker, status: LoaderStatus, messages: Iterator[ToLoader], report: Report) -> None:
-    for message in messages:
-        status.begin_task(message.task, message.group)
-        begun = time.monotonic_ns()
-        done = worker.work(message)
-        took = time.monotonic_ns() - begun
-        status.begin_task(0)  # before the report: with the last one the run may end, and the task's spans be lost
-        report(Done(loader, message.task, took, tuple(done.bad), done.stream_rows))
 
 
 class Tasks:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,10 +16,9 @@ from typing import Protocol
 from ..base.errors import LoaderDied
 from ..scheduling.assembly import Death
 from ..scheduling.ledger import Weight
-from ..transport.messages import LoaderEnded, LoaderPlaced
+from ..transport.messages import LoaderEnded, LoaderStarted
 from ..transport.status_board import Count, StatusBoard
-from .nursery import ForkFailed, LoaderExited, LoaderStarted
-from .process import WHERE_TO_LOOK, exit_in_words
+from .process import WHERE_TO_LOOK
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -39,18 +36,14 @@ loaders die is isolated after seven at most."""
 _log = logging.getLogger("blobfeed")
 
 
-Started = LoaderStarted | LoaderPlaced
-Ended = LoaderExited | ForkFailed | LoaderEnded
-
-
 class Home(Protocol):
     """Where loaders are started and ended; it answers with events."""
 
     def spawn(self, loader: int, line: int) -> None:
         """Ask for a loader; raises NurseryDied."""
 
-    def kill(self, loader: int, handle: int) -> None:
-        """End one at once, whatever it is doing. `handle`: its pidfd, -1 for a remote one."""
+    def kill(self, loader: int) -> None:
+        """End one that has started at once, whatever it is doing."""
 
 
 @dataclass(slots=True)
@@ -58,7 +51,6 @@ class _Member:
     line: int
     deadline: float = math.inf
     """When it must be ready; nobody knows how long a cluster needs to find a place for it."""
-    handle: int = -1
     started: bool = False
     ready: bool = False
     kill_reason: str = ""
@@ -95,6 +87,11 @@ class LoaderPool:
 
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
+
+    @property
+    def loaders(self) -> list[int]:
+        """Those that were asked for and have not ended."""
+        return list(self._members)
 
     def start_missing(self, now: float) -> None:
         """Ask for loaders that are wanted and not there, some at a time."""
@@ -142,7 +139,7 @@ class LoaderPool:
         if member is None or member.kill_reason or not member.started:
             return
         member.kill_reason = reason
-        self._home.kill(loader, member.handle)
+        self._home.kill(loader)
 
     def dismiss(self, loader: int) -> None:
         """End a loader that is not needed any more and has no task; this is no death to be counted."""
@@ -154,27 +151,19 @@ class LoaderPool:
             if not member.ready and now > member.deadline:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
-    def handle_event(self, event: Started | Ended, now: float) -> Death | None:
+    def handle_event(self, event: LoaderStarted | LoaderEnded, now: float) -> Death | None:
         """What the home has told of a loader."""
-        match event:
-            case LoaderStarted() | LoaderPlaced():
-                member = self._members[event.loader]
-                member.started, member.deadline = True, now + self._start_timeout_s
-                member.handle = event.handle if isinstance(event, LoaderStarted) else -1
-                return None
-            case _:
-                return self._bury(event)
-
-    def _bury(self, event: Ended) -> Death:
+        if isinstance(event, LoaderStarted):
+            member = self._members[event.loader]
+            member.started, member.deadline = True, now + self._start_timeout_s
+            return None
         member = self._members.pop(event.loader)
-        if member.handle >= 0:
-            os.close(member.handle)
         status = self._board.line(member.line)
         last = status.read()
         status.end()
         self._free_lines.append(member.line)
         self._board.add(Count.LOADERS, -1)
-        how, weight = end_of(event)
+        how, weight = event.how, weight_of(event)
         if member.kill_reason:
             how, weight = f"{how} by us: {member.kill_reason}", Weight.HUNG
         return Death(event.loader, last, how, member.ready, member.dismissed, weight)
@@ -192,27 +181,17 @@ class LoaderPool:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
         deaths = len(self._failed_starts) + len(self._failed_tasks)
         if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
-            raise self._no_use()
+            exits = [*self._failed_tasks, *self._failed_starts]
+            raise LoaderDied(
+                f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
+                f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
+                exits,
+            )
         # The pause grows, for memory may be short for a while; not its exponent: hundreds of loaders may die at once.
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))
         self._next_start = now + (pause_s if deaths > _PROMPT else 0)
 
-    def _no_use(self) -> LoaderDied:
-        exits = [*self._failed_tasks, *self._failed_starts]
-        return LoaderDied(
-            f"{len(exits)} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
-            f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
-            exits,
-        )
 
-
-def end_of(event: Ended) -> tuple[str, Weight]:
-    """How a process ended in words, and how much that says against what it was doing."""
-    match event:
-        case ForkFailed():
-            return f"could not be forked: {os.strerror(event.error)}", Weight.CRASHED
-        case LoaderExited():
-            killed = event.returncode == -signal.SIGKILL
-            return exit_in_words(event.returncode), Weight.KILLED_FROM_OUTSIDE if killed else Weight.CRASHED
-        case LoaderEnded():
-            return event.how, Weight.CRASHED if event.crashed else Weight.KILLED_FROM_OUTSIDE
+def weight_of(event: LoaderEnded) -> Weight:
+    """How much its end says against what the loader was doing."""
+    return Weight.CRASHED if event.crashed else Weight.KILLED_FROM_OUTSIDE

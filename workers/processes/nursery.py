@@ -20,15 +20,12 @@ import select
 import signal
 import socket
 import struct
-import sys
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 
 from ..base.errors import LoaderDied
 from ..transport.linux import pidfd_open
-from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, send_signal, wait_for_exit
+from ..transport.messages import LoaderEnded, LoaderStarted
+from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
 _END_S = 0.5
 """A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
@@ -46,26 +43,6 @@ LoaderMain = Callable[[int, int], None]
 
 Background = Callable[[], Iterator[object]]
 """Work for the nursery's idle time, in steps of some milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStarted:
-    loader: int
-    handle: int
-    """A pidfd: readable once the process has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderExited:
-    loader: int
-    returncode: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForkFailed:
-    loader: int
-    error: int
-    """errno of fork."""
 
 
 class NurseryDied(LoaderDied):
@@ -90,8 +67,17 @@ class Nursery:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_and_exit(lambda: _nurse(theirs, parent, loader_main, modules, keep, background))
+
+            def nurse() -> None:
+                die_with(parent)
+                close_all_but((theirs.fileno(), *keep))
+                _preload(modules)
+                _Nurse(theirs, loader_main, background()).run()
+
+            run_and_exit(nurse)
         theirs.close()
+        self.handles: dict[int, int] = {}
+        """By loader, its pidfd: readable once the process has ended."""
         self._handle = pidfd_open(self.pid)
         self._how = ""
         self._has_had_loaders = False
@@ -107,11 +93,11 @@ class Nursery:
         except ConnectionError:
             raise self._death() from None
 
-    def kill(self, _loader: int, handle: int) -> None:
-        """End the loader that `handle` stands for; its exit is told as any other."""
-        send_signal(handle, signal.SIGKILL)
+    def kill(self, loader: int) -> None:
+        """End a loader that has started; its exit is told as any other."""
+        send_signal(self.handles[loader], signal.SIGKILL)
 
-    def receive(self) -> LoaderStarted | LoaderExited | ForkFailed:
+    def receive(self) -> LoaderStarted | LoaderEnded:
         """The next event; raises NurseryDied."""
         try:
             data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
@@ -122,8 +108,12 @@ class Nursery:
         kind, loader, value = _RECORD.unpack(data)
         if kind == _STARTED:
             self._has_had_loaders = True
-            return LoaderStarted(loader, handles[0])
-        return LoaderExited(loader, value) if kind == _EXITED else ForkFailed(loader, value)
+            (self.handles[loader],) = handles
+            return LoaderStarted(loader)
+        if kind == _FORK_FAILED:
+            return LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
+        os.close(self.handles.pop(loader))
+        return LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
 
     def close(self) -> None:
         """End it and all its loaders, and wait until they are gone."""
@@ -133,7 +123,8 @@ class Nursery:
             send_signal(self._handle, signal.SIGKILL)
         if not self._how:
             os.waitpid(self.pid, 0)
-        os.close(self._handle)
+        for handle in (self._handle, *self.handles.values()):
+            os.close(handle)
 
     def _death(self) -> NurseryDied:
         if not self._how:
@@ -144,24 +135,6 @@ class Nursery:
             f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}",
             [self._how],
         )
-
-
-def _run_and_exit(main: Callable[[], None]) -> None:
-    """Run `main` in a process just forked and end there, whatever happens: the caller's frames are not ours."""
-    code = 1
-    try:
-        main()
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # Nothing may lead past the next line: not a stream that user code closed or replaced, nor a broken pipe.
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code & 0xFF)
 
 
 class _Nurse:
@@ -210,18 +183,16 @@ class _Nurse:
             self._pause_ms = None
 
     def _fork_loader(self, loader: int, line: int) -> None:
+        pid = 0
         try:
             pid = os.fork()
-        except OSError as error:
-            self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
-            return
-        if pid == 0:
-            _run_and_exit(lambda: self._become_loader(loader, line))
-        try:
+            if pid == 0:
+                run_and_exit(lambda: self._become_loader(loader, line))
             handle = pidfd_open(pid)
-        except OSError as error:  # no descriptor is left: the loader could neither be watched nor killed
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        except OSError as error:
+            if pid:  # no descriptor is left: the loader could neither be watched nor killed
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
             return
         self._children[handle] = loader, pid
@@ -249,20 +220,6 @@ class _Nurse:
             send_signal(handle, signal.SIGKILL)
         for _, pid in self._children.values():
             os.waitpid(pid, 0)
-
-
-def _nurse(
-    link: socket.socket,
-    parent: int,
-    loader_main: LoaderMain,
-    modules: tuple[str, ...],
-    keep: tuple[int, ...],
-    background: Background,
-) -> None:
-    die_with(parent)
-    close_all_but((link.fileno(), *keep))
-    _preload(modules)
-    _Nurse(link, loader_main, background()).run()
 
 
 def _preload(modules: tuple[str, ...]) -> None:

@@ -9,9 +9,11 @@ import os
 import resource
 import select
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..base.errors import DescriptorLimitError
@@ -157,6 +159,24 @@ def close_all_but(kept: Iterable[int]) -> None:
             # One of the names is the listing's own descriptor, closed by now.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def run_and_exit(main: Callable[[], None]) -> None:
+    """Run `main` and end this process there, whatever happens: a fork's caller has frames that are not ours."""
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Nothing may lead past the next line: not a stream that user code closed or replaced, nor a broken pipe.
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code & 0xFF)
 
 
 def wait_for_exit(handle: int, timeout_s: float | None) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 
 import numpy as np
@@ -13,13 +11,12 @@ from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 from ..transport.error_channel import waiting
 from ..transport.links import Opener, Sealer
-from ..transport.messages import Draw, DrawFailed, FromSampler
+from ..transport.messages import Draw, DrawFailed, FromSampler, LoaderEnded, LoaderStarted
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from .config import Config
-from .loader_pool import end_of
-from .nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery
-from .process import send_signal
+from .loader_pool import weight_of
+from .nursery import Nursery
 from .sampler import FRAME_BYTES
 
 _log = logging.getLogger("blobfeed")
@@ -42,9 +39,10 @@ class Sampling:
         self._sealer = Sealer(config.key)
         self._answers: Opener[FromSampler] = Opener(config.key, FromSampler)
         self._processes = 0
-        self._handle: int | None = None
-        """-1 until the nursery says that the process has started; None if there is none."""
+        self._asked_for_one = False
+        self._started = False
         self._sent: Draw | None = None
+        """What the process has not answered."""
         self._deadline = 0.0
         self._killed = False
         self._suspicion = 0
@@ -57,9 +55,9 @@ class Sampling:
         wanted = self.schedule.wanted()
         if wanted is None:
             return
-        if self._handle is None:
+        if not self._asked_for_one:
             self._processes += 1
-            self._handle, self._killed, self._sent = -1, False, None
+            self._asked_for_one, self._started, self._killed = True, False, False
             self._status.begin(-self._processes, 0)
             self._nursery.spawn(-self._processes, self._line)
         if self._sent != wanted:
@@ -77,22 +75,21 @@ class Sampling:
         if self.schedule.note_drawn(answer):
             self._sent, self._suspicion, self._deaths = None, 0, 0
 
-    def handle_event(self, event: LoaderStarted | LoaderExited | ForkFailed) -> None:
+    def handle_event(self, event: LoaderStarted | LoaderEnded) -> None:
         """What the nursery has told of the process."""
         if isinstance(event, LoaderStarted):
-            self._handle = event.handle
+            self._started = True
             return
-        how, weight = end_of(event)
+        how, weight = event.how, weight_of(event)
         if self._killed:
             how += f" by us: it took longer than task_timeout_s={self._task_timeout_s:g}"
             weight = Weight.HUNG
-        if self._handle is not None and self._handle >= 0:
-            os.close(self._handle)
         self.receive()  # its last answer may already lie in the socket
         _log.warning("the sampler's process died: %s, %s", self._status.read(), how)
         self._status.end()
-        self._handle = None
-        if (draw := self._sent) is not None:
+        self._asked_for_one = False
+        draw, self._sent = self._sent, None
+        if draw is not None:
             self._suspicion += weight
             self._deaths += 1
             if self._suspicion >= ENOUGH_TO_CONVICT:
@@ -101,10 +98,10 @@ class Sampling:
                 self._answer(DrawFailed(draw.request, text))
 
     def next_deadline(self) -> float | None:
-        return None if self._sent is None or self._handle is None or self._killed else self._deadline
+        return None if self._sent is None or self._killed else self._deadline
 
     def kill_overdue(self, now: float) -> None:
         deadline = self.next_deadline()
-        if deadline is not None and now > deadline and self._handle is not None and self._handle >= 0:
+        if deadline is not None and now > deadline and self._started:
             self._killed = True
-            send_signal(self._handle, signal.SIGKILL)
+            self._nursery.kill(-self._processes)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..plan.plan import Plan
@@ -24,7 +23,7 @@ from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
 from ..transport.trace_ring import TraceRing
 from .config import Config, Descriptors
-from .interpreter import child_environment, find_interpreter
+from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
 
 _MODULE = f"{__package__}.assembler_main"
@@ -41,10 +40,8 @@ class Shared:
 
     def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
         with ExitStack() as stack:
-            self.ring = Ring.create(plan.layout, plan.slots)
-            stack.callback(self.ring.close)
-            self.board = StatusBoard.create(plan.status_lines)
-            stack.callback(self.board.close)
+            self.ring = stack.enter_context(closing(Ring.create(plan.layout, plan.slots)))
+            self.board = stack.enter_context(closing(StatusBoard.create(plan.status_lines)))
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)
             # MSG_DONTWAIT alone is not enough if gevent has patched sockets, or the program has set a default timeout.
@@ -54,29 +51,26 @@ class Shared:
             trainer = pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
             pidfd_send_signal(trainer, 0)  # a kernel that refuses it is told of before there is anything to kill
-            names = ("drawn", "weights") if plan.needs_sampler else ()
-            files = [SharedFile.create(f"blobfeed-{name}") for name in names]
-            for file in files:
-                stack.callback(file.close)
-            self.weights = files[1] if files else None
-            ring, board = self.ring.descriptor, self.board.descriptor
-            of_sampler = dict(zip(names, [file.descriptor for file in files], strict=True))
+            self.weights, of_sampler = None, {}
+            if plan.needs_sampler:
+                drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
+                self.weights = stack.enter_context(closing(SharedFile.create("blobfeed-weights")))
+                of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             self.key = os.urandom(32)
-            self.trace, traced = open_trace(), -1
-            if self.trace is not None:
-                stack.callback(self.trace.close)
-                traced = self.trace.descriptor
+            if (trace := open_trace()) is not None:
+                stack.enter_context(closing(trace))
+            self.trace = trace
             self.descriptors = Descriptors(
                 trainer,
-                ring,
-                board,
+                self.ring.descriptor,
+                self.board.descriptor,
                 theirs.fileno(),
                 **of_sampler,
                 source=plan.source.descriptors,
                 sampler=plan.sampler.value.descriptors if isinstance(plan, SampledPlan) else (),
-                trace=traced,
+                trace=-1 if trace is None else trace.descriptor,
             )
             self._closing = stack.pop_all()
 
@@ -92,11 +86,17 @@ class AssemblerProcess:
     """The assembler as its parent sees it; started by the constructor, which raises InterpreterError."""
 
     def __init__(self, config: Config) -> None:
-        descriptor = config.write()
-        try:
-            self._process = _start(descriptor, config)
-        finally:
-            os.close(descriptor)
+        # A session of its own: signals meant for the terminal's foreground job do not reach it. Never the trainer's
+        # standard output: `caffe train | cat` must end with the trainer; what user code prints goes to standard error.
+        self._process = config.start(
+            find_interpreter(),
+            _MODULE,
+            config.descriptors.errors,
+            config.sockets,
+            inherited=(config.descriptors.trainer,),
+            stdout=2,
+            start_new_session=True,
+        )
         try:
             self.handle = pidfd_open(self._process.pid)
         except OSError:
@@ -118,21 +118,6 @@ class AssemblerProcess:
             send_signal(self.handle, signal.SIGKILL)
         self._process.wait()
         os.close(self.handle)
-
-
-def _start(descriptor: int, config: Config) -> subprocess.Popen[bytes]:
-    """It gets a session of its own, so that signals meant for the terminal's foreground job do not reach it, and never
-    the trainer's standard output: `caffe train | cat` must end with the trainer. What user code prints in a loader goes
-    to the trainer's standard error.
-    """
-    return subprocess.Popen(
-        [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(config.descriptors.errors), config.sockets],
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        pass_fds=(descriptor, *config.descriptors.all()),
-        env=child_environment(),
-        start_new_session=True,
-    )
 
 
 def _working_directory() -> tuple[str, ...]:

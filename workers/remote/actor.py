@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,9 +36,6 @@ from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
 from ..transport.ring import SlotLayout
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[ToLoader] = msgspec.msgpack.Decoder(Fill | Postprocess)
 
 Memory = NDArray[np.uint8]
 
@@ -73,7 +69,7 @@ class Job:
     postprocess, the whole slot as it is.
     """
 
-    task: bytes
+    task: ToLoader
     drawn: list[tuple[int, IndexArray]]
     slot: Memory | None
 
@@ -82,7 +78,7 @@ class Job:
         indices = (
             [] if drawn is None else [(run.offset, drawn.read(run.offset, run.count, np.int64)) for run in task.drawn]
         )
-        return cls(_ENCODER.encode(task), indices, slot if isinstance(task, Postprocess) else None)
+        return cls(task, indices, slot if isinstance(task, Postprocess) else None)
 
 
 def code_digest() -> str:
@@ -150,8 +146,7 @@ class RemoteLoader:
 
     def work(self, job: Job) -> Made:
         """Make the rows of one task."""
-        task = _DECODER.decode(job.task)
-        begun = time.monotonic_ns()
+        task, begun = job.task, time.monotonic_ns()
         for offset, indices in job.drawn:
             self._drawn.write(offset, indices)
         if job.slot is not None:

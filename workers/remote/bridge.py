@@ -2,7 +2,7 @@
 
      assembler                        bridge                          actor N, on some node
         │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
-        │ ◄── LoaderPlaced, Ready ───── │ ◄─── where it is, or why not ─── │      a sample on trial
+        │ ◄── LoaderStarted, Ready ──── │ ◄─── where it is, or why not ─── │      a sample on trial
         │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
         │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
         │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
@@ -24,7 +24,6 @@ import queue
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,9 +37,9 @@ import zmq
 
 from ..processes.config import Config
 from ..processes.loader import Tasks
-from ..processes.process import die_with, leave_signals_to_trainer
+from ..processes.process import die_with, leave_signals_to_trainer, run_and_exit
 from ..transport import links
-from ..transport.error_channel import log_to_trainer, summary_of
+from ..transport.error_channel import pass_on, summary_of
 from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
     Done,
@@ -49,7 +48,7 @@ from ..transport.messages import (
     JoinFailed,
     KillLoader,
     LoaderEnded,
-    LoaderPlaced,
+    LoaderStarted,
     Ready,
     Room,
     StartFailed,
@@ -61,7 +60,7 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Refusal, ranges_of
-from .cluster import Cluster, cannot_begin, wanted_of, why_not_joined
+from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
@@ -101,7 +100,7 @@ class _Bridge:
         self._sealer = links.Sealer(config.key)
         self._opener: links.Opener[ToBridge] = links.Opener(config.key, ToBridge)
         self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
-        self._board = StatusBoard(config.descriptors.board, self._plan.status_lines)
+        self._board = StatusBoard(config.descriptors.board)
         self._errors = socket.socket(fileno=config.descriptors.errors)
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
@@ -133,7 +132,9 @@ class _Bridge:
             with suppress(ConnectionError):  # the assembler has closed its end
                 self._serve()
         finally:
-            self._leave()
+            for remote in self._remotes.values():
+                self._cluster.ray.kill(remote.actor)
+            self._cluster.ray.shutdown()
 
     def _serve(self) -> None:
         while True:
@@ -143,14 +144,10 @@ class _Bridge:
                 return
             if self._wake in ready:
                 self._take_arrived()
-            for remote in [each for each in self._remotes.values() if each.link in ready]:
-                self._take_tasks(remote)
-
-    def _leave(self) -> None:
-        """End the actors and leave the cluster."""
-        for remote in self._remotes.values():
-            self._cluster.ray.kill(remote.actor)
-        self._cluster.ray.shutdown()
+            for remote in list(self._remotes.values()):
+                if remote.tasks is not None and remote.link in ready:
+                    remote.waiting.extend(remote.tasks.arrived())
+                    self._send_waiting(remote)
 
     # ---- towards the assembler
 
@@ -213,11 +210,8 @@ class _Bridge:
 
     def _take_arrived(self) -> None:
         os.eventfd_read(self._wake)
-        while True:
-            try:
-                number, then, future = self._arrived.get_nowait()
-            except queue.Empty:
-                return
+        while not self._arrived.empty():
+            number, then, future = self._arrived.get()
             remote = self._remotes.get(number)
             if remote is None:
                 continue  # it has been told to have ended
@@ -232,12 +226,12 @@ class _Bridge:
         remote.status.begin(remote.number, pid)
         remote.status.note_node(host)
         _log.info("%s", remote)
-        self._tell(LoaderPlaced(remote.number))
+        self._tell(LoaderStarted(remote.number))
         self._call(remote, self._cluster.begin(remote.actor), self._note_begun)
 
     def _note_begun(self, remote: _Remote, refusal: Refusal | None) -> None:
         if refusal is not None:
-            self._pass_on(refusal.frames)
+            pass_on(self._errors, refusal.frames)
             text = f"{remote} cannot do its work there: {refusal.text}"
             self._report(StartFailed(remote.number, text, refusal.cause, refusal.traceback))
             return
@@ -248,22 +242,16 @@ class _Bridge:
         remote.status.write(Activity.WAITING)
         self._report(Ready(remote.number))
 
-    def _take_tasks(self, remote: _Remote) -> None:
-        if remote.tasks is not None:
-            remote.waiting.extend(remote.tasks.arrived())
-        self._send_waiting(remote)
-
     def _send_waiting(self, remote: _Remote) -> None:
-        while remote.waiting and self._may_send(remote):
+        while remote.waiting:
+            alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
+            if alone and remote.sent:
+                break
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             job = Job.of(task, self._drawn, self._slot(task))
             self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
-
-    def _may_send(self, remote: _Remote) -> bool:
-        alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
-        return not (alone and remote.sent)
 
     def _slot(self, task: ToLoader) -> Any:
         size = self._plan.layout.slot_bytes
@@ -274,26 +262,21 @@ class _Bridge:
         for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
             slot[where] = rows
         del remote.sent[task.task]
-        self._pass_on(made.frames)
+        pass_on(self._errors, made.frames)
         self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows))
         self._send_waiting(remote)
-
-    def _pass_on(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            with suppress(BlockingIOError):  # a trainer that does not read gets the text alone
-                self._errors.send(frame, socket.MSG_DONTWAIT)
 
     # ---- the end of an actor
 
     def _note_error(self, remote: _Remote, error: BaseException) -> None:
-        errors = self._cluster.ray.exceptions
-        cannot = isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError) or cannot_begin(error)
-        if cannot and not remote.node:
+        if not remote.node and self._cluster.cannot_begin(error):
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
         # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
-        crashed = isinstance(error, errors.ActorDiedError) and "its node has died" not in str(error)
+        crashed = isinstance(error, self._cluster.ray.exceptions.ActorDiedError) and "its node has died" not in str(
+            error
+        )
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
@@ -315,18 +298,8 @@ def main() -> None:
     die_with(parent)
     leave_signals_to_trainer()
     keep_freed_memory()
-    config = Config.read(descriptor)
-    log_to_trainer(socket.socket(fileno=os.dup(config.descriptors.errors)), config.log_levels)
-    sys.path[:] = config.sys_path
-    bridge = _Bridge(config, socket.socket(fileno=link))
-    code = 1
-    try:
-        bridge.run()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)  # Ray's threads and exit handlers have nothing more to do here
+    bridge = _Bridge(Config.adopt(descriptor), socket.socket(fileno=link))
+    run_and_exit(bridge.run)  # Ray's threads and exit handlers have nothing more to do here
 
 
 if __name__ == "__main__":

@@ -66,11 +66,6 @@ def require_answer(address: str) -> None:
     socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), _CONNECT_S).close()
 
 
-def cannot_begin(error: BaseException) -> bool:
-    """Whether an actor's class could not be made, as where blobfeed is not installed: that will not pass."""
-    return bool(getattr(error, "actor_init_failed", False))
-
-
 class Cluster:
     """Joined by the constructor, which raises whatever Ray or the network say against it."""
 
@@ -85,18 +80,15 @@ class Cluster:
         import ray
 
         self.ray: Any = ray
-        self._join(runtime_env)
+        address, _ = address_of(self._wanted)
+        require_answer(address)
+        ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
         plan = pickle.dumps(config.plan, protocol=pickle.HIGHEST_PROTOCOL)
         memory = {n: SharedFile(n).read(0, os.fstat(n).st_size, np.uint8) for n in config.descriptors.source}
         is_small = len(plan) + sum(map(len, memory.values())) < _WITH_CALL_BYTES
         self._plan: Any = plan if is_small else ray.put(plan)
         self._memory: Any = memory if is_small else ray.put(memory)
         self._loaders: Any = ray.remote(RemoteLoader)  # by default an actor that died is not started again
-
-    def _join(self, runtime_env: dict[str, Any]) -> None:
-        address, _ = address_of(self._wanted)
-        require_answer(address)
-        self.ray.init(address=address, runtime_env=runtime_env, logging_level=logging.WARNING, log_to_driver=True)
 
     def nodes(self) -> dict[str, Any]:
         """What Ray knows of each living node, by its id."""
@@ -128,3 +120,12 @@ class Cluster:
         folder = str(Path(shipped).absolute()) if shipped and Path(shipped).is_dir() else ""
         config = self._config
         return loader.begin.remote(self._code, self._plan, self._memory, folder, config.sys_path, config.log_levels)
+
+    def cannot_begin(self, error: BaseException) -> bool:
+        """Whether `error` says that no loader can be made there, as where blobfeed is not installed: it will not pass.
+
+        An actor or a node that died may be made up for.
+        """
+        errors = self.ray.exceptions
+        lasting = isinstance(error, errors.RuntimeEnvSetupError | errors.RayTaskError)
+        return lasting or getattr(error, "actor_init_failed", False)

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,12 +21,12 @@ from ..base.deadline import deadline, moving
 from ..base.errors import BlobfeedError, ParameterError, SourceError
 from ..plan.plan import Plan
 from ..processes.config import Config, Descriptors
-from ..processes.interpreter import child_environment, find_interpreter
+from ..processes.interpreter import find_interpreter
 from ..processes.process import die_with, exit_in_words, leave_signals_to_trainer
 from ..processes.spawn import trainer_sys_path
-from ..transport.error_channel import ErrorInbox, levels_of_trainer, log_to_trainer, summary_of
+from ..transport.error_channel import ErrorInbox, levels_of_trainer, pass_on, summary_of
 from .actor import Refusal
-from .cluster import Cluster, cannot_begin, why_not_joined
+from .cluster import Cluster, why_not_joined
 
 _MODULE = "blobfeed.workers.remote.trial"
 
@@ -62,18 +61,8 @@ def try_nodes(plan: Plan) -> None:
 
 def _ask(plan: Plan, errors: socket.socket) -> list[_Trouble]:
     descriptors = Descriptors(-1, -1, -1, errors.fileno(), source=plan.source.descriptors)
-    descriptor = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer()).write()
-    try:
-        process = subprocess.Popen(
-            [find_interpreter(), "-P", "-m", _MODULE, str(descriptor), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(descriptor, *descriptors.of_loaders),
-            env=child_environment(),
-            start_new_session=True,
-        )
-    finally:
-        os.close(descriptor)
+    config = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer())
+    process = config.start(find_interpreter(), _MODULE, os.getpid(), stdout=subprocess.PIPE, start_new_session=True)
     try:
         answer, _ = process.communicate()
     finally:
@@ -108,40 +97,31 @@ def _troubles(config: Config, errors: socket.socket) -> Iterator[_Trouble]:
     except Exception as error:
         yield _Trouble("", why_not_joined(config, error))
         return
-    ray = cluster.ray
     nodes = {name: node for name, node in cluster.nodes().items() if cluster.room_on(node)}
     loaders = {name: cluster.loader_on(name) for name in nodes}
     begun = {cluster.begin(loader): name for name, loader in loaders.items()}
-    refs = list(begun)
-    ready, late = (
-        ray.wait(refs, num_returns=len(refs), timeout=config.plan.parameters.task_timeout_s) if refs else ([], [])
-    )
+    refs, limit_s = list(begun), config.plan.parameters.task_timeout_s
+    ready, late = cluster.ray.wait(refs, num_returns=len(refs), timeout=limit_s) if refs else ([], [])
     for ref in ready:
         node = nodes[begun[ref]]
         called = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        yield from _trouble_on(called, ray, ref, errors)
+        yield from _trouble_on(called, cluster, ref, errors)
     for ref in late:
-        name, waited_s = nodes[begun[ref]]["NodeManagerHostname"], config.plan.parameters.task_timeout_s
-        _log.warning("node %s made no sample within task_timeout_s=%g s; its loaders will be tried", name, waited_s)
+        name = nodes[begun[ref]]["NodeManagerHostname"]
+        _log.warning("node %s made no sample within task_timeout_s=%g s; its loaders will be tried", name, limit_s)
 
 
-def _trouble_on(node: str, ray: Any, ref: Any, errors: socket.socket) -> Iterator[_Trouble]:
+def _trouble_on(node: str, cluster: Cluster, ref: Any, errors: socket.socket) -> Iterator[_Trouble]:
     try:
-        refusal: Refusal | None = ray.get(ref)
-    except ray.exceptions.RuntimeEnvSetupError as error:
-        yield _Trouble(node, summary_of(error))
-    except ray.exceptions.RayTaskError as error:
-        yield _Trouble(node, summary_of(error), 0, str(error))
-    except ray.exceptions.RayError as error:
-        if cannot_begin(error):
+        refusal: Refusal | None = cluster.ray.get(ref)
+    except cluster.ray.exceptions.RayError as error:
+        if cluster.cannot_begin(error):
             yield _Trouble(node, summary_of(error), 0, str(error))
-        else:  # a node may die at any time, and its loaders be made up for
+        else:
             _log.warning("node %s could not be tried: %s", node, summary_of(error))
     else:
         if refusal is not None:
-            for frame in refusal.frames:
-                with suppress(BlockingIOError):  # then the text is all there is
-                    errors.send(frame, socket.MSG_DONTWAIT)
+            pass_on(errors, refusal.frames)
             yield _Trouble(node, refusal.text, refusal.cause, refusal.traceback)
 
 
@@ -151,10 +131,8 @@ def main() -> None:
     leave_signals_to_trainer()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Ray prints, and so may the user's modules
-    config = Config.read(descriptor)
+    config = Config.adopt(descriptor)
     errors = socket.socket(fileno=config.descriptors.errors)
-    log_to_trainer(errors, config.log_levels)
-    sys.path[:] = config.sys_path
     answers.write(msgspec.json.encode(list(_troubles(config, errors))))
     answers.flush()
     os._exit(0)  # the cluster ends what a dead driver had

@@ -66,6 +66,7 @@ class Reading:
 
     @property
     def cache_counts(self) -> CacheCounts:
+        """Of all loaders, those that have ended among them."""
         return CacheCounts.total(line.cache_counts for line in self.lines)
 
     @property
@@ -120,7 +121,7 @@ def _line(number: int, words: memoryview, now_ns: int) -> LoaderLine:
         where_slowest=_place(words, at.WHERE_SLOWEST, words[at.SLOWEST_SAMPLE]),
         node=_text(words[at.WHERE + 1 : at.WHERE + at.TEXT_WORDS]) if words[at.WHERE] == at.ON_NODE else "",
         times=tuple(words[at.TIMES : at.CACHE]),
-        cache_counts=LoaderStatus(words).cache_counts,
+        cache_counts=CacheCounts(*words[at.CACHE : at.LINE].tolist()),
     )
 
 

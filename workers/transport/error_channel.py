@@ -15,8 +15,9 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 import cloudpickle
@@ -67,6 +68,13 @@ def send_exception(channel: socket.socket, error: BaseException) -> int:
     return number
 
 
+def pass_on(channel: socket.socket, frames: Iterable[bytes]) -> None:
+    """Send what processes of another host would have sent; a trainer that does not read gets the text alone."""
+    for frame in frames:
+        with suppress(BlockingIOError):
+            channel.send(frame, socket.MSG_DONTWAIT)
+
+
 Levels = Mapping[str, int]
 """Loggers by name, and the levels that are set on them."""
 
@@ -81,22 +89,16 @@ def log_to_trainer(channel: socket.socket, levels: Levels) -> None:
     """Send whatever this process and its forks log over `channel`; what does not fit goes to standard error."""
     from logging.handlers import QueueHandler  # not in the trainer: half a megabyte
 
-    logging.root.handlers[:] = [QueueHandler(cast("Any", _LogChannel(channel)))]
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-
-
-class _LogChannel:
-    """What QueueHandler takes for a queue: it prepares a record for another process, and puts it here."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-
-    def put_nowait(self, record: logging.LogRecord) -> None:
+    def put(record: logging.LogRecord) -> None:
         try:
-            self._channel.send(pickle.dumps((0, record)), socket.MSG_DONTWAIT)
+            channel.send(pickle.dumps((0, record)), socket.MSG_DONTWAIT)
         except OSError:  # the trainer is busy, or gone
             print(f"blobfeed [process {record.process}] {record.levelname}: {record.getMessage()}", file=sys.stderr)
+
+    # It prepares a record for another process, and puts it into what it takes for a queue.
+    logging.root.handlers[:] = [QueueHandler(cast("Any", SimpleNamespace(put_nowait=put)))]
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 class ErrorInbox:

@@ -48,8 +48,11 @@ _M = TypeVar("_M")
 
 def choose_socket_directory() -> Path:
     """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
-    tried = []
-    for base in dict.fromkeys(_bases()):
+    # A container whose root file system is read-only has /dev/shm, and often nothing else that can be written to.
+    bases, tried = ["/tmp", "/dev/shm"], []
+    with suppress(FileNotFoundError):  # none is usable
+        bases.insert(0, tempfile.gettempdir())
+    for base in dict.fromkeys(bases):
         directory = Path(base, _PREFIX + os.urandom(6).hex())
         length = len(os.fsencode(directory / _LONGEST_NAME))
         if length > _MAX_PATH:
@@ -59,14 +62,6 @@ def choose_socket_directory() -> Path:
         else:
             return directory
     raise SocketPathError(f"no directory for the sockets: tried {'; '.join(tried)}; {_ADVICE}")
-
-
-def _bases() -> Iterator[str]:
-    """A container whose root file system is read-only has /dev/shm, and often nothing else that can be written to."""
-    with suppress(FileNotFoundError):  # none is usable
-        yield tempfile.gettempdir()
-    yield "/tmp"
-    yield "/dev/shm"
 
 
 def make_socket_directory(directory: Path) -> None:

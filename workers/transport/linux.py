@@ -22,9 +22,15 @@ F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 _PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.argtypes = [ctypes.c_long]
-_libc.syscall.restype = ctypes.c_long
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.argtypes = [ctypes.c_long]
+libc.syscall.restype = ctypes.c_long
+
+
+def last_error(call: str) -> OSError:
+    """Why `call` of the C library, the last one of this thread, has failed."""
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def memfd_create(name: str, flags: int = MFD_CLOEXEC) -> int:
@@ -44,7 +50,7 @@ def _call(module: ModuleType, name: str, number: int, *arguments: object) -> int
     try:
         if python := getattr(module, name, None):
             result: int = python(*arguments)
-        elif (result := _libc.syscall(number, *arguments)) < 0:
+        elif (result := libc.syscall(number, *arguments)) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return result
     except OSError as error:

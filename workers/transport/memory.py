@@ -25,7 +25,11 @@ _log = logging.getLogger("blobfeed")
 
 def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
-    return min(_free_memory(proc), *_cgroup_limits(proc, cgroup), _address_space(proc))
+    free = _fields(proc / "meminfo")["MemAvailable"] * 1024
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024))
+    return min([free, *_cgroup_limits(proc, cgroup)])
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -34,34 +38,19 @@ def _fields(path: Path) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdigit()}
 
 
-def _free_memory(proc: Path) -> int:
-    return _fields(proc / "meminfo")["MemAvailable"] * 1024
-
-
-def _address_space(proc: Path) -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return _UNLIMITED
-    return max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024)
-
-
 def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
     """What each control group above this process has left, page cache that it can drop counted as free."""
-    yield _UNLIMITED
-    for line in _lines(proc / "self/cgroup"):
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:  # a kernel without control groups, or a sandbox that hides them
+        return
+    for line in lines:
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
             yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             yield from _left_upwards(cgroup / "memory", inside, *names)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # a kernel without control groups, or a sandbox that hides them
-        return []
 
 
 def _left_upwards(root: Path, inside: str, limit: str, usage: str, prefix: str) -> Iterator[int]:

@@ -253,7 +253,7 @@ class DrawFailed(Message, frozen=True, tag="draw_failed"):
     traceback: str = ""
 
 
-# assembler → bridge and back, over an inherited socket pair
+# assembler → bridge and back, over an inherited socket pair; the nursery too tells what started and ended
 class StartLoader(Message, frozen=True, tag="start_loader"):
     """Start `loader` somewhere in the cluster; `line` of the status board is its own."""
 
@@ -267,8 +267,8 @@ class KillLoader(Message, frozen=True, tag="kill_loader"):
     loader: int
 
 
-class LoaderPlaced(Message, frozen=True, tag="loader_placed"):
-    """The cluster has found a node for `loader`: from now on it must be ready in time."""
+class LoaderStarted(Message, frozen=True, tag="loader_started"):
+    """`loader` has a process, which must be ready in time from now on: a cluster may find a node for it late."""
 
     loader: int
 
@@ -276,7 +276,7 @@ class LoaderPlaced(Message, frozen=True, tag="loader_placed"):
 class LoaderEnded(Message, frozen=True, tag="loader_ended"):
     """`loader` is gone, and nothing is written into a slot on its behalf any more; `how` says so in words.
 
-    `crashed`: by itself; else its node was lost, or somebody ended it.
+    `crashed`: by itself, or it could not be forked; else its node was lost, or somebody ended it.
     """
 
     loader: int
@@ -302,4 +302,4 @@ ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed
 FromSampler = Drawn | DrawFailed
 ToBridge = StartLoader | KillLoader
-FromBridge = LoaderPlaced | LoaderEnded | Room | JoinFailed
+FromBridge = LoaderStarted | LoaderEnded | Room | JoinFailed

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import resource
@@ -41,41 +42,33 @@ class SlotLayout:
     def __init__(self, specs: Mapping[str, ArraySpec], rows: int) -> None:
         self.specs = dict(specs)
         self.rows = rows
-        self._offsets: dict[str, int] = {}
-        self._shape_offsets: dict[str, int] = {}
+        self._parts: dict[str, list[tuple[int, int]]] = {}
+        """By top, where its rows begin and the bytes of each; behind that the same of the rows' shapes."""
         end = 0
         for name, spec in self.specs.items():
-            self._offsets[name] = end
-            end = _round_up(end + rows * spec.nbytes, _ALIGNMENT)
-            if spec.varies:
-                self._shape_offsets[name] = end
-                end = _round_up(end + rows * len(spec.shape) * 4, _ALIGNMENT)
+            self._parts[name] = []
+            for size in (spec.nbytes, 4 * len(spec.shape)) if spec.varies else (spec.nbytes,):
+                self._parts[name].append((end, size))
+                end = _round_up(end + rows * size, _ALIGNMENT)
         self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
 
     def ranges(self, first: int, rows: int) -> list[slice]:
         """Which bytes of a slot hold `rows` rows from `first`, of every top."""
-        found = []
-        for name, spec in self.specs.items():
-            sizes = [(self._offsets[name], spec.nbytes)]
-            if spec.varies:
-                sizes.append((self._shape_offsets[name], len(spec.shape) * 4))
-            found += [slice(start + first * size, start + (first + rows) * size) for start, size in sizes]
-        return found
+        every = itertools.chain.from_iterable(self._parts.values())
+        return [slice(start + first * size, start + (first + rows) * size) for start, size in every]
 
     def view(self, memory: NDArray[np.uint8], slot: int) -> dict[str, Rows]:
         """All the rows of `slot`, by name, as views on `memory`, shape (slots * slot_bytes,)."""
-        base = slot * self.slot_bytes
-        return {name: self._rows(memory, base, name, spec) for name, spec in self.specs.items()}
+        own = memory[slot * self.slot_bytes :]
+        return {name: self._rows(own, name, spec) for name, spec in self.specs.items()}
 
-    def _rows(self, memory: NDArray[np.uint8], base: int, name: str, spec: ArraySpec) -> Rows:
-        start = base + self._offsets[name]
-        flat: AnyArray = memory[start : start + self.rows * spec.nbytes].view(spec.dtype)
+    def _rows(self, slot: NDArray[np.uint8], name: str, spec: ArraySpec) -> Rows:
+        parts = [slot[start : start + self.rows * size] for start, size in self._parts[name]]
+        flat: AnyArray = parts[0].view(spec.dtype)
         if not spec.varies:
             return flat.reshape((self.rows, *spec.shape))
-        axes = len(spec.shape)
-        start = base + self._shape_offsets[name]
-        shapes = memory[start : start + self.rows * axes * 4].view(np.int32)
-        return RaggedRows(spec, flat.reshape(self.rows, spec.items), shapes.reshape(self.rows, axes))
+        shapes = parts[1].view(np.int32)
+        return RaggedRows(spec, flat.reshape(self.rows, spec.items), shapes.reshape(self.rows, len(spec.shape)))
 
 
 class Ring:

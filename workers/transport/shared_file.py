@@ -13,14 +13,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .linux import memfd_create
+from .linux import last_error, libc, memfd_create
 from .memory import available_memory
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_COPIED_AT_ONCE = 8 << 20
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 _Number = TypeVar("_Number", np.int64, np.float64, np.uint8)
 
@@ -42,11 +40,10 @@ class SharedFile:
                 f"{len(numbers):,} numbers need {numbers.nbytes:,} bytes of shared memory, and {have:,} are available"
             )
         data = np.ascontiguousarray(numbers).view(np.uint8).data
-        for first in range(0, len(data), _COPIED_AT_ONCE):
-            part, done = data[first : first + _COPIED_AT_ONCE], 0
-            while done < len(part):
-                done += os.pwrite(self.descriptor, part[done:], offset + first + done)
-        return offset + len(data)
+        while data:  # the kernel takes 2 GiB at a time
+            done = os.pwrite(self.descriptor, data, offset)
+            data, offset = data[done:], offset + done
+        return offset
 
     def read(self, offset: int, count: int, kind: type[_Number]) -> NDArray[_Number]:
         """`count` numbers from `offset` on, shape (count,), the caller's own."""
@@ -58,9 +55,8 @@ class SharedFile:
 
     def free(self, offset: int, size: int) -> None:
         """Give the memory of `size` bytes back."""
-        if size and _libc.fallocate(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size):
-            number = ctypes.get_errno()
-            raise OSError(number, f"fallocate: {os.strerror(number)}")
+        if size and libc.fallocate(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size):
+            raise last_error("fallocate")
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 from collections.abc import Iterator
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .linux import last_error, libc
 
 HUGE_PAGE = 2 << 20
 """Bytes, on x86-64 and on 64-bit Arm with 4 KiB pages."""
@@ -27,11 +28,10 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -49,7 +49,7 @@ class _Map:
     def __del__(self) -> None:
         # A constructor that raised has left nothing to unmap.
         if address := getattr(self, "_address", None):
-            _libc.munmap(address, self._size)
+            libc.munmap(address, self._size)
 
     def array(self) -> NDArray[np.uint8]:
         """All of it, shape (size,)."""
@@ -64,7 +64,7 @@ class SharedMap(_Map):
 
     def populate(self) -> None:
         """Map all pages at once, if the kernel can (Linux 5.14); else they are mapped as they are touched."""
-        _libc.madvise(self._address, self._size, _MADV_POPULATE_WRITE)
+        libc.madvise(self._address, self._size, _MADV_POPULATE_WRITE)
 
     def collapse(self) -> Iterator[int]:
         """Turn it into huge pages, one a step, some milliseconds each; yields how many have been made.
@@ -73,7 +73,7 @@ class SharedMap(_Map):
         """
         made = 0
         for offset in range(0, self._size - HUGE_PAGE + 1, HUGE_PAGE):
-            made += _libc.madvise(self._address + offset, HUGE_PAGE, _MADV_COLLAPSE) == 0
+            made += libc.madvise(self._address + offset, HUGE_PAGE, _MADV_COLLAPSE) == 0
             yield made
 
 
@@ -89,9 +89,9 @@ class AddressRange(_Map):
 
     def map_file(self, at: int, descriptor: int, offset: int, size: int) -> None:
         """Show `size` bytes of the file from `offset` on from byte `at` of the range on; both are whole pages."""
-        _checked(_libc.mmap(self._address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
+        _checked(libc.mmap(self._address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
         # Whoever reads rows announces them; what the kernel read ahead beside them would be for nothing.
-        _libc.madvise(self._address + at, size, mmap.MADV_RANDOM)
+        libc.madvise(self._address + at, size, mmap.MADV_RANDOM)
 
 
 def _map_aligned(descriptor: int, size: int) -> int:
@@ -100,23 +100,22 @@ def _map_aligned(descriptor: int, size: int) -> int:
     address = -(-reserved // HUGE_PAGE) * HUGE_PAGE
     try:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        _checked(_libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0))
+        _checked(libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0))
     except OSError:
-        _libc.munmap(reserved, size + HUGE_PAGE)
+        libc.munmap(reserved, size + HUGE_PAGE)
         raise
     end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if address > reserved:
-        _libc.munmap(reserved, address - reserved)
-    _libc.munmap(end, reserved + size + HUGE_PAGE - end)
+        libc.munmap(reserved, address - reserved)
+    libc.munmap(end, reserved + size + HUGE_PAGE - end)
     return address
 
 
 def _reserved(size: int) -> int:
-    return _checked(_libc.mmap(None, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0))
+    return _checked(libc.mmap(None, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0))
 
 
 def _checked(address: int | None) -> int:
     if address is None or address == _MAP_FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mmap: {os.strerror(number)}")
+        raise last_error("mmap")
     return address

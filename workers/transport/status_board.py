@@ -135,24 +135,23 @@ def _put_text(words: memoryview, text: str) -> None:
 class StatusBoard:
     """One line for each of `loaders` loaders, on an inherited memory file; a loader that ends leaves it to the next."""
 
-    def __init__(self, descriptor: int, loaders: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.loaders = loaders
-        self._map = mmap.mmap(descriptor, self._bytes(loaders))
+        self._map = mmap.mmap(descriptor, 0)
         self._words = memoryview(self._map).cast("q")
-
-    @staticmethod
-    def _bytes(loaders: int) -> int:
-        return 8 * (HEADER + loaders * LINE)
 
     @classmethod
     def create(cls, loaders: int) -> StatusBoard:
         descriptor = memfd_create(NAME)
-        os.ftruncate(descriptor, cls._bytes(loaders))
-        board = cls(descriptor, loaders)
+        os.ftruncate(descriptor, 8 * (HEADER + loaders * LINE))
+        board = cls(descriptor)
         board._words[LINES], board._words[TRAINER], board._words[BEGUN] = loaders, os.getpid(), time.monotonic_ns()
         board._words[0] = MAGIC
         return board
+
+    @property
+    def loaders(self) -> int:
+        return self._words[LINES]
 
     def describe(self, about: About) -> None:
         words = self._words
@@ -194,11 +193,7 @@ class StatusBoard:
 
     def dropped(self) -> int:
         """Frames that loaders have dropped, those that have ended among them."""
-        return sum(self.line(number).dropped for number in range(self.loaders))
-
-    def cache_counts(self) -> CacheCounts:
-        """Of all loaders, those that have ended among them."""
-        return CacheCounts.total(self.line(number).cache_counts for number in range(self.loaders))
+        return sum(self.words_of(number)[DROPPED] for number in range(self.loaders))
 
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
@@ -240,17 +235,8 @@ class LoaderStatus:
         words[SPENT + words[ACTIVITY]] += max(0, time.monotonic_ns() - words[SINCE])
         words[ACTIVITY] = Activity.ABSENT
 
-    @property
-    def dropped(self) -> int:
-        return self._words[DROPPED]
-
     def note_dropped(self) -> None:
         self._words[DROPPED] += 1
-
-    @property
-    def cache_counts(self) -> CacheCounts:
-        """Of all the loaders that ever had this line."""
-        return CacheCounts(*self._words[CACHE:LINE].tolist())
 
     def note_cache_counts(self, now: CacheCounts, before: CacheCounts) -> None:
         for place, (count, old) in enumerate(zip(now, before, strict=True)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline import feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
@@ -67,6 +68,30 @@ def test_a_dead_loader_is_told_while_the_trainer_waits_or_goes_on(
     assert told.levelno == logging.WARNING
     assert "killed by SIGKILL" in told.getMessage()
     assert told.process != os.getpid()
+
+
+def test_what_is_logged_arrives_at_once_while_the_trainer_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = tmp_path / "heard"
+
+    def tells_and_waits(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+        if sample.index == 7:
+            logging.getLogger("mine.decode").warning(SAID)
+            wait_until(heard.exists, "the trainer has logged it")
+        return {"data": sample["data"], "label": sample["label"]}
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.touch()
+
+    monkeypatch.setattr(feed, "_LOGS_S", 1000.0)
+    handler = Hearing()
+    logging.getLogger("mine.decode").addHandler(handler)
+    try:
+        deliver_all(Pipeline(parameters(epochs=1), Hooks(decode=tells_and_waits), source=Numbered()))
+    finally:
+        logging.getLogger("mine.decode").removeHandler(handler)
 
 
 def test_what_is_logged_arrives_although_the_trainer_never_waits(caplog: pytest.LogCaptureFixture) -> None:

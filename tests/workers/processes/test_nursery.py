@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from blobfeed.workers.processes.nursery import ForkFailed, LoaderExited, LoaderStarted, Nursery, NurseryDied
+from blobfeed.workers.processes.nursery import Nursery, NurseryDied
+from blobfeed.workers.transport.messages import LoaderEnded, LoaderStarted
 
 from tests.support.waiting import is_gone, readable, wait_until
 
-Event = LoaderStarted | LoaderExited | ForkFailed
+Event = LoaderStarted | LoaderEnded
 
 
 @contextmanager
@@ -33,10 +34,7 @@ def nursery_of(
 
 def next_event(nursery: Nursery) -> Event:
     assert readable(nursery.fileno())
-    event = nursery.receive()
-    if isinstance(event, LoaderStarted):
-        os.close(event.handle)
-    return event
+    return nursery.receive()
 
 
 def how_it_ends(main: Callable[[int, int], None]) -> Event:
@@ -60,32 +58,34 @@ def _without_streams(*_: int) -> None:
     raise ValueError("with nowhere to print it")
 
 
-ENDS: dict[str, tuple[Callable[[int, int], object], int]] = {
-    "it comes back": (lambda *_: None, 0),
-    "sys.exit(3)": (lambda *_: sys.exit(3), 3),
-    "sys.exit(-1)": (lambda *_: sys.exit(-1), 255),
-    "sys.exit with a text": (lambda *_: sys.exit("enough"), 1),
-    "os._exit": (lambda *_: os._exit(4), 4),
-    "an exception": (lambda *_: _raise(ValueError("in a loader")), 1),
-    "an exception with no stream to print it to": (_without_streams, 1),
-    "KeyboardInterrupt": (lambda *_: _raise(KeyboardInterrupt()), 1),
-    "SIGKILL": (lambda *_: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL),
-    "SIGTERM": (lambda *_: os.kill(os.getpid(), signal.SIGTERM), -signal.SIGTERM),
+ENDS: dict[str, tuple[Callable[[int, int], object], str]] = {
+    "it comes back": (lambda *_: None, "exited with code 0"),
+    "sys.exit(3)": (lambda *_: sys.exit(3), "exited with code 3"),
+    "sys.exit(-1)": (lambda *_: sys.exit(-1), "exited with code 255"),
+    "sys.exit with a text": (lambda *_: sys.exit("enough"), "exited with code 1"),
+    "os._exit": (lambda *_: os._exit(4), "exited with code 4"),
+    "an exception": (lambda *_: _raise(ValueError("in a loader")), "exited with code 1"),
+    "an exception with no stream to print it to": (_without_streams, "exited with code 1"),
+    "KeyboardInterrupt": (lambda *_: _raise(KeyboardInterrupt()), "exited with code 1"),
+    "SIGKILL": (lambda *_: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
+    "SIGTERM": (lambda *_: os.kill(os.getpid(), signal.SIGTERM), "killed by SIGTERM"),
 }
 
 
 @pytest.mark.parametrize("way", ENDS)
-def test_the_end_of_a_loader_is_told_with_its_code(way: str) -> None:
-    way_to_end, code = ENDS[way]
+def test_it_is_told_how_a_loader_ended(way: str) -> None:
+    way_to_end, how = ENDS[way]
 
     def main(loader: int, line: int) -> None:
         way_to_end(loader, line)
 
-    assert how_it_ends(main) == LoaderExited(7, code)
+    assert how_it_ends(main) == LoaderEnded(7, how, crashed=way != "SIGKILL")
 
 
 def test_a_loader_learns_its_number_and_its_line() -> None:
-    assert how_it_ends(lambda loader, line: os._exit(10 * loader + line)) == LoaderExited(7, 70)
+    assert how_it_ends(lambda loader, line: os._exit(10 * loader + line)) == LoaderEnded(
+        7, "exited with code 70", crashed=True
+    )
 
 
 def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descriptor() -> None:
@@ -98,7 +98,7 @@ def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descri
     with nursery_of(main, keep=(theirs,)) as nursery:
         nursery.spawn(1, 0)
         nursery.spawn(2, 1)
-        while not isinstance(next_event(nursery), LoaderExited):
+        while not isinstance(next_event(nursery), LoaderEnded):
             pass
         names = set(map(int, os.read(ours, 1000).split()))
     os.close(ours)
@@ -113,11 +113,9 @@ def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals) -> 
     handles = []
     for loader in range(3):
         nursery.spawn(loader, loader)
-        assert readable(nursery.fileno())
-        event = nursery.receive()
-        assert isinstance(event, LoaderStarted)
-        signal.pidfd_send_signal(event.handle, blocker)
-        handles.append(event.handle)
+        assert next_event(nursery) == LoaderStarted(loader)
+        signal.pidfd_send_signal(nursery.handles[loader], blocker)
+        handles.append(os.dup(nursery.handles[loader]))
     nursery.close()
     for handle in handles:
         assert readable(handle, 0.0), "a loader is alive after close"
@@ -128,9 +126,7 @@ def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals) -> 
 def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() -> None:
     with nursery_of(wait_for_a_signal) as nursery:
         nursery.spawn(1, 0)
-        assert readable(nursery.fileno())
-        event = nursery.receive()
-        assert isinstance(event, LoaderStarted)
+        assert next_event(nursery) == LoaderStarted(1)
         os.kill(nursery.pid, signal.SIGKILL)
         assert readable(nursery.fileno())
         with pytest.raises(NurseryDied, match="killed by SIGKILL"):
@@ -138,8 +134,7 @@ def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() 
         with pytest.raises(NurseryDied, match="killed by SIGKILL") as caught:
             nursery.spawn(2, 0)
         assert caught.value.exits == ("killed by SIGKILL",)
-        assert readable(event.handle), "the loader outlived the nursery"
-        os.close(event.handle)
+        assert readable(nursery.handles[1]), "the loader outlived the nursery"
 
 
 def test_a_nursery_that_died_with_a_request_unread_is_told_from_one_that_answers() -> None:
@@ -194,7 +189,7 @@ def test_what_is_imported_ahead_is_there_in_every_loader(tmp_path: Path, monkeyp
     with nursery_of(lambda *_: os._exit(sys.modules["imported_ahead"].number), ("imported_ahead",)) as nursery:
         nursery.spawn(1, 0)
         next_event(nursery)
-        assert next_event(nursery) == LoaderExited(1, 33)
+        assert next_event(nursery) == LoaderEnded(1, "exited with code 33", crashed=True)
 
 
 def test_a_module_that_cannot_be_imported_is_left_to_the_loaders(
@@ -205,7 +200,7 @@ def test_a_module_that_cannot_be_imported_is_left_to_the_loaders(
     with nursery_of(lambda *_: None, ("raises_on_import", "no_such_module_at_all")) as nursery:
         nursery.spawn(1, 0)
         next_event(nursery)
-        assert next_event(nursery) == LoaderExited(1, 0)
+        assert next_event(nursery) == LoaderEnded(1, "exited with code 0", crashed=True)
 
 
 def test_a_loader_that_cannot_be_watched_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,5 +213,5 @@ def test_a_loader_that_cannot_be_watched_is_not_started(tmp_path: Path, monkeypa
         for loader in range(4):
             nursery.spawn(loader, loader)
             events.append(next_event(nursery))
-        assert ForkFailed(3, errno.EMFILE) in events
+        assert LoaderEnded(3, f"could not be forked: {os.strerror(errno.EMFILE)}", crashed=True) in events
         assert isinstance(events[0], LoaderStarted)

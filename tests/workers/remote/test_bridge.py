@@ -1,15 +1,21 @@
-"""What the bridge says of loaders for which the cluster has no place, and of a cluster that it cannot join."""
+"""The start of the bridge, and what it says of loaders that find no place, and of a cluster that it cannot join."""
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import socket
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+import zmq
 from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.processes.bridge import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.status_board import StatusBoard
 
 
 def test_loaders_that_wait_for_hours_are_told_once_and_again_if_more_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,3 +49,21 @@ def test_a_cluster_that_cannot_be_joined_is_no_news_to_an_assembler_that_has_end
     with ours:
         theirs.close()
         bridge.run()
+
+
+def test_a_bridge_for_which_there_is_no_process_is_started_later(caplog: pytest.LogCaptureFixture) -> None:
+    def refused(*_: object, **_options: object) -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    plan = SimpleNamespace(max_loaders=1, max_remote_loaders=2, parameters=SimpleNamespace(task_timeout_s=60.0))
+    config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=refused)
+    board, poller = StatusBoard.create(3), zmq.Poller()
+    bridge = Bridge(config, board, itertools.count(1))
+    for now, next_start in ((0.0, 0.5), (0.4, 0.5), (0.5, 1.5)):
+        bridge.start_if_due(now, poller)
+        assert bridge.next_start() == next_start
+    assert bridge.fileno() == -1
+    assert len(caplog.records) == 2
+    assert "Resource temporarily unavailable; tried again in 0.5 s" in caplog.text
+    bridge.close()
+    board.close()
