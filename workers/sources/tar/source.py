@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.errors import ParameterError, SourceError
 from ...base.extras import need
 from ...base.keys import text_digest
 from ...base.parameters import Positive
@@ -21,11 +21,12 @@ from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from ..files.file import locate_part, require_in_range, split_by_part
 from ..files.kept import kept
+from ..files.naming import Naming
 from ..files.paths import expand_paths
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..images.options import PictureOptions, check_sizes
 from ..stored.source import OpenFiles, Reading
-from .fields import Decode, decoder_of, put_array, put_picture, spec_of
+from .fields import Decode, decoder_of, put_array, spec_of
 from .index import TarIndex, make_index
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ class TarSource(Source):
             raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
         self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
         self._files = OpenFiles()
-        self._decoder: ImageDecoder | None = None
         if any(field.decode is None for field in self._fields.values()):
             need("cv2", f"{_WHAT}, for its pictures,")
             check_sizes(self._options, _WHAT)
@@ -119,7 +119,10 @@ class TarSource(Source):
                     place = int(field.offsets[index]), int(field.sizes[index])
                     data = members[place] = members.get(place) or raw.read(*place).tobytes()
                     with self._naming(index, top):
-                        self._put(field, data, position, out[top])
+                        if field.decode is None:
+                            self._decoder.read(self._specs[top], data, position, out[top])
+                        else:
+                            put_array(field.decode(data), position, out[top])
         reading.require_unchanged()
 
     def will_need(self, indices: IndexArray) -> None:
@@ -144,10 +147,7 @@ class TarSource(Source):
 
     def close(self) -> None:
         self._files.close()
-        self._decoder = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_decoder": None}
+        self.__dict__.pop("_decoder", None)
 
     # ---- setup
 
@@ -190,11 +190,7 @@ class TarSource(Source):
         data = self._bytes_of(0, field)
         with self._naming(0, field.extension):
             if field.decode is None:
-                options = self._options
-                channels = 3 if options.is_color else 1
-                fixed = options.equal_sizes or options.new_height > 0
-                size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
-                return ArraySpec((channels, *size), np.dtype(np.uint8), varies=not fixed)
+                return self._options.spec(lambda: self._decoder.decode(data)[1])
             longest = int(field.sizes[: self._samples].max())
             return spec_of(field.extension, field.key, field.decode(data), longest)
 
@@ -202,32 +198,14 @@ class TarSource(Source):
         stamp = self._stamps[locate_part(self._starts, index)[0]]
         return self._files.get(stamp).raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
 
-    # ---- one member
+    @cached_property
+    def _decoder(self) -> ImageDecoder:
+        from ..images.decode import ImageDecoder
 
-    def _put(self, field: _Field, data: bytes, row: int, rows: Any) -> None:
-        if field.decode is None:
-            put_picture(self._made_decoder(), data, 3 if self._options.is_color else 1, row, rows)
-        else:
-            put_array(field.decode(data), row, rows)
+        return ImageDecoder(self._options)
 
-    def _made_decoder(self) -> ImageDecoder:
-        if self._decoder is None:
-            from ..images.decode import ImageDecoder
-
-            self._decoder = ImageDecoder(self._options)
-        return self._decoder
-
-    @contextmanager
-    def _naming(self, index: int, member: str) -> Iterator[None]:
-        """Errors of decoding a member name it."""
-        try:
-            yield
-        except SampleTooLargeError as error:
-            raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-        except (ValueError, EOFError, MemoryError, OSError, SourceError) as error:
-            where = self.where(index)
-            text = f"{_WHAT}: {where}.{member} cannot be decoded: {error}"
-            raise SampleError(text, source=self._stamps[0].path, index=index, path=where) from error
+    def _naming(self, index: int, member: str) -> Naming:
+        return Naming(self, index, self._stamps[0].path, self.where, f".{member}")
 
 
 def _index_of(stamp: Stamp) -> TarIndex:
