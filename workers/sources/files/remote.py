@@ -128,13 +128,11 @@ class RemoteFile:
         if row_bytes <= _SMALL_ROW:
             blocks = self._read_blocks(offsets, row_bytes)
             for offset, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
-                _copy_from_blocks(blocks, offset, target[to : to + row_bytes])
+                _copy_from_blocks(blocks.__getitem__, offset, target[to : to + row_bytes])
             return
-        wanted = [(offset, row_bytes) for offset in offsets.tolist()]
-        self.fetch(offsets, row_bytes)
-        for (offset, _), to in zip(wanted, (positions * row_bytes).tolist(), strict=True):
-            target[to : to + row_bytes] = self._bytes_of((offset, row_bytes))
-        self._drop(wanted)
+        taken = self._take([(offset, row_bytes) for offset in offsets.tolist()])
+        for row, to in zip(taken, (positions * row_bytes).tolist(), strict=True):
+            target[to : to + row_bytes] = row
 
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
         """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
@@ -168,7 +166,8 @@ class RemoteFile:
         """The bytes of each (offset, size), which are then forgotten here."""
         self.fetch(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]))
         taken = [self._bytes_of(pair) for pair in wanted]
-        self._drop(wanted)
+        for pair in wanted:
+            self._ranges.pop(pair, None)
         return taken
 
     def _bytes_of(self, wanted: tuple[int, int]) -> memoryview:
@@ -183,10 +182,6 @@ class RemoteFile:
             self._ranges.clear()  # another attempt is to ask again, also for what failed beside it
             raise
         return data[offset - found.start : offset - found.start + size]
-
-    def _drop(self, wanted: Iterable[tuple[int, int]]) -> None:
-        for pair in wanted:
-            self._ranges.pop(pair, None)
 
     # ---- small rows, such as labels: whole blocks are kept, since the next ones lie beside them
 
@@ -213,11 +208,11 @@ def _copy(block: memoryview) -> memoryview:
     return memoryview(bytes(block))
 
 
-def _copy_from_blocks(blocks: dict[int, memoryview], offset: int, target: memoryview) -> None:
+def _copy_from_blocks(block: Callable[[int], memoryview], offset: int, target: memoryview) -> None:
     filled = 0
     while filled < len(target):
         number, within = divmod(offset + filled, _BLOCK_BYTES)
-        part = blocks[number][within : within + len(target) - filled]
+        part = block(number)[within : within + len(target) - filled]
         target[filled : filled + len(part)] = part
         filled += len(part)
 
@@ -334,14 +329,10 @@ class RangeStream(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         target = memoryview(buffer).cast("B")
-        filled, most = 0, max(0, min(len(target), self._stamp.size - self._position))
-        while filled < most:
-            number, within = divmod(self._position, _BLOCK_BYTES)
-            part = self._block(number)[within : within + most - filled]
-            target[filled : filled + len(part)] = part
-            filled += len(part)
-            self._position += len(part)
-        return filled
+        target = target[: max(0, self._stamp.size - self._position)]
+        _copy_from_blocks(self._block, self._position, target)
+        self._position += len(target)
+        return len(target)
 
     def _block(self, number: int) -> memoryview:
         kept = self._blocks.get(number)
