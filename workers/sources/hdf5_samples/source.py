@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,12 @@ from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.source import Source
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import FileStamp, Locking, require_in_range, stretches
+from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..files.file import FileStamp, Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
-from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..stored.source import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
+from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..stored.source import LIBRARY_MODULE, FilesSource, OpenFile, OpenFiles, Reading
 from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress
 
@@ -57,7 +56,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     open_files: Positive | None = None
 
 
-class HDF5SamplesSource(Source):
+class HDF5SamplesSource(FilesSource):
     """Samples that are a data set, or a group of data sets, each, in natural order (trajectory_2 before trajectory_10).
 
     What lies in one piece is read by its offset in the file, the rest by h5py. If shapes differ between samples, the
@@ -80,9 +79,7 @@ class HDF5SamplesSource(Source):
         self._data = {top: data for top, data in self._index.data.items() if top in self._tops}
         if any(data.needs_library for data in self._data.values()):
             self.modules = (LIBRARY_MODULE,)
-        self._files = OpenFiles(checked.locking, checked.open_files)
-        if any(isinstance(stamp, RemoteStamp) for stamp in stamps):
-            self.rows_at_once = CONNECTIONS
+        super().__init__(OpenFiles(checked.locking, checked.open_files), stamps)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -93,28 +90,34 @@ class HDF5SamplesSource(Source):
         specs = labels | {top: data.spec for top, data in self._data.items()}
         return {top: specs[top] for top in self._tops}
 
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, len(self))
-        self._announce(indices)
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for top, values in self._index.labels.items():
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
             values.take(indices, axis=0, out=rows, mode="clip")
-        reading = Reading(self._files)
-        for stamp, positions in self._index.by_file(indices):
-            if isinstance(raw := reading.get(stamp).raw, RemoteFile):
-                self._fetch(raw, indices[positions])
         for stamp, positions in self._index.by_file(indices):
             for top, data in self._data.items():
                 self._read_data(reading, stamp, data, indices[positions], positions, out[top])
-        self._files.announcements.note_read(len(indices))
-        reading.require_unchanged()
 
-    def _fetch(self, file: RemoteFile, indices: IndexArray) -> None:
-        """All of these samples are to be read now: they are to be fetched together."""
-        for data in self._data.values():
-            direct = indices[data.offsets[indices] >= 0]
-            file.fetch(data.offsets[direct], data.sizes(direct))
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+        for file, data, direct in self._in_one_piece(indices):
+            if isinstance(raw := reading.get(file).raw, RemoteFile):
+                raw.fetch(data.offsets[direct], data.sizes(direct))
+
+    def _start_reading(self, indices: IndexArray) -> bool:
+        in_memory = True
+        for file, data, direct in self._in_one_piece(indices):
+            in_memory &= self._files.get(file).raw.will_need(data.offsets[direct], data.sizes(direct))
+        return in_memory
+
+    def _in_one_piece(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexedData, IndexArray]]:
+        """Those of the samples that are read by their offsets, by file and top."""
+        for stamp, positions in self._index.by_file(indices):
+            for data in self._data.values():
+                samples = indices[positions]
+                direct = samples[data.offsets[samples] >= 0]
+                if len(direct):
+                    yield stamp, data, direct
 
     def _read_data(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -130,7 +133,7 @@ class HDF5SamplesSource(Source):
         elif len(offsets):
             file.raw.gather_at(offsets, positions, rows.reshape(len(rows), -1).view(np.uint8))
             if not data.dtype.isnative:
-                _swap_bytes(rows, positions)
+                rows[positions] = rows[positions].byteswap()
 
     def _read_by_library(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -154,29 +157,9 @@ class HDF5SamplesSource(Source):
                     raise
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, len(self))
-        self._announce(indices)
-
-    def _announce(self, indices: IndexArray) -> None:
-        """Also called by `read`: the first task of a loader was not announced before."""
-        self._files.begin()
-        announcements = self._files.announcements
-        if not announcements.are_due(indices):
-            return
-        in_memory = True
-        for stamp, positions in self._index.by_file(indices):
-            for data in self._data.values():
-                samples = indices[positions]
-                direct = samples[data.offsets[samples] >= 0]
-                if len(direct):
-                    in_memory &= self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
-        announcements.note_announced(len(indices), in_memory=in_memory)
-
     @property
     def stores_rows(self) -> bool:
-        is_remote = self.rows_at_once > 1
-        return not is_remote and not any(data.needs_library for data in self._data.values())
+        return not self._is_remote and not any(data.needs_library for data in self._data.values())
 
     def where(self, index: int) -> str:
         return self._index.where(index)
@@ -184,9 +167,6 @@ class HDF5SamplesSource(Source):
     def fingerprint(self) -> str:
         others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
         return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{self._tops}")
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
@@ -257,8 +237,3 @@ def _read_ragged(
             file.raw.copy_into(offset, sample.reshape(-1).view(np.uint8).data)
         if not data.dtype.isnative:
             sample.byteswap(inplace=True)
-
-
-def _swap_bytes(rows: AnyArray, positions: IndexArray) -> None:
-    for start, stop in stretches(positions, positions, 1):
-        rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)

@@ -1,13 +1,14 @@
-"""What sources of stored arrays have in common, all but finding and checking the arrays: how samples are read, which
-files are open for it, and when the kernel is told of samples before."""
+"""What sources of files have in common: which files are open, and when the kernel is told of samples before; and those
+of stored arrays, all but finding and checking the arrays: how samples are read."""
 
 from __future__ import annotations
 
 import logging
 import os
 import resource
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,13 +57,60 @@ def cache_bytes(wanted: int, columns: Mapping[str, Column], what: str) -> int:
     return total
 
 
-class StoredSource(Source):
+class FilesSource(Source):
+    """Samples in the files `stamps`, which `files` has open."""
+
+    def __init__(self, files: OpenFiles, stamps: Iterable[Stamp]) -> None:
+        self._files = files
+        self._is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
+        if self._is_remote:
+            self.rows_at_once = CONNECTIONS
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        require_in_range(indices, len(self))
+        reading = Reading(self._files)
+        if self._is_remote:
+            self._fetch(indices, reading)
+        else:  # the first task of a loader was not announced before
+            self._announce(indices)
+        self._read(indices, out, reading)
+        self._files.announcements.note_read(len(indices))
+        reading.require_unchanged()
+
+    @abstractmethod
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None: ...
+
+    @abstractmethod
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+        """These samples are read next: all tops and all files are to be fetched at the same time."""
+
+    def will_need(self, indices: IndexArray) -> None:
+        require_in_range(indices, len(self))
+        self._announce(indices)
+
+    def _announce(self, indices: IndexArray) -> None:
+        self._files.begin()
+        announcements = self._files.announcements
+        if self._is_remote or announcements.are_due(indices):
+            announcements.note_announced(len(indices), in_memory=self._start_reading(indices))
+
+    @abstractmethod
+    def _start_reading(self, indices: IndexArray) -> bool:
+        """Have these samples read ahead; whether all of them were in memory already."""
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class StoredSource(FilesSource):
     """Samples of stored arrays, one column of them for each top; all columns have the same length.
 
     `limit`: only the first so many samples.
     """
 
     def __init__(self, columns: Mapping[str, Column], files: OpenFiles, *, limit: int | None) -> None:
+        arrays = [array for column in columns.values() for array in column.arrays]
+        super().__init__(files, (array.file for array in arrays))
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
             said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
@@ -79,7 +127,6 @@ class StoredSource(Source):
             (starts, [named for named in columns.items() if named[1].starts.tobytes() == cut])
             for cut, starts in cuts.items()
         ]
-        self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
         if not self._samples:
@@ -87,16 +134,11 @@ class StoredSource(Source):
         for top, spec in self._specs.items():
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
-        layouts = [array.layout for column in columns.values() for array in column.arrays]
-        self._is_remote = False
-        for array in (array for column in columns.values() for array in column.arrays):
+        for array in arrays:
             if isinstance(array.file, RemoteStamp):
-                self._is_remote = True
                 _require_ranges(array)
-        if self._is_remote:
-            self.rows_at_once = CONNECTIONS
-        in_objects = [layout for layout in layouts if isinstance(layout, ChunkObjects)]
-        by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
+        in_objects = [array.layout for array in arrays if isinstance(array.layout, ChunkObjects)]
+        by_library = [array.layout for array in arrays if isinstance(array.layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
@@ -110,13 +152,7 @@ class StoredSource(Source):
     def specs(self) -> Mapping[str, ArraySpec]:
         return self._specs
 
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, self._samples)
-        reading = Reading(self._files)
-        if self._is_remote:
-            self._fetch(indices, reading)
-        else:
-            self._announce(indices)
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for starts, columns in self._together:
             if len(indices) and (joined := self._files.joined(starts, columns)):
                 reading.read_joined(joined, indices, cast("Straight", out))
@@ -131,16 +167,8 @@ class StoredSource(Source):
                         raise
                     except Exception as error:
                         raise SourceError(f"{array}: reading samples failed: {error}") from error
-        self._files.announcements.note_read(len(indices))
-        reading.require_unchanged()
-
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, self._samples)
-        self._announce(indices)
 
     def _fetch(self, indices: IndexArray, reading: Reading) -> None:
-        """These samples are read next: all tops and all files are to be fetched at the same time."""
-        self._files.begin()
         for starts, columns in self._together:
             for number, local, _ in split_by_part(starts, indices):
                 for array in (column.arrays[number] for _, column in columns):
@@ -148,12 +176,7 @@ class StoredSource(Source):
                     if isinstance(reader, ChunkedRows):
                         reader.fetch(local)
 
-    def _announce(self, indices: IndexArray) -> None:
-        """Also called by `read`: the first task of a loader was not announced before."""
-        self._files.begin()
-        announcements = self._files.announcements
-        if not self._is_remote and not announcements.are_due(indices):
-            return
+    def _start_reading(self, indices: IndexArray) -> bool:
         in_memory = True
         for starts, columns in self._together:
             if joined := self._files.joined(starts, columns):
@@ -163,7 +186,7 @@ class StoredSource(Source):
                 for _, column in columns:
                     array = column.arrays[number]
                     in_memory &= self._files.get(array.file).will_need(array, local)
-        announcements.note_announced(len(indices), in_memory=in_memory)
+        return in_memory
 
     @property
     def stores_rows(self) -> bool:
@@ -198,9 +221,6 @@ class StoredSource(Source):
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
         text = repr((stored, specs, self._samples))
         return f"{self.kind}:{text_digest(text)}"
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def _as_stored(rows: Rows, order: tuple[int, ...] | None) -> Any:

@@ -17,15 +17,14 @@ from ...base.errors import ParameterError, SourceError
 from ...base.extras import need
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from ..files.file import locate_part, require_in_range, split_by_part
+from ..files.file import locate_part, split_by_part
 from ..files.kept import kept
 from ..files.naming import Naming
 from ..files.paths import expand_paths
-from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.remote import RemoteFile, Stamp, stamp_of
 from ..images.options import PictureOptions, check_sizes
-from ..stored.source import OpenFiles, Reading
+from ..stored.source import FilesSource, OpenFiles, Reading
 from .fields import Decode, decoder_of, put_array, spec_of
 from .index import TarIndex, make_index
 
@@ -63,7 +62,7 @@ class _Field:
         return decoder_of(self.extension, self.key)
 
 
-class TarSource(Source):
+class TarSource(FilesSource):
     """The samples of tar files in their order: pictures uint8 (channels, height, width), .cls int64, .npy as they are,
     .txt and .json as strings, anything else uint8 (bytes,) of varying length.
 
@@ -87,13 +86,11 @@ class TarSource(Source):
         if not self._samples:
             raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
         self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
-        self._files = OpenFiles()
+        super().__init__(OpenFiles(), self._stamps)
         if any(field.decode is None for field in self._fields.values()):
             need("cv2", f"{_WHAT}, for its pictures,")
             check_sizes(self._options, _WHAT)
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
-        if any(isinstance(stamp, RemoteStamp) for stamp in self._stamps):
-            self.rows_at_once = CONNECTIONS
         self._specs = {top: self._spec(field) for top, field in self._fields.items()}
 
     def __len__(self) -> int:
@@ -103,13 +100,13 @@ class TarSource(Source):
     def specs(self) -> Mapping[str, ArraySpec]:
         return self._specs
 
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, self._samples)
-        reading = Reading(self._files)
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
             if isinstance(raw := reading.get(self._stamps[number]).raw, RemoteFile):
                 for field in self._fields.values():
                     raw.fetch(field.offsets[indices[positions]], field.sizes[indices[positions]])
+
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
             raw = reading.get(self._stamps[number]).raw
             for position in positions.tolist():
@@ -123,14 +120,14 @@ class TarSource(Source):
                             self._decoder.read(self._specs[top], data, position, out[top])
                         else:
                             put_array(field.decode(data), position, out[top])
-        reading.require_unchanged()
 
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, self._samples)
+    def _start_reading(self, indices: IndexArray) -> bool:
+        in_memory = True
         for number, _, positions in split_by_part(self._starts, indices):
             raw = self._files.get(self._stamps[number]).raw
             for field in self._fields.values():
-                raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
+                in_memory &= raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
+        return in_memory
 
     def where(self, index: int) -> str:
         number, local = locate_part(self._starts, index)
@@ -146,7 +143,7 @@ class TarSource(Source):
         return f"{self.kind}:{text_digest(text)}"
 
     def close(self) -> None:
-        self._files.close()
+        super().close()
         self.__dict__.pop("_decoder", None)
 
     # ---- setup
