@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.specs import ArraySpec, RaggedRows, Rows
-from ..files.scratch import Scratch
+from ..files.lru import Scratch
 from .exif import orientation, turned, upright
 from .options import PictureOptions, require_like_first
 
