@@ -267,14 +267,21 @@ class WholeObjects:
     `home`: the process that starts no threads.
     """
 
-    def __init__(self, home: int) -> None:
-        self._threads = threads(os.getpid()) if os.getpid() != home else None
+    def __init__(self, home: int | None = None) -> None:
+        self._home = home or os.getpid()
         self._under_way: dict[str, Future[memoryview | None]] = {}
+
+    def __reduce__(self) -> tuple[type[WholeObjects], tuple[int]]:
+        return WholeObjects, (self._home,)
 
     def fetch(self, urls: Iterable[str]) -> None:
         """Start fetching."""
-        if self._threads is not None:
-            announce(self._under_way, urls, 2 * CONNECTIONS, self._threads, _whole)
+        if os.getpid() != self._home:
+            announce(self._under_way, urls, 2 * CONNECTIONS, threads(os.getpid()), _whole)
+
+    def forget(self) -> None:
+        """Let go of what was fetched and not taken."""
+        self._under_way.clear()
 
     def take(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""

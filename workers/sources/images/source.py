@@ -56,7 +56,7 @@ class ImageListSource(Source):
         self._path = checked.path if self._is_url else str(in_folder(base_dir, checked.path))
         root = checked.root_folder
         self._root = os.fsencode(root if is_url(root) else in_folder(base_dir, root))
-        self._objects: WholeObjects | None = None
+        self._objects = WholeObjects()
         self._memory, self._label_words, self._label_spec = self._parsed(checked)
         check_sizes(checked)  # behind it: to an empty list no size can be given
         self._any_remote = is_url(root) or b"://" in self._memory["text"].tobytes()
@@ -65,7 +65,6 @@ class ImageListSource(Source):
         self.descriptors = (self._memory.descriptor,)
         self._sum = self._checksum()
         give_back_freed_memory()
-        self._home = os.getpid()
         self._decoder = ImageDecoder(checked)
         if checked.check_files:
             self._check_files()
@@ -74,7 +73,7 @@ class ImageListSource(Source):
     def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
         """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
         try:
-            text = WholeObjects(os.getpid()).take(self._path) if self._is_url else read_whole(os.fsencode(self._path))
+            text = self._objects.take(self._path) if self._is_url else read_whole(os.fsencode(self._path))
         except OSError as error:
             said = error.strerror or error
             raise SourceError(f"image list {self._path} cannot be read: {said}; check path") from error
@@ -116,10 +115,7 @@ class ImageListSource(Source):
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
         path = self._image_path(index)
-        if not is_url_path(path):
-            return read_whole(path)
-        self._objects = self._objects or WholeObjects(self._home)
-        return self._objects.take(os.fsdecode(path))
+        return self._objects.take(os.fsdecode(path)) if is_url_path(path) else read_whole(path)
 
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {self._file(index)}"
@@ -148,10 +144,8 @@ class ImageListSource(Source):
 
     def close(self) -> None:
         """Give back the buffers."""
-        self._decoder, self._objects = ImageDecoder(self._options), None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_objects": None}
+        self._decoder = ImageDecoder(self._options)
+        self._objects.forget()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -207,7 +201,6 @@ class ImageListSource(Source):
     def _fetch(self, indices: IndexArray) -> None:
         """Start fetching those of the images that are in object storage."""
         if self._any_remote:
-            self._objects = self._objects or WholeObjects(self._home)
             paths = map(self._image_path, indices.tolist())
             self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
 
