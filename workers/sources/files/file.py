@@ -1,21 +1,13 @@
 """The bytes of one file, gathered into rows without a library in between: from a memory map, or by preadv. At the end:
 which of the wanted indices or bytes follow each other, belong together, or are out of range.
 
-Which of the two is faster was measured (AMD EPYC, ext4, file in the page cache, 64 shuffled rows of 512 MB into a
-shared ring, microseconds a row; "copy" is the same gather from private memory):
-
-    row bytes        784   3,072   12,288   50,000   150,528   602,112   1,048,576
-    copy            0.05    0.30     1.00      2.6       6.4                    63
-    map, np.take    0.16    0.39     1.09      2.8       8.2      42.8          73
-    map, new pages  0.21    0.43     1.18      2.9       9.5      99.4          74
-    preadv          1.30    1.50     2.41      4.7      11.4      45.9          72
-
-So rows below half a megabyte come from the map, and larger ones by preadv. For these it costs nothing more, and it has
-two advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted
-as the process's memory. On a network file system, which fails more often than a disk, rows of any size are read by
-preadv: SIGBUS would end the trainer without a word, if it reads itself. (An array in one piece whose samples are
-counted by another axis than the first has no rows; it is always mapped.) np.take(out=…, mode="clip") copies each row
-once; mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
+Rows below half a megabyte come from the map, which is faster (docs/sources_hdf5.md has the figures), and larger ones by
+preadv. For these it costs nothing more, and it has two advantages: a failing disk or a file cut short is an OSError
+there and SIGBUS in a map, and no page cache is counted as the process's memory. On a network file system, which fails
+more often than a disk, rows of any size are read by preadv: SIGBUS would end the trainer without a word, if it reads
+itself. (An array in one piece whose samples are counted by another axis than the first has no rows; it is always
+mapped.) np.take(out=…, mode="clip") copies each row once; mode="raise" would go through a buffer, and
+`rows[...] = view[indices]` through a temporary array.
 """
 
 from __future__ import annotations
