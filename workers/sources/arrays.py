@@ -44,7 +44,12 @@ class ArraysSource(StoredSource):
         arrays = {name: self._checked(name, value) for name, value in wanted.items()}
         if not arrays:
             raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
-        self._require_memory(sum(array.nbytes for array in arrays.values()))
+        size = sum(array.nbytes for array in arrays.values())
+        if size > (available := available_memory()):
+            raise SourceError(
+                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
+                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
+            )
         self._memory = SharedArrays(self.kind, arrays)
         self.descriptors = (self._memory.descriptor,)
         stamp = FileStamp.of(f"/proc/self/fd/{self._memory.descriptor}")
@@ -80,13 +85,6 @@ class ArraysSource(StoredSource):
                 "least one; to leave it out, name the others in 'tops'"
             )
         return array
-
-    def _require_memory(self, size: int) -> None:
-        if size > (available := available_memory()):
-            raise SourceError(
-                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
-                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
-            )
 
 
 class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -135,7 +135,11 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     applied = [plist.get_filter(number) for number in range(plist.get_nfilters())]
     numbers = [found[0] for found in applied]
     if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
-        filters = tuple(_direct_filter(found[0], found[2]) for found in applied)
+        # The first value of the shuffle is the size of an element.
+        filters = tuple(
+            ChunkFilter(_DIRECT_FILTERS[number], values[0] if number == h5py.h5z.FILTER_SHUFFLE else 1)
+            for number, _, values, _ in applied
+        )
         return _chunked(dataset, filters, stamp, name)
     require_filters(dataset, f"source hdf5: {stamp.path}:{name}")
     return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
@@ -159,11 +163,6 @@ def _require_inside(stamp: Stamp, name: str, end: int) -> None:
             f"source hdf5: {stamp.path!r} is cut short: {name} reaches to byte {end}, the file has {stamp.size}; "
             "copy it again"
         )
-
-
-def _direct_filter(number: int, values: tuple[int, ...]) -> ChunkFilter:
-    kind = _DIRECT_FILTERS[number]
-    return ChunkFilter(kind, values[0]) if kind == "shuffle" else ChunkFilter(kind)
 
 
 def _chunked(
@@ -198,7 +197,11 @@ def _chunk_index(
     dataset: h5py.Dataset, grid: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
     """For each position in the grid, in C order: the chunk's offset, -1 if there is none, its size, its filter mask."""
-    found = _stored_chunks(dataset)
+    found: list[h5py.h5d.StoreInfo] = []
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(found.append)
+    else:  # HDF5 before 1.12.3, where asking for the n-th chunk takes time O(n)
+        found = [dataset.id.get_chunk_info(number) for number in range(dataset.id.get_num_chunks())]
     corners = np.array([chunk.chunk_offset for chunk in found], np.int64).reshape(len(found), len(grid))
     at = np.ravel_multi_index(tuple((corners // dataset.chunks).T), grid)
     number = math.prod(grid)
@@ -207,14 +210,6 @@ def _chunk_index(
     sizes[at] = [chunk.size for chunk in found]
     masks[at] = [chunk.filter_mask for chunk in found]
     return offsets, sizes, masks
-
-
-def _stored_chunks(dataset: h5py.Dataset) -> list[h5py.h5d.StoreInfo]:
-    if not hasattr(dataset.id, "chunk_iter"):  # HDF5 before 1.12.3, where asking for the n-th chunk takes time O(n)
-        return [dataset.id.get_chunk_info(number) for number in range(dataset.id.get_num_chunks())]
-    found: list[h5py.h5d.StoreInfo] = []
-    dataset.id.chunk_iter(found.append)
-    return found
 
 
 def _has_unfiltered_edges(dataset: h5py.Dataset, sizes: NDArray[np.int64]) -> bool:

@@ -169,17 +169,9 @@ def _remove_room(room: str, lock: int, owner: int) -> None:
 def _remove_left_rooms() -> None:
     """Remove the folders of our own trainers that are no more."""
     for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(FileNotFoundError):  # another rank removes them too
+        with suppress(FileNotFoundError, BlockingIOError):  # another rank removes them too; its trainer lives
             status = room.lstat()
             if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
-                _remove_if_left(room)
-
-
-def _remove_if_left(room: Path) -> None:
-    lock = _opened_lock(room)
-    try:
-        with suppress(BlockingIOError):  # its trainer lives
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(room, ignore_errors=True)
-    finally:
-        os.close(lock)
+                with os.fdopen(_opened_lock(room)) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(room, ignore_errors=True)
