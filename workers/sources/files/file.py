@@ -171,11 +171,7 @@ class RawFile:
         return self._map
 
     def expect(self, *, scattered: bool) -> None:
-        """Have the kernel read ahead of what is asked for, or not a byte more than that.
-
-        It reads ahead by what the disk's `read_ahead_kb` says: 128, but 8,192 on some. Then 64 rows of 784 bytes took
-        400 MB of reading and 0.3 s, for 0.3 MB and 3 ms of what was wanted.
-        """
+        """Have the kernel read ahead of what is asked for, which is up to 8 MB on some disks, or not a byte more."""
         if scattered != self._scattered:
             self._scattered = scattered
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM if scattered else os.POSIX_FADV_NORMAL)
