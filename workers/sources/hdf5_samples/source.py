@@ -71,24 +71,18 @@ class HDF5SamplesSource(FilesSource):
         """`options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order."""
         checked = check_options(options, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
-        self._tops = tuple(tops or (*wanted.data, *wanted.labels))
+        order = tuple(tops or (*wanted.data, *wanted.labels))
         stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
-        self._data = {top: data for top, data in self._index.data.items() if top in self._tops}
+        self._data = {top: data for top, data in self._index.data.items() if top in order}
+        labels = {top: ArraySpec(values.shape[1:], values.dtype) for top, values in self._index.labels.items()}
+        specs = labels | {top: data.spec for top, data in self._data.items()}
+        self._samples, self._specs = len(self._index), {top: specs[top] for top in order}
         if any(data.needs_library for data in self._data.values()):
             self.modules = (LIBRARY_MODULE,)
         super().__init__(OpenFiles(checked.locking, checked.open_files), stamps)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        labels = {top: ArraySpec(values.shape[1:], values.dtype) for top, values in self._index.labels.items()}
-        specs = labels | {top: data.spec for top, data in self._data.items()}
-        return {top: specs[top] for top in self._tops}
 
     def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for top, values in self._index.labels.items():
@@ -166,7 +160,7 @@ class HDF5SamplesSource(FilesSource):
 
     def fingerprint(self) -> str:
         others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
-        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{self._tops}")
+        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{tuple(self._specs)}")
 
 
 def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:

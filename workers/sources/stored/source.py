@@ -58,7 +58,10 @@ def cache_bytes(wanted: int, columns: Mapping[str, Column], what: str) -> int:
 
 
 class FilesSource(Source):
-    """Samples in the files `stamps`, which `files` has open."""
+    """Samples in the files `stamps`, which `files` has open. A subclass counts the samples, and knows their specs."""
+
+    _samples: int
+    _specs: Mapping[str, ArraySpec]
 
     def __init__(self, files: OpenFiles, stamps: Iterable[Stamp]) -> None:
         self._files = files
@@ -66,8 +69,15 @@ class FilesSource(Source):
         if self._is_remote:
             self.rows_at_once = CONNECTIONS
 
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
     def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, len(self))
+        require_in_range(indices, self._samples)
         reading = Reading(self._files)
         if self._is_remote:
             self._fetch(indices, reading)
@@ -85,7 +95,7 @@ class FilesSource(Source):
         """These samples are read next: all tops and all files are to be fetched at the same time."""
 
     def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, len(self))
+        require_in_range(indices, self._samples)
         self._announce(indices)
 
     def _announce(self, indices: IndexArray) -> None:
@@ -145,17 +155,10 @@ class StoredSource(FilesSource):
         if any(applied.kind == "numcodecs" for layout in in_objects for applied in layout.filters):
             self.modules += ("numcodecs",)
 
-    def __len__(self) -> int:
-        return self._samples
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
     def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for starts, columns in self._together:
             if len(indices) and (joined := self._files.joined(starts, columns)):
-                reading.read_joined(joined, indices, cast("Straight", out))
+                reading.joined.append((joined, joined.read(indices, cast("Straight", out))))
                 continue
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
@@ -306,7 +309,8 @@ class Reading:
         self._files = files
         self._used: dict[str, Stamp] = {}
         self._last: tuple[str, OpenFile] | None = None
-        self._joined: list[tuple[JoinedColumns, list[int]]] = []
+        self.joined: list[tuple[JoinedColumns, list[int]]] = []
+        """What was read from many files at once, and the numbers of the parts that it was read from."""
 
     def get(self, stamp: Stamp, others: Sequence[Stamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
@@ -322,13 +326,9 @@ class Reading:
             self._used[other.path] = other
         return file
 
-    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: Straight) -> None:
-        """Read from many files at once."""
-        self._joined.append((joined, joined.read(indices, out)))
-
     def require_unchanged(self) -> None:
         """Raises SourceError if one of the files was changed since it was examined."""
-        for joined, used in self._joined:
+        for joined, used in self.joined:
             joined.require_unchanged(used)
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
@@ -393,10 +393,9 @@ class OpenFile:
 class Announcements:
     """One for all files of a source in a process. Pure bookkeeping, but for the count of reads that went to the disk.
 
-    It begins cold: every task is announced, and each of its rows is looked at. Once so many rows in a row were found
-    in the page cache, nothing is looked at any more: a look costs 1 µs, and a row of 784 bytes is read in a fifth of
-    that. What ends this is a read that waited for the disk. A few probes for each task, as before, said of a file
-    of which half was in memory that all was, once in sixteen times; and cost as much on one that was.
+    Tasks are announced, and each row is looked at, until so many rows in a row were found in the page cache: a look
+    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk begins this anew. To
+    look at a few rows of each task is not enough: of a file that is half in memory they may say that all of it is.
     """
 
     def __init__(self) -> None:

@@ -93,13 +93,6 @@ class TarSource(FilesSource):
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
         self._specs = {top: self._spec(field) for top, field in self._fields.items()}
 
-    def __len__(self) -> int:
-        return self._samples
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
     def _fetch(self, indices: IndexArray, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
             if isinstance(raw := reading.get(self._stamps[number]).raw, RemoteFile):
@@ -148,8 +141,8 @@ class TarSource(FilesSource):
 
     # ---- setup
 
-    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[str, str]]:
-        """For each top the extensions, separated by semicolons, and the key."""
+    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[list[str], str]]:
+        """For each top the extensions and the key."""
         first = next(index for index in indices if len(index.keys))
         present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
         members = self._options.members or {extension: extension for extension in present}
@@ -160,13 +153,16 @@ class TarSource(FilesSource):
                     "name it in 'members', such as {data: jpg, label: cls}"
                 )
         parted = {top: members[top].partition(":") for top in tops or members}
-        return {top: (extensions.lower(), key) for top, (extensions, _, key) in parted.items()}
+        return {
+            top: ([extension.strip().removeprefix(".") for extension in extensions.lower().split(";")], key)
+            for top, (extensions, _, key) in parted.items()
+        }
 
-    def _field(self, top: str, extensions: str, key: str, indices: Sequence[TarIndex]) -> _Field:
+    def _field(self, top: str, extensions: Sequence[str], key: str, indices: Sequence[TarIndex]) -> _Field:
         offsets = np.full(int(self._starts[-1]), -1, np.int64)
         sizes = np.zeros_like(offsets)
-        for extension in extensions.split(";"):
-            columns = [index.column(extension.strip().removeprefix(".")) for index in indices]
+        for extension in extensions:
+            columns = [index.column(extension) for index in indices]
             missing = offsets < 0
             offsets[missing] = np.concatenate([column[0] for column in columns])[missing]
             sizes[missing] = np.concatenate([column[1] for column in columns])[missing]
@@ -178,22 +174,19 @@ class TarSource(FilesSource):
             apart = sum(keys[other] == keys[local] for other in range(len(keys))) > 1
             order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
             raise SourceError(
-                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{extensions} for the top {top!r}, "
-                f"such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
+                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{';'.join(extensions)} for the "
+                f"top {top!r}, such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
             )
-        return _Field(extensions.split(";", maxsplit=1)[0].strip().removeprefix("."), key, offsets, sizes)
+        return _Field(extensions[0], key, offsets, sizes)
 
     def _spec(self, field: _Field) -> ArraySpec:
-        data = self._bytes_of(0, field)
+        stamp = self._stamps[locate_part(self._starts, 0)[0]]
+        data = self._files.get(stamp).raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
         with self._naming(0, field.extension):
             if field.decode is None:
                 return self._options.spec(lambda: self._decoder.decode(data)[1])
             longest = int(field.sizes[: self._samples].max())
             return spec_of(field.extension, field.key, field.decode(data), longest)
-
-    def _bytes_of(self, index: int, field: _Field) -> bytes:
-        stamp = self._stamps[locate_part(self._starts, index)[0]]
-        return self._files.get(stamp).raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
 
     @cached_property
     def _decoder(self) -> ImageDecoder:
