@@ -167,6 +167,9 @@ class ObjectStore(ABC):
 class _Obstore(ObjectStore):
     def __init__(self, root: str) -> None:
         super().__init__(root)
+        import obstore
+
+        self._obstore: Any = obstore
         self._renew()
 
     def _renew(self) -> None:
@@ -209,42 +212,33 @@ class _Obstore(ObjectStore):
         return Boto3CredentialProvider(session) if session.get_credentials() else None
 
     def _look(self, key: str) -> tuple[int, str]:
-        import obstore
-
         # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges. Two bytes:
         # s3rver takes a range whose last byte is number 0 for one without an end.
-        meta = obstore.get(self._store, key, options={"range": (0, 2)}).meta
+        meta = self._obstore.get(self._store, key, options={"range": (0, 2)}).meta
         return meta["size"], _version(meta)
 
     def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
-        import obstore
-
         options: Any = {"range": (start, stop)}
         if version.startswith('"'):  # a weak tag, W/"…", never matches; and not every server knows If-Match
             options["if_match"] = version
-        result = obstore.get(self._store, key, options=options)
+        result = self._obstore.get(self._store, key, options=options)
         return memoryview(result.bytes()), _version(result.meta)
 
     def _get_whole(self, key: str) -> memoryview:
-        import obstore
-
-        return memoryview(obstore.get(self._store, key).bytes())
+        return memoryview(self._obstore.get(self._store, key).bytes())
 
     def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
-        import obstore
         from obstore.exceptions import NotSupportedError
 
         try:
-            result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+            result = self._obstore.get(self._store, key, options={"range": {"suffix": size}})
         except NotSupportedError:  # Azure counts no bytes from the end
             total, version = self._look(key)
             return self._get(key, max(0, total - size), total, version)
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
-        import obstore
-
-        pages = obstore.list(self._store, prefix or None)
+        pages = self._obstore.list(self._store, prefix or None)
         return {meta["path"]: f"{meta['size']} {_version(meta)}" for page in pages for meta in page}
 
     def _named(self, error: Exception) -> Exception:
