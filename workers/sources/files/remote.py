@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _BLOCKS_KEPT_BYTES = 32 << 20
 _ANNOUNCED_BYTES = 64 << 20
 _FORGOTTEN_AFTER = 8
 
-_Key = TypeVar("_Key")
+_Key = TypeVar("_Key", bound=Hashable)
 _Found = TypeVar("_Found")
 
 
@@ -231,61 +231,56 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
-def announce(
-    under_way: dict[_Key, Future[_Found]],
-    keys: Iterable[_Key],
-    most: int,
-    pool: ThreadPoolExecutor,
-    ask: Callable[[_Key], _Found],
-) -> None:
-    """Ask for what is not under way; forget what was announced before and not taken, all but the newest `most`.
+class Announced(Generic[_Key, _Found]):
+    """What `ask` says of keys: of those that are wanted together at the same time, by threads; in process `home` not.
 
-    Some is never taken: a sample that another process puts into a cache meanwhile comes from there. At least two
-    tasks stay, which may be read soon.
+    Of what was announced and not taken the newest `most` are kept, and at least two tasks, which may be read soon. Some
+    is never taken: a sample that another process puts into a cache meanwhile comes from there.
     """
-    wanted = dict.fromkeys(keys)
-    for key in [key for key in under_way if key not in wanted][: -max(most, 2 * len(wanted))]:
-        del under_way[key]
-    for key in wanted:
-        if key not in under_way:
-            under_way[key] = pool.submit(ask, key)
+
+    def __init__(self, ask: Callable[[_Key], _Found], most: int, home: int) -> None:
+        self._ask = ask
+        self._most = most
+        self._home = home
+        self._under_way: dict[_Key, Future[_Found]] = {}
+
+    def fetch(self, keys: Iterable[_Key]) -> None:
+        """Ask for what is not under way."""
+        if os.getpid() == self._home:
+            return
+        wanted = dict.fromkeys(keys)
+        for key in [key for key in self._under_way if key not in wanted][: -max(self._most, 2 * len(wanted))]:
+            del self._under_way[key]
+        for key in wanted:
+            if key not in self._under_way:
+                self._under_way[key] = threads(os.getpid()).submit(self._ask, key)
+
+    def take(self, key: _Key) -> _Found:
+        """What comes of the request for `key` that is under way, or else of asking now."""
+        found = self._under_way.pop(key, None)
+        try:
+            return self._ask(key) if found is None else found.result()
+        except Exception:
+            self.forget()  # another attempt is to ask again, also for what failed beside it
+            raise
+
+    def forget(self) -> None:
+        """Let go of what was announced and not taken."""
+        self._under_way.clear()
 
 
-def take_announced(under_way: dict[_Key, Future[_Found]], key: _Key, ask: Callable[[_Key], _Found]) -> _Found:
-    """What comes of the request for `key` that is under way, or else of asking now."""
-    found = under_way.pop(key, None)
-    try:
-        return ask(key) if found is None else found.result()
-    except Exception:
-        under_way.clear()  # another attempt is to ask again, also for what failed beside it
-        raise
-
-
-class WholeObjects:
-    """Objects that are read as a whole, such as pictures: those that are wanted together are fetched together.
-
-    `home`: the process that starts no threads.
-    """
+class WholeObjects(Announced[str, memoryview | None]):
+    """Objects that are read as a whole, such as pictures."""
 
     def __init__(self, home: int | None = None) -> None:
-        self._home = home or os.getpid()
-        self._under_way: dict[str, Future[memoryview | None]] = {}
+        super().__init__(_whole, 2 * CONNECTIONS, home or os.getpid())
 
     def __reduce__(self) -> tuple[type[WholeObjects], tuple[int]]:
         return WholeObjects, (self._home,)
 
-    def fetch(self, urls: Iterable[str]) -> None:
-        """Start fetching."""
-        if os.getpid() != self._home:
-            announce(self._under_way, urls, 2 * CONNECTIONS, threads(os.getpid()), _whole)
-
-    def forget(self) -> None:
-        """Let go of what was fetched and not taken."""
-        self._under_way.clear()
-
-    def take(self, url: str) -> bytes:
+    def content(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""
-        if (data := take_announced(self._under_way, url, _whole)) is None:
+        if (data := self.take(url)) is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)
 

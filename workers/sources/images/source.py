@@ -73,7 +73,7 @@ class ImageListSource(Source):
     def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
         """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
         try:
-            text = self._objects.take(self._path) if self._is_url else read_whole(os.fsencode(self._path))
+            text = self._objects.content(self._path) if self._is_url else read_whole(os.fsencode(self._path))
         except OSError as error:
             said = error.strerror or error
             raise SourceError(f"image list {self._path} cannot be read: {said}; check path") from error
@@ -115,7 +115,7 @@ class ImageListSource(Source):
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
         path = self._image_path(index)
-        return self._objects.take(os.fsdecode(path)) if is_url_path(path) else read_whole(path)
+        return self._objects.content(os.fsdecode(path)) if is_url_path(path) else read_whole(path)
 
     def where(self, index: int) -> str:
         return f"{self._listed.line(index)}: {self._file(index)}"

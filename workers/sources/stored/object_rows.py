@@ -18,7 +18,7 @@ from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
-from ..files.remote import RemoteStamp, announce, take_announced, threads
+from ..files.remote import Announced, RemoteStamp
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -38,9 +38,8 @@ class ObjectRows(ChunkedRows):
         self._layout = layout
         self._chunks: _Folder = _RemoteFolder(layout.folder) if is_url(layout.folder) else _Folder(layout.folder)
         self._shards = _Shards(layout, self._chunks) if layout.shard else None
-        is_loader = isinstance(array.file, RemoteStamp) and array.file.home != os.getpid()
-        self._threads = threads(os.getpid()) if is_loader else None
-        self._under_way: dict[int, Future[Bytes | None]] = {}
+        self._home = array.file.home if isinstance(array.file, RemoteStamp) else os.getpid()
+        self._asked = Announced(self._stored, _MOST_ANNOUNCED, self._home)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         self.fetch(indices)
@@ -51,16 +50,15 @@ class ObjectRows(ChunkedRows):
         return False
 
     def fetch(self, indices: IndexArray) -> None:
-        if self._threads is not None:
-            wanted = self._not_kept(self._numbers(indices)).tolist()
-            announce(self._under_way, wanted, _MOST_ANNOUNCED, self._threads, self._stored)
+        if self._home != os.getpid():
+            self._asked.fetch(self._not_kept(self._numbers(indices)).tolist())
 
     def _values(self, number: int) -> AnyArray:
         return self._cache.get_or_make(self._key(number), self._decoded, number)
 
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
-        stored = take_announced(self._under_way, number, self._stored)
+        stored = self._asked.take(number)
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:
