@@ -65,18 +65,17 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
     # By an external link the data set may lie in another file than the one that was opened.
     stamp = opened if isinstance(opened, RemoteStamp) else FileStamp.of(dataset.file.filename)
     name = dataset.name.lstrip("/")
+    where = f"source hdf5: {stamp.path}:{name}"
     if not dataset.shape:
-        raise SourceError(
-            f"source hdf5: {stamp.path}:{name} has no axis that counts samples (its shape is {dataset.shape})"
-        )
+        raise SourceError(f"{where} has no axis that counts samples (its shape is {dataset.shape})")
     if not holds_values(dataset):
         if (element := h5py.check_vlen_dtype(dataset.dtype)) is not None and not element.isnative:
             raise SourceError(
-                f"source hdf5: {stamp.path}:{name} holds arrays of varying length of the type {element.str}, which "
+                f"{where} holds arrays of varying length of the type {element.str}, which "
                 "h5py reads wrong, since it is not in this machine's byte order: store them in that order"
             )
         raise SourceError(
-            f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
+            f"{where} holds {dataset.dtype}, which is no array of numbers or strings; "
             "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as "
             "tops (--tops in commands)"
         )
