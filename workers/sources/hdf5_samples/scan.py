@@ -122,7 +122,6 @@ class Scan:
             files = ", ".join(stamp.path for stamp in self._stamps)
             raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {files}")
         return SamplesIndex(
-            tuple(self._stamps),
             np.array(self._starts, np.int64),
             PackedNames.of(name.encode(errors="surrogateescape") for name in self._names),
             {top: column.indexed(top) for top, column in self._data.items()},
@@ -300,9 +299,13 @@ def _walk(
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
-    if wanted.in_groups and _holds_sample(group, name, wanted):
-        yield _Sample(name, group, -1)
-        return
+    if wanted.in_groups:
+        missing = [path for path in wanted.data.values() if path not in group]
+        if not missing:
+            yield _Sample(name, group, -1)
+            return
+        if len(missing) < len(wanted.data):
+            raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
     for members, addresses, read in _in_runs(_links(group), headers):
         paths = [f"{name}/{member}" if name else member for member in members]
         if read is not None:
@@ -354,13 +357,6 @@ def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
     if isinstance(opened, h5py.h5d.DatasetID):
         return h5py.Dataset(opened)
     return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else None
-
-
-def _holds_sample(group: h5py.Group, name: str, wanted: Wanted) -> bool:
-    missing = [path for path in wanted.data.values() if path not in group]
-    if missing and len(missing) < len(wanted.data):
-        raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
-    return not missing
 
 
 def _member(entry: h5py.HLObject, path: str, where: str) -> h5py.Dataset:

@@ -15,7 +15,7 @@ from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import FileStamp, Locking
+from ..files.file import FileStamp, Locking, locate_part, split_by_part
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
@@ -72,7 +72,7 @@ class HDF5SamplesSource(FilesSource):
         checked = check_options(options, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
         order = tuple(tops or (*wanted.data, *wanted.labels))
-        stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
+        self._stamps = stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
@@ -89,7 +89,7 @@ class HDF5SamplesSource(FilesSource):
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
             values.take(indices, axis=0, out=rows, mode="clip")
-        for stamp, positions in self._index.by_file(indices):
+        for stamp, positions in self._by_file(indices):
             for top, data in self._data.items():
                 self._read_data(reading, stamp, data, indices[positions], positions, out[top])
 
@@ -106,12 +106,17 @@ class HDF5SamplesSource(FilesSource):
 
     def _in_one_piece(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexedData, IndexArray]]:
         """Those of the samples that are read by their offsets, by file and top."""
-        for stamp, positions in self._index.by_file(indices):
+        for stamp, positions in self._by_file(indices):
             for data in self._data.values():
                 samples = indices[positions]
                 direct = samples[data.offsets[samples] >= 0]
                 if len(direct):
                     yield stamp, data, direct
+
+    def _by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
+        """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
+        for number, _, positions in split_by_part(self._index.starts, indices):
+            yield self._stamps[number], positions
 
     def _read_data(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -156,7 +161,8 @@ class HDF5SamplesSource(FilesSource):
         return not self._is_remote and not any(data.needs_library for data in self._data.values())
 
     def where(self, index: int) -> str:
-        return self._index.where(index)
+        number, _ = locate_part(self._index.starts, index)
+        return f"{self._stamps[number].path}:{self._index.name(index)}"
 
     def fingerprint(self) -> str:
         others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
@@ -190,7 +196,7 @@ def _make_index(
 ) -> SamplesIndex:
     loaded = load_index(cache, key) if cache else None
     if loaded is not None and (others := _if_unchanged(loaded.others)):
-        return replace(loaded, files=tuple(stamps), others=others)
+        return replace(loaded, others=others)
     if cache:
         check_writable(cache)
 
@@ -201,14 +207,14 @@ def _make_index(
             scan = Scan(wanted, progress)
             for stamp in stamps:
                 scan.add_file(stamp, options.locking, allow_external=options.allow_external)
-        return replace(scan.index(), files=())
+        return scan.index()
 
     is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
     index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
     assert index is not None
     if cache:
         save_index(index, cache, key)
-    return replace(index, files=tuple(stamps))
+    return index
 
 
 def _if_unchanged(others: tuple[tuple[FileStamp, ...], ...]) -> tuple[tuple[FileStamp, ...], ...] | None:
