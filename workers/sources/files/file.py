@@ -37,7 +37,7 @@ _MAP_BELOW_BYTES = 1 << 19
 _SEQUENTIAL_BYTES = 4 << 20
 
 MOUNTS = Path("/proc/self/mountinfo")
-NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
+_NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
 """The types of network file systems, and of those that are programs and often lead to a network."""
 
 
@@ -97,13 +97,21 @@ class FileStamp:
 @cache
 def is_network(device: int) -> bool:
     """Whether the file system of this number is a network's."""
-    number = f"{os.major(device)}:{os.minor(device)}"
+    return any(network for number, _, network in mounted(MOUNTS) if number == f"{os.major(device)}:{os.minor(device)}")
+
+
+def mounted(mountinfo: Path) -> Iterator[tuple[str, str, str]]:
+    """Of each file system its number, where it is mounted, and what it is if it is a network's."""
     try:
-        lines = MOUNTS.read_text().splitlines()
+        lines = mountinfo.read_text().splitlines()
     except OSError:
-        return False
-    kinds = (line.partition(" - ")[2].split(" ")[0] for line in lines if line.split(" ")[2] == number)
-    return any(NETWORK.fullmatch(kind) for kind in kinds)
+        return
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        number, _, point = before.split(" ")[2:5]
+        kind, what, *_ = after.split(" ")
+        named = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+        yield number, named, f"{kind} {what}" if _NETWORK.fullmatch(kind) else ""
 
 
 def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
