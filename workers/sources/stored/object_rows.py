@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.files import is_url
+from ...base.files import is_url, read_whole
 from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
@@ -36,7 +36,7 @@ class ObjectRows(ChunkedRows):
     def __init__(self, array: StoredArray, layout: ChunkObjects, cache: ChunkCache) -> None:
         super().__init__(array, layout.chunk, cache)
         self._layout = layout
-        self._chunks: _Folder = _RemoteFolder(layout.folder) if is_url(layout.folder) else _Folder(layout.folder)
+        self._chunks = folder_at(layout.folder)
         self._shards = _Shards(layout, self._chunks) if layout.shard else None
         self._home = array.file.home if isinstance(array.file, RemoteStamp) else os.getpid()
         self._asked = Announced(self._stored, _MOST_ANNOUNCED, self._home)
@@ -128,6 +128,11 @@ class _Shards:
         return payload.view("<u8").reshape(-1, 2), version
 
 
+def folder_at(path: str) -> _Folder:
+    """The folder on disk or in object storage."""
+    return _RemoteFolder(path) if is_url(path) else _Folder(path)
+
+
 class _Folder:
     """Chunks or shards as files of a folder."""
 
@@ -136,8 +141,8 @@ class _Folder:
 
     def whole(self, key: str) -> Bytes | None:
         """All bytes, None if there is no such file."""
-        with suppress(FileNotFoundError):
-            return np.fromfile(self._folder / key, np.uint8)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return np.frombuffer(read_whole(self._folder / key), np.uint8)
         return None
 
     def edge(self, key: str, size: int, *, at_end: bool) -> tuple[Bytes, str] | None:
