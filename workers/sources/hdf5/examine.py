@@ -80,19 +80,13 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
             "tops (--tops in commands)"
         )
     if dataset.dtype.kind == "O":
-        return _examine_varying(dataset, stamp, name, max_length)
+        layout, longest = ThroughLibrary(dataset.chunks), max_length or _longest(dataset)
+        if h5py.check_string_dtype(dataset.dtype) is not None:
+            return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{max(longest, 1)}"), layout)
+        element = h5py.check_vlen_dtype(dataset.dtype)
+        return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
-    layout = find_layout(dataset, stamp, name)
-    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout)
-
-
-def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length: int | None) -> StoredArray:
-    layout = ThroughLibrary(dataset.chunks)
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        longest = max(max_length or _longest(dataset), 1)
-        return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{longest}"), layout)
-    element = h5py.check_vlen_dtype(dataset.dtype)
-    return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, max_length or _longest(dataset))
+    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), find_layout(dataset, stamp, name))
 
 
 def holds_values(dataset: h5py.Dataset) -> bool:
