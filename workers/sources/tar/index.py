@@ -48,7 +48,9 @@ def make_index(stamp: Stamp) -> TarIndex:
     samples: list[dict[str, tuple[int, int]]] = []
     symbolic: list[str] = []
     try:
-        with _opened(stamp) as tar:
+        # Of an object all is looked through: so it is read in large pieces.
+        stream = RangeStream(stamp, _READ_AHEAD_BYTES) if isinstance(stamp, RemoteStamp) else None
+        with tarfile.open(stamp.path, "r:", stream) as tar:
             # tarfile keeps every member it has seen, 1 kB each.
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]
@@ -102,12 +104,6 @@ def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:
                 f"source tar: {stamp.path}: it ends at byte {tar.offset}, and more follows: tar files that were put "
                 "end to end by cat must be named one by one, or put together by tar --concatenate"
             )
-
-
-def _opened(stamp: Stamp) -> tarfile.TarFile:
-    if isinstance(stamp, RemoteStamp):
-        return tarfile.open(fileobj=RangeStream(stamp, ahead_bytes=_READ_AHEAD_BYTES), mode="r:")
-    return tarfile.open(stamp.path, mode="r:")
 
 
 def _split(name: str) -> tuple[bytes, str]:
