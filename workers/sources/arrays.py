@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import math
-import mmap
 import os
-import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,14 +20,11 @@ from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
 from ..base.keys import blake2b
 from ..base.specs import AnyArray, IndexArray
-from ..transport.linux import memfd_create
 from ..transport.memory import available_memory
+from ..transport.shared_arrays import SharedArrays
 from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
 from .stored.source import OpenFiles, StoredSource
-
-_BLOCK_BYTES = 64 << 20
-_ALIGNMENT = 64
 
 
 class ArraysSource(StoredSource):
@@ -49,20 +44,19 @@ class ArraysSource(StoredSource):
         arrays = {name: self._checked(name, value) for name, value in wanted.items()}
         if not arrays:
             raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
-        self._require_memory(sum(array.nbytes for array in arrays.values()))
-        self._memory = memfd_create(f"blobfeed-{self.kind}")
-        weakref.finalize(self, os.close, self._memory)
-        self.descriptors = (self._memory,)
-        with os.fdopen(os.dup(self._memory), "wb") as file:
-            offsets = {name: _write(file, array) for name, array in arrays.items()}
-        stamp = FileStamp.of(f"/proc/self/fd/{self._memory}")
-        columns = {
-            name: Column(
-                [StoredArray(stamp, name, array.shape, array.dtype, Chunked(array.shape, np.array([offsets[name]])))],
-                f"source {self.kind}",
+        size = sum(array.nbytes for array in arrays.values())
+        if size > (available := available_memory()):
+            raise SourceError(
+                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
+                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
             )
-            for name, array in arrays.items()
-        }
+        self._memory = SharedArrays(self.kind, arrays)
+        self.descriptors = (self._memory.descriptor,)
+        stamp = FileStamp.of(f"/proc/self/fd/{self._memory.descriptor}")
+        columns = {}
+        for name, array in arrays.items():
+            layout = Chunked(array.shape, np.array([self._memory.offset(name)]))
+            columns[name] = Column([StoredArray(stamp, name, array.shape, array.dtype, layout)], f"source {self.kind}")
         super().__init__(columns, OpenFiles(), limit=None)
 
     def where(self, index: int) -> str:
@@ -72,10 +66,10 @@ class ArraysSource(StoredSource):
         """It is in memory."""
 
     def fingerprint(self) -> str:
-        size = os.fstat(self._memory).st_size
-        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
-            content = blake2b(memory).hexdigest()
-        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
+        digest = blake2b()
+        for name in self.specs:
+            digest.update(self._memory[name].reshape(-1).view(np.uint8).data)
+        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{digest.hexdigest()}"
 
     def _checked(self, name: str, value: object) -> AnyArray:
         try:
@@ -91,13 +85,6 @@ class ArraysSource(StoredSource):
                 "least one; to leave it out, name the others in 'tops'"
             )
         return array
-
-    def _require_memory(self, size: int) -> None:
-        if size > (available := available_memory()):
-            raise SourceError(
-                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
-                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
-            )
 
 
 class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,13 +167,3 @@ def _read_idx(path: Path) -> AnyArray:
         )
     array = np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     return array[:, np.newaxis] if len(shape) == 3 else array
-
-
-def _write(file: BinaryIO, array: AnyArray) -> int:
-    """Put `array` at the file's end in C order, some rows at a time; returns its offset."""
-    offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-    file.seek(offset)
-    step = max(1, _BLOCK_BYTES * len(array) // max(1, array.nbytes))
-    blocks = (array[first : first + step] for first in range(0, len(array), step))
-    file.writelines(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data for block in blocks)
-    return offset

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..base.errors import SourceError
 from ..base.files import in_folder
-from .files.file import MOUNTS, NETWORK
+from .files.file import MOUNTS, mounted
 
 _LAST_WORDS_S = 1.0
 
@@ -26,10 +25,7 @@ def require_answers(declared: object, base_dir: Path, patience_s: float, mounts:
 
     `declared`: mappings and lists of anything. Raises SourceError that names the one that does not answer.
     """
-    try:
-        network = dict(_mounted((mounts or MOUNTS).read_text()))
-    except OSError:
-        return
+    network = {point: what for _, point, what in mounted(mounts or MOUNTS)}
     if not any(network.values()):
         return
     paths = [os.path.abspath(in_folder(base_dir, text)) for text in ("", *_texts(declared))]  # noqa: PTH100
@@ -39,15 +35,6 @@ def require_answers(declared: object, base_dir: Path, patience_s: float, mounts:
                 f"the file system at {point} ({network[point]}) has not answered for timeout_s={patience_s:g} s, and "
                 "the source lies on it: see whether its server runs"
             )
-
-
-def _mounted(text: str) -> Iterator[tuple[str, str]]:
-    """By mount point what is mounted there, or "" if it is no network file system."""
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, what, *_ = after.split(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
-        yield point, f"{kind} {what}" if NETWORK.fullmatch(kind) else ""
 
 
 def _mount_of(path: str, mounts: Mapping[str, str]) -> str | None:

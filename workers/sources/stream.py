@@ -261,12 +261,7 @@ def _whole(samples: Iterable[object]) -> Make:
         raise ParameterError(
             f"a {type(samples).__name__} cannot be sent to the loaders ({error}): give the function that makes it"
         ) from error
-
-    def make() -> Iterable[object]:
-        copy: Iterable[object] = cloudpickle.loads(packed)
-        return copy
-
-    return make
+    return lambda: cloudpickle.loads(packed)
 
 
 def _names_of(item: object, names: Sequence[str] | None) -> tuple[str, ...]:

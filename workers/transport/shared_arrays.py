@@ -15,6 +15,7 @@ from ..base.specs import AnyArray
 from .linux import memfd_create
 
 _ALIGNMENT = 64
+_BLOCK_BYTES = 64 << 20
 
 
 class SharedArrays:
@@ -34,12 +35,18 @@ class SharedArrays:
             for key, array in arrays.items():
                 file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
                 self._layout[key] = array.dtype.str, array.shape, file.tell()
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                step = max(1, _BLOCK_BYTES * len(array) // max(1, array.nbytes))
+                for block in (array[first : first + step] for first in range(0, len(array), step)):  # it may be strided
+                    file.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
             file.truncate(file.tell() + _ALIGNMENT)  # an array without elements begins behind the last one
         self._map()
 
     def __getitem__(self, key: str) -> AnyArray:
         return self._arrays[key]
+
+    def offset(self, key: str) -> int:
+        """Where the array begins in the file."""
+        return self._layout[key][2]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_arrays"}

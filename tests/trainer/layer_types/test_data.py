@@ -229,7 +229,7 @@ def test_images_of_several_sizes_may_be_cropped_or_come_alone(tmp_path: Path) ->
         for batch, image in zip(batches(tmp_path, text, 3), planes, strict=True):
             np.testing.assert_array_equal(batch["data"], image[np.newaxis])
     for text in (data_layer("db", "batch_size: 2"), image_data("batch_size: 2")):
-        with pytest.raises(SampleError, match=r"000001'.*shape is \(3, 6, 12\)|line 2.*6×12 and the first image 9×8"):
+        with pytest.raises(SampleError, match=r"(000001'|line 2).*6×12 and the first one 9×8"):
             batches(tmp_path, text, 1)
 
 

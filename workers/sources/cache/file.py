@@ -111,7 +111,13 @@ def _holds(path: Path, layout: Layout) -> bool:
 
 
 def _create(path: Path, layout: Layout, size_limit: int) -> None:
-    _require_space(path, layout, size_limit)
+    need, free = min(layout.size, size_limit), shutil.disk_usage(path.parent).free
+    if need > free:
+        raise SourceError(
+            f"cache {path}: {layout.samples} samples need {'up to ' if layout.varies else ''}{_megabytes(need)} "
+            f"(size_limit {_megabytes(size_limit)}), but its disk has {_megabytes(free)} free: free some, choose "
+            f"another path{', lower size_limit' if layout.varies else ''}, or leave out the cache"
+        )
     for abandoned in path.parent.glob(f".{path.name}.*.new"):  # by a process that died here: we hold the lock
         abandoned.unlink()
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -125,16 +131,6 @@ def _create(path: Path, layout: Layout, size_limit: int) -> None:
     finally:
         os.close(descriptor)
         new.unlink(missing_ok=True)
-
-
-def _require_space(path: Path, layout: Layout, size_limit: int) -> None:
-    need, free = min(layout.size, size_limit), shutil.disk_usage(path.parent).free
-    if need > free:
-        raise SourceError(
-            f"cache {path}: {layout.samples} samples need {'up to ' if layout.varies else ''}{_megabytes(need)} "
-            f"(size_limit {_megabytes(size_limit)}), but its disk has {_megabytes(free)} free: free some, choose "
-            f"another path{', lower size_limit' if layout.varies else ''}, or leave out the cache"
-        )
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:

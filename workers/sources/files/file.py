@@ -1,21 +1,13 @@
 """The bytes of one file, gathered into rows without a library in between: from a memory map, or by preadv. At the end:
 which of the wanted indices or bytes follow each other, belong together, or are out of range.
 
-Which of the two is faster was measured (AMD EPYC, ext4, file in the page cache, 64 shuffled rows of 512 MB into a
-shared ring, microseconds a row; "copy" is the same gather from private memory):
-
-    row bytes        784   3,072   12,288   50,000   150,528   602,112   1,048,576
-    copy            0.05    0.30     1.00      2.6       6.4                    63
-    map, np.take    0.16    0.39     1.09      2.8       8.2      42.8          73
-    map, new pages  0.21    0.43     1.18      2.9       9.5      99.4          74
-    preadv          1.30    1.50     2.41      4.7      11.4      45.9          72
-
-So rows below half a megabyte come from the map, and larger ones by preadv. For these it costs nothing more, and it has
-two advantages: a failing disk or a file cut short is an OSError there and SIGBUS in a map, and no page cache is counted
-as the process's memory. On a network file system, which fails more often than a disk, rows of any size are read by
-preadv: SIGBUS would end the trainer without a word, if it reads itself. (An array in one piece whose samples are
-counted by another axis than the first has no rows; it is always mapped.) np.take(out=…, mode="clip") copies each row
-once; mode="raise" would go through a buffer, and `rows[...] = view[indices]` through a temporary array.
+Rows below half a megabyte come from the map, which is faster (docs/sources_hdf5.md has the figures), and larger ones by
+preadv. For these it costs nothing more, and it has two advantages: a failing disk or a file cut short is an OSError
+there and SIGBUS in a map, and no page cache is counted as the process's memory. On a network file system, which fails
+more often than a disk, rows of any size are read by preadv: SIGBUS would end the trainer without a word, if it reads
+itself. (An array in one piece whose samples are counted by another axis than the first has no rows; it is always
+mapped.) np.take(out=…, mode="clip") copies each row once; mode="raise" would go through a buffer, and
+`rows[...] = view[indices]` through a temporary array.
 """
 
 from __future__ import annotations
@@ -45,7 +37,7 @@ _MAP_BELOW_BYTES = 1 << 19
 _SEQUENTIAL_BYTES = 4 << 20
 
 MOUNTS = Path("/proc/self/mountinfo")
-NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
+_NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
 """The types of network file systems, and of those that are programs and often lead to a network."""
 
 
@@ -105,13 +97,21 @@ class FileStamp:
 @cache
 def is_network(device: int) -> bool:
     """Whether the file system of this number is a network's."""
-    number = f"{os.major(device)}:{os.minor(device)}"
+    return any(network for number, _, network in mounted(MOUNTS) if number == f"{os.major(device)}:{os.minor(device)}")
+
+
+def mounted(mountinfo: Path) -> Iterator[tuple[str, str, str]]:
+    """Of each file system its number, where it is mounted, and what it is if it is a network's."""
     try:
-        lines = MOUNTS.read_text().splitlines()
+        lines = mountinfo.read_text().splitlines()
     except OSError:
-        return False
-    kinds = (line.partition(" - ")[2].split(" ")[0] for line in lines if line.split(" ")[2] == number)
-    return any(NETWORK.fullmatch(kind) for kind in kinds)
+        return
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        number, _, point = before.split(" ")[2:5]
+        kind, what, *_ = after.split(" ")
+        named = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+        yield number, named, f"{kind} {what}" if _NETWORK.fullmatch(kind) else ""
 
 
 def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
@@ -179,11 +179,7 @@ class RawFile:
         return self._map
 
     def expect(self, *, scattered: bool) -> None:
-        """Have the kernel read ahead of what is asked for, or not a byte more than that.
-
-        It reads ahead by what the disk's `read_ahead_kb` says: 128, but 8,192 on some. Then 64 rows of 784 bytes took
-        400 MB of reading and 0.3 s, for 0.3 MB and 3 ms of what was wanted.
-        """
+        """Have the kernel read ahead of what is asked for, which is up to 8 MB on some disks, or not a byte more."""
         if scattered != self._scattered:
             self._scattered = scattered
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM if scattered else os.POSIX_FADV_NORMAL)

@@ -64,7 +64,19 @@ class ObjectStore(ABC):
 
     def get(self, key: str, start: int, stop: int, version: str) -> memoryview:
         """Bytes [start, stop) of the object; raises SourceError, also if it is not of this version any more."""
-        return self._persist(key, lambda: self._get(key, start, stop, version))
+
+        def attempt() -> memoryview:
+            data, found = self._get(key, start, stop, version)
+            if found != version:
+                raise SourceError(
+                    f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
+                    f"{found} now); start the training again, on objects that stay"
+                )
+            if len(data) != stop - start:
+                raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
+            return data
+
+        return self._persist(key, attempt)
 
     def get_whole(self, key: str) -> memoryview | None:
         """All bytes of the object, None if there is none; raises SourceError."""
@@ -94,7 +106,8 @@ class ObjectStore(ABC):
     def _look(self, key: str) -> tuple[int, str]: ...
 
     @abstractmethod
-    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview: ...
+    def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
+        """The bytes, and the version that they are of; if it is another, the store may raise."""
 
     @abstractmethod
     def _get_whole(self, key: str) -> memoryview: ...
@@ -112,12 +125,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def _renew(self) -> None:
         """Look for credentials again."""
-
-    def _advice(self) -> str:
-        """What to do where access is refused."""
-        if self._root.startswith("http"):
-            return "https:// is read without credentials: use the store's own scheme, such as s3://"
-        return "renew the credentials, where the store's own tools look for them"
 
     def _persist(self, key: str, attempt: Callable[[], _Answer], *, may_lack: bool = False) -> _Answer:
         begun, attempts, pause, renewed = time.monotonic(), 0, _FIRST_PAUSE_S, False
@@ -137,7 +144,12 @@ class ObjectStore(ABC):
                 raise SourceError(f"{url}: {trouble}") from None
             if isinstance(trouble, _Refused):
                 if renewed:
-                    raise SourceError(f"{url}: {trouble}; {self._advice()}") from None
+                    advice = (
+                        "https:// is read without credentials: use the store's own scheme, such as s3://"
+                        if url.startswith("http")
+                        else "renew the credentials, where the store's own tools look for them"
+                    )
+                    raise SourceError(f"{url}: {trouble}; {advice}") from None
                 self._renew()
                 renewed = True
                 continue
@@ -155,6 +167,9 @@ class ObjectStore(ABC):
 class _Obstore(ObjectStore):
     def __init__(self, root: str) -> None:
         super().__init__(root)
+        import obstore
+
+        self._obstore: Any = obstore
         self._renew()
 
     def _renew(self) -> None:
@@ -197,48 +212,33 @@ class _Obstore(ObjectStore):
         return Boto3CredentialProvider(session) if session.get_credentials() else None
 
     def _look(self, key: str) -> tuple[int, str]:
-        import obstore
-
         # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges. Two bytes:
         # s3rver takes a range whose last byte is number 0 for one without an end.
-        meta = obstore.get(self._store, key, options={"range": (0, 2)}).meta
+        meta = self._obstore.get(self._store, key, options={"range": (0, 2)}).meta
         return meta["size"], _version(meta)
 
-    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:
-        import obstore
-
+    def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
         options: Any = {"range": (start, stop)}
-        if version.startswith('"'):  # a weak tag, W/"…", never matches
+        if version.startswith('"'):  # a weak tag, W/"…", never matches; and not every server knows If-Match
             options["if_match"] = version
-        result = obstore.get(self._store, key, options=options)
-        found = _version(result.meta)
-        if found != version:  # not every server knows If-Match
-            raise _changed(f"{self._root}/{key}", version, found)
-        data = memoryview(result.bytes())
-        if len(data) != stop - start:
-            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
-        return data
+        result = self._obstore.get(self._store, key, options=options)
+        return memoryview(result.bytes()), _version(result.meta)
 
     def _get_whole(self, key: str) -> memoryview:
-        import obstore
-
-        return memoryview(obstore.get(self._store, key).bytes())
+        return memoryview(self._obstore.get(self._store, key).bytes())
 
     def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
-        import obstore
         from obstore.exceptions import NotSupportedError
 
         try:
-            result = obstore.get(self._store, key, options={"range": {"suffix": size}})
+            result = self._obstore.get(self._store, key, options={"range": {"suffix": size}})
         except NotSupportedError:  # Azure counts no bytes from the end
             total, version = self._look(key)
-            return self._get(key, max(0, total - size), total, version), version
+            return self._get(key, max(0, total - size), total, version)
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
-        import obstore
-
-        pages = obstore.list(self._store, prefix or None)
+        pages = self._obstore.list(self._store, prefix or None)
         return {meta["path"]: f"{meta['size']} {_version(meta)}" for page in pages for meta in page}
 
     def _named(self, error: Exception) -> Exception:
@@ -305,15 +305,9 @@ class _Fsspec(ObjectStore):
         info = system.info(path)
         return int(info["size"]), _version_of(info)
 
-    def _get(self, key: str, start: int, stop: int, version: str) -> memoryview:
+    def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
         system, path = self._opened(key)
-        data = memoryview(system.cat_file(path, start, stop))
-        found = self._look(key)[1]
-        if found != version:
-            raise _changed(f"{self._root}/{key}", version, found)
-        if len(data) != stop - start:
-            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
-        return data
+        return memoryview(system.cat_file(path, start, stop)), self._look(key)[1]
 
     def _get_whole(self, key: str) -> memoryview:
         system, path = self._opened(key)
@@ -350,13 +344,6 @@ def _version_of(info: Mapping[str, Any]) -> str:
     named = ["ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC"]
     named += ["blob_id", "sha", "modify", "modificationTime"]
     return repr([(name, info[name]) for name in named if name in info] or sorted(info.items(), key=str))
-
-
-def _changed(url: str, version: str, found: str) -> SourceError:
-    return SourceError(
-        f"{url}: it was changed since it was examined (its version was {version} then and is {found} now); start the "
-        "training again, on objects that stay"
-    )
 
 
 def locate(url: str) -> tuple[ObjectStore, str]:

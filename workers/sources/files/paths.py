@@ -121,26 +121,21 @@ def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tu
     files = expand_paths(paths, base_dir, what)
     if not files:
         raise SourceError(f"{what}: parameter 'path' is an empty list; name at least one HDF5 file")
-    return tuple(
-        listed
-        for file in files
-        for listed in ([_signed(file, what)] if is_url(file) else map(str, _readable(Path(file), base_dir, what)))
-    )
+    found: list[Path | str] = []
+    for file in files:
+        try:
+            found += [_signed(file, what)] if is_url(file) else _resolve(Path(file), base_dir, what)
+        except OSError as error:  # a failed read does not say of which file
+            raise SourceError(
+                f"{what}: {error.filename or file!r} cannot be read: {error.strerror or error}"
+            ) from error
+    return tuple(map(str, found))
 
 
 def _signed(url: str, what: str) -> str:
     if not _has_signature(RangeStream(RemoteStamp.of(url))):
         raise SourceError(f"{what}: {url!r} is not an HDF5 file (no signature); a list of files must be a local one")
     return url
-
-
-def _readable(file: Path, base_dir: Path, what: str) -> list[Path | str]:
-    try:
-        return _resolve(file, base_dir, what)
-    except OSError as error:  # a failed read does not say of which file
-        raise SourceError(
-            f"{what}: {error.filename or str(file)!r} cannot be read: {error.strerror or error}"
-        ) from error
 
 
 def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:

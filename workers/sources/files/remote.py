@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _BLOCKS_KEPT_BYTES = 32 << 20
 _ANNOUNCED_BYTES = 64 << 20
 _FORGOTTEN_AFTER = 8
 
-_Key = TypeVar("_Key")
+_Key = TypeVar("_Key", bound=Hashable)
 _Found = TypeVar("_Found")
 
 
@@ -128,13 +128,11 @@ class RemoteFile:
         if row_bytes <= _SMALL_ROW:
             blocks = self._read_blocks(offsets, row_bytes)
             for offset, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
-                _copy_from_blocks(blocks, offset, target[to : to + row_bytes])
+                _copy_from_blocks(blocks.__getitem__, offset, target[to : to + row_bytes])
             return
-        wanted = [(offset, row_bytes) for offset in offsets.tolist()]
-        self.fetch(offsets, row_bytes)
-        for (offset, _), to in zip(wanted, (positions * row_bytes).tolist(), strict=True):
-            target[to : to + row_bytes] = self._bytes_of((offset, row_bytes))
-        self._drop(wanted)
+        taken = self._take([(offset, row_bytes) for offset in offsets.tolist()])
+        for row, to in zip(taken, (positions * row_bytes).tolist(), strict=True):
+            target[to : to + row_bytes] = row
 
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
         """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
@@ -168,7 +166,8 @@ class RemoteFile:
         """The bytes of each (offset, size), which are then forgotten here."""
         self.fetch(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]))
         taken = [self._bytes_of(pair) for pair in wanted]
-        self._drop(wanted)
+        for pair in wanted:
+            self._ranges.pop(pair, None)
         return taken
 
     def _bytes_of(self, wanted: tuple[int, int]) -> memoryview:
@@ -183,10 +182,6 @@ class RemoteFile:
             self._ranges.clear()  # another attempt is to ask again, also for what failed beside it
             raise
         return data[offset - found.start : offset - found.start + size]
-
-    def _drop(self, wanted: Iterable[tuple[int, int]]) -> None:
-        for pair in wanted:
-            self._ranges.pop(pair, None)
 
     # ---- small rows, such as labels: whole blocks are kept, since the next ones lie beside them
 
@@ -213,11 +208,11 @@ def _copy(block: memoryview) -> memoryview:
     return memoryview(bytes(block))
 
 
-def _copy_from_blocks(blocks: dict[int, memoryview], offset: int, target: memoryview) -> None:
+def _copy_from_blocks(block: Callable[[int], memoryview], offset: int, target: memoryview) -> None:
     filled = 0
     while filled < len(target):
         number, within = divmod(offset + filled, _BLOCK_BYTES)
-        part = blocks[number][within : within + len(target) - filled]
+        part = block(number)[within : within + len(target) - filled]
         target[filled : filled + len(part)] = part
         filled += len(part)
 
@@ -236,54 +231,56 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
-def announce(
-    under_way: dict[_Key, Future[_Found]],
-    keys: Iterable[_Key],
-    most: int,
-    pool: ThreadPoolExecutor,
-    ask: Callable[[_Key], _Found],
-) -> None:
-    """Ask for what is not under way; forget what was announced before and not taken, all but the newest `most`.
+class Announced(Generic[_Key, _Found]):
+    """What `ask` says of keys: of those that are wanted together at the same time, by threads; in process `home` not.
 
-    Some is never taken: a sample that another process puts into a cache meanwhile comes from there. At least two
-    tasks stay, which may be read soon.
-    """
-    wanted = dict.fromkeys(keys)
-    for key in [key for key in under_way if key not in wanted][: -max(most, 2 * len(wanted))]:
-        del under_way[key]
-    for key in wanted:
-        if key not in under_way:
-            under_way[key] = pool.submit(ask, key)
-
-
-def take_announced(under_way: dict[_Key, Future[_Found]], key: _Key, ask: Callable[[_Key], _Found]) -> _Found:
-    """What comes of the request for `key` that is under way, or else of asking now."""
-    found = under_way.pop(key, None)
-    try:
-        return ask(key) if found is None else found.result()
-    except Exception:
-        under_way.clear()  # another attempt is to ask again, also for what failed beside it
-        raise
-
-
-class WholeObjects:
-    """Objects that are read as a whole, such as pictures: those that are wanted together are fetched together.
-
-    `home`: the process that starts no threads.
+    Of what was announced and not taken the newest `most` are kept, and at least two tasks, which may be read soon. Some
+    is never taken: a sample that another process puts into a cache meanwhile comes from there.
     """
 
-    def __init__(self, home: int) -> None:
-        self._threads = threads(os.getpid()) if os.getpid() != home else None
-        self._under_way: dict[str, Future[memoryview | None]] = {}
+    def __init__(self, ask: Callable[[_Key], _Found], most: int, home: int) -> None:
+        self._ask = ask
+        self._most = most
+        self._home = home
+        self._under_way: dict[_Key, Future[_Found]] = {}
 
-    def fetch(self, urls: Iterable[str]) -> None:
-        """Start fetching."""
-        if self._threads is not None:
-            announce(self._under_way, urls, 2 * CONNECTIONS, self._threads, _whole)
+    def fetch(self, keys: Iterable[_Key]) -> None:
+        """Ask for what is not under way."""
+        if os.getpid() == self._home:
+            return
+        wanted = dict.fromkeys(keys)
+        for key in [key for key in self._under_way if key not in wanted][: -max(self._most, 2 * len(wanted))]:
+            del self._under_way[key]
+        for key in wanted:
+            if key not in self._under_way:
+                self._under_way[key] = threads(os.getpid()).submit(self._ask, key)
 
-    def take(self, url: str) -> bytes:
+    def take(self, key: _Key) -> _Found:
+        """What comes of the request for `key` that is under way, or else of asking now."""
+        found = self._under_way.pop(key, None)
+        try:
+            return self._ask(key) if found is None else found.result()
+        except Exception:
+            self.forget()  # another attempt is to ask again, also for what failed beside it
+            raise
+
+    def forget(self) -> None:
+        """Let go of what was announced and not taken."""
+        self._under_way.clear()
+
+
+class WholeObjects(Announced[str, memoryview | None]):
+    """Objects that are read as a whole, such as pictures."""
+
+    def __init__(self, home: int | None = None) -> None:
+        super().__init__(_whole, 2 * CONNECTIONS, home or os.getpid())
+
+    def __reduce__(self) -> tuple[type[WholeObjects], tuple[int]]:
+        return WholeObjects, (self._home,)
+
+    def content(self, url: str) -> bytes:
         """All bytes of the object; raises SourceError, FileNotFoundError."""
-        if (data := take_announced(self._under_way, url, _whole)) is None:
+        if (data := self.take(url)) is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)
 
@@ -334,14 +331,10 @@ class RangeStream(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         target = memoryview(buffer).cast("B")
-        filled, most = 0, max(0, min(len(target), self._stamp.size - self._position))
-        while filled < most:
-            number, within = divmod(self._position, _BLOCK_BYTES)
-            part = self._block(number)[within : within + most - filled]
-            target[filled : filled + len(part)] = part
-            filled += len(part)
-            self._position += len(part)
-        return filled
+        target = target[: max(0, self._stamp.size - self._position)]
+        _copy_from_blocks(self._block, self._position, target)
+        self._position += len(target)
+        return len(target)
 
     def _block(self, number: int) -> memoryview:
         kept = self._blocks.get(number)

@@ -65,35 +65,28 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
     # By an external link the data set may lie in another file than the one that was opened.
     stamp = opened if isinstance(opened, RemoteStamp) else FileStamp.of(dataset.file.filename)
     name = dataset.name.lstrip("/")
+    where = f"source hdf5: {stamp.path}:{name}"
     if not dataset.shape:
-        raise SourceError(
-            f"source hdf5: {stamp.path}:{name} has no axis that counts samples (its shape is {dataset.shape})"
-        )
+        raise SourceError(f"{where} has no axis that counts samples (its shape is {dataset.shape})")
     if not holds_values(dataset):
         if (element := h5py.check_vlen_dtype(dataset.dtype)) is not None and not element.isnative:
             raise SourceError(
-                f"source hdf5: {stamp.path}:{name} holds arrays of varying length of the type {element.str}, which "
+                f"{where} holds arrays of varying length of the type {element.str}, which "
                 "h5py reads wrong, since it is not in this machine's byte order: store them in that order"
             )
         raise SourceError(
-            f"source hdf5: {stamp.path}:{name} holds {dataset.dtype}, which is no array of numbers or strings; "
+            f"{where} holds {dataset.dtype}, which is no array of numbers or strings; "
             "store each field as a data set of its own, write a Source subclass, or leave it out: name the others as "
             "tops (--tops in commands)"
         )
     if dataset.dtype.kind == "O":
-        return _examine_varying(dataset, stamp, name, max_length)
+        layout, longest = ThroughLibrary(dataset.chunks), max_length or _longest(dataset)
+        if h5py.check_string_dtype(dataset.dtype) is not None:
+            return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{max(longest, 1)}"), layout)
+        element = h5py.check_vlen_dtype(dataset.dtype)
+        return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
-    layout = find_layout(dataset, stamp, name)
-    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), layout)
-
-
-def _examine_varying(dataset: h5py.Dataset, stamp: Stamp, name: str, max_length: int | None) -> StoredArray:
-    layout = ThroughLibrary(dataset.chunks)
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        longest = max(max_length or _longest(dataset), 1)
-        return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{longest}"), layout)
-    element = h5py.check_vlen_dtype(dataset.dtype)
-    return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, max_length or _longest(dataset))
+    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), find_layout(dataset, stamp, name))
 
 
 def holds_values(dataset: h5py.Dataset) -> bool:
@@ -135,7 +128,11 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     applied = [plist.get_filter(number) for number in range(plist.get_nfilters())]
     numbers = [found[0] for found in applied]
     if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
-        filters = tuple(_direct_filter(found[0], found[2]) for found in applied)
+        # The first value of the shuffle is the size of an element.
+        filters = tuple(
+            ChunkFilter(_DIRECT_FILTERS[number], values[0] if number == h5py.h5z.FILTER_SHUFFLE else 1)
+            for number, _, values, _ in applied
+        )
         return _chunked(dataset, filters, stamp, name)
     require_filters(dataset, f"source hdf5: {stamp.path}:{name}")
     return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
@@ -159,11 +156,6 @@ def _require_inside(stamp: Stamp, name: str, end: int) -> None:
             f"source hdf5: {stamp.path!r} is cut short: {name} reaches to byte {end}, the file has {stamp.size}; "
             "copy it again"
         )
-
-
-def _direct_filter(number: int, values: tuple[int, ...]) -> ChunkFilter:
-    kind = _DIRECT_FILTERS[number]
-    return ChunkFilter(kind, values[0]) if kind == "shuffle" else ChunkFilter(kind)
 
 
 def _chunked(
@@ -198,7 +190,11 @@ def _chunk_index(
     dataset: h5py.Dataset, grid: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
     """For each position in the grid, in C order: the chunk's offset, -1 if there is none, its size, its filter mask."""
-    found = _stored_chunks(dataset)
+    found: list[h5py.h5d.StoreInfo] = []
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(found.append)
+    else:  # HDF5 before 1.12.3, where asking for the n-th chunk takes time O(n)
+        found = [dataset.id.get_chunk_info(number) for number in range(dataset.id.get_num_chunks())]
     corners = np.array([chunk.chunk_offset for chunk in found], np.int64).reshape(len(found), len(grid))
     at = np.ravel_multi_index(tuple((corners // dataset.chunks).T), grid)
     number = math.prod(grid)
@@ -207,14 +203,6 @@ def _chunk_index(
     sizes[at] = [chunk.size for chunk in found]
     masks[at] = [chunk.filter_mask for chunk in found]
     return offsets, sizes, masks
-
-
-def _stored_chunks(dataset: h5py.Dataset) -> list[h5py.h5d.StoreInfo]:
-    if not hasattr(dataset.id, "chunk_iter"):  # HDF5 before 1.12.3, where asking for the n-th chunk takes time O(n)
-        return [dataset.id.get_chunk_info(number) for number in range(dataset.id.get_num_chunks())]
-    found: list[h5py.h5d.StoreInfo] = []
-    dataset.id.chunk_iter(found.append)
-    return found
 
 
 def _has_unfiltered_edges(dataset: h5py.Dataset, sizes: NDArray[np.int64]) -> bool:

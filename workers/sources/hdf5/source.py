@@ -19,8 +19,6 @@ from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
 from ..stored.source import OpenFiles, StoredSource, cache_bytes
 
-_DEFAULT_TOPS = ("data", "label")
-
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {hdf5: …}`.
@@ -67,7 +65,7 @@ class HDF5Source(StoredSource):
         from .examine import examine_file
 
         checked = check_options(options, HDF5Options, "source hdf5")
-        wanted = tuple(tops or _DEFAULT_TOPS)
+        wanted = tuple(tops or ("data", "label"))
         dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
         examine = partial(

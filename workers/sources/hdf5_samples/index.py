@@ -5,10 +5,9 @@ The index of a large archive is kept in a file of its own: it is made once, as l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,10 +16,9 @@ from numpy.typing import NDArray
 from ...base.errors import SourceError
 from ...base.files import check_replaceable, read_whole, write_whole, writing
 from ...base.specs import AnyArray, ArraySpec, IndexArray
-from ..files.file import FileStamp, locate_part, split_by_part
+from ..files.file import FileStamp
 from ..files.kept import packed, unpacked
 from ..files.paths import PackedNames
-from ..files.remote import Stamp
 
 _NAME = b"blobfeed hdf5_samples index"
 _VERSION = b"6"
@@ -98,7 +96,6 @@ class SamplesIndex:
     the first one empty.
     """
 
-    files: tuple[Any, ...]  # of Stamp, a union that msgspec does not know; not kept with the rest
     starts: NDArray[np.int64]
     names: PackedNames
     data: Mapping[str, IndexedData]
@@ -108,19 +105,9 @@ class SamplesIndex:
     def __len__(self) -> int:
         return len(self.names)
 
-    def by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
-        """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
-        for number, _, positions in split_by_part(self.starts, indices):
-            yield self.files[number], positions
-
     def name(self, index: int) -> str:
         """What sample `index` is called in its file."""
         return self.names[index].decode(errors="surrogateescape")
-
-    def where(self, index: int) -> str:
-        """The file of sample `index` and its name in there."""
-        number, _ = locate_part(self.starts, index)
-        return f"{self.files[number].path}:{self.name(index)}"
 
 
 def save_index(index: SamplesIndex, path: Path, key: str) -> None:

@@ -62,7 +62,11 @@ class Scan:
                 self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
                 told = len(self._names)
                 for found in _found(file, self._wanted, self._headers):
-                    self._add(stamp, found)
+                    if isinstance(found, _Samples):
+                        self._add_samples(found)
+                    else:
+                        with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
+                            self._add_sample(stamp, found)
                     if len(self._names) >= told + _SAMPLES_A_WORD:
                         told = len(self._names)
                         self._progress.tell(stamp.path, told)
@@ -77,26 +81,19 @@ class Scan:
         labels = list(self._wanted.labels.values())
         return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
 
-    def _add(self, stamp: Stamp, found: _Sample | _Samples) -> None:
-        if isinstance(found, _Samples):
-            self._add_samples(found)
-            return
-        with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
-            self._add_sample(stamp, found)
-
     def _add_sample(self, stamp: Stamp, found: _Sample) -> None:
         name, entry = found.name, found.entry
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
-            column, before = self._data[top], len(self._data[top].offsets)
+            column = self._data[top]
             column.add(dataset, where, stamp, self._direct_in)
-            if column.offsets[before] < 0:
+            if column.offsets[-1] < 0:
                 require_filters(dataset, f"{_WHAT}: {where}")
                 others = self._external.stamps(dataset, f"{_WHAT}: {where}")
                 if isinstance(stamp, FileStamp) and dataset.file.filename != stamp.path:
                     others = (FileStamp.of(dataset.file.filename), *others)
-                column.offsets[before] = -1 - self._others.setdefault(others, len(self._others))
+                column.offsets[-1] = -1 - self._others.setdefault(others, len(self._others))
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
@@ -108,7 +105,7 @@ class Scan:
         (column,) = self._data.values()
         labels = {label.name: label.last for label in self._labels.values() if label.last is not None}
         if column.offsets[-1] >= 0 and len(labels) == len(self._labels):
-            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.item_bytes, labels)
+            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.dtype.itemsize, labels)
 
     def _add_samples(self, found: _Samples) -> None:
         room = (self._wanted.limit or sys.maxsize) - len(self._names)
@@ -125,7 +122,6 @@ class Scan:
             files = ", ".join(stamp.path for stamp in self._stamps)
             raise SourceError(f"{_WHAT}: no samples: no {kind} in {self._wanted.groups} of {files}")
         return SamplesIndex(
-            tuple(self._stamps),
             np.array(self._starts, np.int64),
             PackedNames.of(name.encode(errors="surrogateescape") for name in self._names),
             {top: column.indexed(top) for top, column in self._data.items()},
@@ -159,7 +155,7 @@ class _DataColumn:
         self.offsets = compact_list("q")
         self._shapes = compact_list("i")
         self._type: h5py.h5t.TypeID | None = None
-        self._dtype = np.dtype(np.uint8)
+        self.dtype = np.dtype(np.uint8)
         self._rank = 0
         self._first = ""
 
@@ -168,8 +164,8 @@ class _DataColumn:
         shape, stored = dataset.shape, dataset.id.get_type()
         if self._type is None:
             self._begin(dataset, where)
-        if stored != self._type and np.dtype(dataset.dtype.str).newbyteorder("=") != self._dtype.newbyteorder("="):
-            raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, {self._first} {self._dtype}: all need one type")
+        if stored != self._type and np.dtype(dataset.dtype.str).newbyteorder("=") != self.dtype.newbyteorder("="):
+            raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, {self._first} {self.dtype}: all need one type")
         if shape is None or len(shape) != self._rank:
             raise SourceError(
                 f"{_WHAT}: {where} has shape {shape}, {self._first} has {self._rank} axes: all need the same number"
@@ -181,7 +177,7 @@ class _DataColumn:
         if dataset.dtype.kind not in "biufcS":
             raise SourceError(f"{_WHAT}: {where} holds {dataset.dtype}, which is no array of numbers or fixed strings")
         self._type, self._first = dataset.id.get_type(), where
-        self._dtype, self._rank = np.dtype(dataset.dtype.str), len(dataset.shape or ())
+        self.dtype, self._rank = np.dtype(dataset.dtype.str), len(dataset.shape or ())
         # The library converts a type that NumPy does not have: then no sample has this type, and none is read directly.
         self._direct = h5py.h5t.py_create(dataset.dtype, logical=True)
 
@@ -190,7 +186,7 @@ class _DataColumn:
         # In another file by an external link, chunked, compact, never written: only the library reads it.
         if offset is None or h5py.h5o.get_info(dataset.id).fileno != direct_in:
             return -1
-        end = offset + math.prod(dataset.shape) * self._dtype.itemsize
+        end = offset + math.prod(dataset.shape) * self.dtype.itemsize
         if end > stamp.size:
             raise SourceError(f"{_WHAT}: {where} reaches to byte {end}, the file has {stamp.size}: it was cut short")
         return int(offset)
@@ -200,10 +196,6 @@ class _DataColumn:
         self.offsets.frombytes(offsets.tobytes())
         self._shapes.frombytes(shapes.astype(np.int32).tobytes())
 
-    @property
-    def item_bytes(self) -> int:
-        return self._dtype.itemsize
-
     def indexed(self, top: str) -> IndexedData:
         shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self.offsets), self._rank)
         largest = tuple(int(extent) for extent in shapes.max(axis=0))
@@ -211,7 +203,7 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: samples of {top!r} are empty: their shape is {largest}, such as {self._first}")
         varies = bool((shapes != shapes[0]).any())
         return IndexedData(
-            self._path, self._dtype, largest, np.array(self.offsets, np.int64), shapes.copy() if varies else None
+            self._path, self.dtype, largest, np.array(self.offsets, np.int64), shapes.copy() if varies else None
         )
 
 
@@ -307,9 +299,13 @@ def _walk(
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
-    if wanted.in_groups and _holds_sample(group, name, wanted):
-        yield _Sample(name, group, -1)
-        return
+    if wanted.in_groups:
+        missing = [path for path in wanted.data.values() if path not in group]
+        if not missing:
+            yield _Sample(name, group, -1)
+            return
+        if len(missing) < len(wanted.data):
+            raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
     for members, addresses, read in _in_runs(_links(group), headers):
         paths = [f"{name}/{member}" if name else member for member in members]
         if read is not None:
@@ -361,13 +357,6 @@ def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
     if isinstance(opened, h5py.h5d.DatasetID):
         return h5py.Dataset(opened)
     return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else None
-
-
-def _holds_sample(group: h5py.Group, name: str, wanted: Wanted) -> bool:
-    missing = [path for path in wanted.data.values() if path not in group]
-    if missing and len(missing) < len(wanted.data):
-        raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
-    return not missing
 
 
 def _member(entry: h5py.HLObject, path: str, where: str) -> h5py.Dataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,12 @@ from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.source import Source
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import FileStamp, Locking, require_in_range, stretches
+from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..files.file import FileStamp, Locking, locate_part, split_by_part
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
-from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..stored.source import LIBRARY_MODULE, OpenFile, OpenFiles, Reading
+from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..stored.source import LIBRARY_MODULE, FilesSource, OpenFile, OpenFiles, Reading
 from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress
 
@@ -57,7 +56,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     open_files: Positive | None = None
 
 
-class HDF5SamplesSource(Source):
+class HDF5SamplesSource(FilesSource):
     """Samples that are a data set, or a group of data sets, each, in natural order (trajectory_2 before trajectory_10).
 
     What lies in one piece is read by its offset in the file, the rest by h5py. If shapes differ between samples, the
@@ -72,49 +71,52 @@ class HDF5SamplesSource(Source):
         """`options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order."""
         checked = check_options(options, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
-        self._tops = tuple(tops or (*wanted.data, *wanted.labels))
-        stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
+        order = tuple(tops or (*wanted.data, *wanted.labels))
+        self._stamps = stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
-        self._data = {top: data for top, data in self._index.data.items() if top in self._tops}
-        if any(data.needs_library for data in self._data.values()):
-            self.modules = (LIBRARY_MODULE,)
-        self._files = OpenFiles(checked.locking, checked.open_files)
-        if any(isinstance(stamp, RemoteStamp) for stamp in stamps):
-            self.rows_at_once = CONNECTIONS
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
+        self._data = {top: data for top, data in self._index.data.items() if top in order}
         labels = {top: ArraySpec(values.shape[1:], values.dtype) for top, values in self._index.labels.items()}
         specs = labels | {top: data.spec for top, data in self._data.items()}
-        return {top: specs[top] for top in self._tops}
+        self._samples, self._specs = len(self._index), {top: specs[top] for top in order}
+        if any(data.needs_library for data in self._data.values()):
+            self.modules = (LIBRARY_MODULE,)
+        super().__init__(OpenFiles(checked.locking, checked.open_files), stamps)
 
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, len(self))
-        self._announce(indices)
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for top, values in self._index.labels.items():
             rows = out[top]
             assert not isinstance(rows, RaggedRows)
             values.take(indices, axis=0, out=rows, mode="clip")
-        reading = Reading(self._files)
-        for stamp, positions in self._index.by_file(indices):
-            if isinstance(raw := reading.get(stamp).raw, RemoteFile):
-                self._fetch(raw, indices[positions])
-        for stamp, positions in self._index.by_file(indices):
+        for stamp, positions in self._by_file(indices):
             for top, data in self._data.items():
                 self._read_data(reading, stamp, data, indices[positions], positions, out[top])
-        self._files.announcements.note_read(len(indices))
-        reading.require_unchanged()
 
-    def _fetch(self, file: RemoteFile, indices: IndexArray) -> None:
-        """All of these samples are to be read now: they are to be fetched together."""
-        for data in self._data.values():
-            direct = indices[data.offsets[indices] >= 0]
-            file.fetch(data.offsets[direct], data.sizes(direct))
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+        for file, data, direct in self._in_one_piece(indices):
+            if isinstance(raw := reading.get(file).raw, RemoteFile):
+                raw.fetch(data.offsets[direct], data.sizes(direct))
+
+    def _start_reading(self, indices: IndexArray) -> bool:
+        in_memory = True
+        for file, data, direct in self._in_one_piece(indices):
+            in_memory &= self._files.get(file).raw.will_need(data.offsets[direct], data.sizes(direct))
+        return in_memory
+
+    def _in_one_piece(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexedData, IndexArray]]:
+        """Those of the samples that are read by their offsets, by file and top."""
+        for stamp, positions in self._by_file(indices):
+            for data in self._data.values():
+                samples = indices[positions]
+                direct = samples[data.offsets[samples] >= 0]
+                if len(direct):
+                    yield stamp, data, direct
+
+    def _by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
+        """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
+        for number, _, positions in split_by_part(self._index.starts, indices):
+            yield self._stamps[number], positions
 
     def _read_data(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -130,7 +132,7 @@ class HDF5SamplesSource(Source):
         elif len(offsets):
             file.raw.gather_at(offsets, positions, rows.reshape(len(rows), -1).view(np.uint8))
             if not data.dtype.isnative:
-                _swap_bytes(rows, positions)
+                rows[positions] = rows[positions].byteswap()
 
     def _read_by_library(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
@@ -154,39 +156,17 @@ class HDF5SamplesSource(Source):
                     raise
                 raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, len(self))
-        self._announce(indices)
-
-    def _announce(self, indices: IndexArray) -> None:
-        """Also called by `read`: the first task of a loader was not announced before."""
-        self._files.begin()
-        announcements = self._files.announcements
-        if not announcements.are_due(indices):
-            return
-        in_memory = True
-        for stamp, positions in self._index.by_file(indices):
-            for data in self._data.values():
-                samples = indices[positions]
-                direct = samples[data.offsets[samples] >= 0]
-                if len(direct):
-                    in_memory &= self._files.get(stamp).raw.will_need(data.offsets[direct], data.sizes(direct))
-        announcements.note_announced(len(indices), in_memory=in_memory)
-
     @property
     def stores_rows(self) -> bool:
-        is_remote = self.rows_at_once > 1
-        return not is_remote and not any(data.needs_library for data in self._data.values())
+        return not self._is_remote and not any(data.needs_library for data in self._data.values())
 
     def where(self, index: int) -> str:
-        return self._index.where(index)
+        number, _ = locate_part(self._index.starts, index)
+        return f"{self._stamps[number].path}:{self._index.name(index)}"
 
     def fingerprint(self) -> str:
         others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
-        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{self._tops}")
-
-    def close(self) -> None:
-        self._files.close()
+        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{tuple(self._specs)}")
 
 
 def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
@@ -216,7 +196,7 @@ def _make_index(
 ) -> SamplesIndex:
     loaded = load_index(cache, key) if cache else None
     if loaded is not None and (others := _if_unchanged(loaded.others)):
-        return replace(loaded, files=tuple(stamps), others=others)
+        return replace(loaded, others=others)
     if cache:
         check_writable(cache)
 
@@ -227,14 +207,14 @@ def _make_index(
             scan = Scan(wanted, progress)
             for stamp in stamps:
                 scan.add_file(stamp, options.locking, allow_external=options.allow_external)
-        return replace(scan.index(), files=())
+        return scan.index()
 
     is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
     index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
     assert index is not None
     if cache:
         save_index(index, cache, key)
-    return replace(index, files=tuple(stamps))
+    return index
 
 
 def _if_unchanged(others: tuple[tuple[FileStamp, ...], ...]) -> tuple[tuple[FileStamp, ...], ...] | None:
@@ -257,8 +237,3 @@ def _read_ragged(
             file.raw.copy_into(offset, sample.reshape(-1).view(np.uint8).data)
         if not data.dtype.isnative:
             sample.byteswap(inplace=True)
-
-
-def _swap_bytes(rows: AnyArray, positions: IndexArray) -> None:
-    for start, stop in stretches(positions, positions, 1):
-        rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)

@@ -12,9 +12,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files.scratch import Scratch
+from ...base.specs import ArraySpec, RaggedRows, Rows
+from ..files.lru import Scratch
 from .exif import orientation, turned, upright
-from .options import PictureOptions
+from .options import PictureOptions, require_like_first
 
 try:
     import simplejpeg  # type: ignore[import-untyped]
@@ -59,6 +60,7 @@ class ImageDecoder:
     def __init__(self, options: PictureOptions) -> None:
         self._size_of = options.size_of
         self._is_color = options.is_color
+        self._channels = options.channels
         self._exif = options.exif
         self._strict = options.strict
         # "nearest" asks for no values but those of the image, so the image must not be reduced.
@@ -86,6 +88,17 @@ class ImageDecoder:
             if self._strict and self._is_only_damaged(data):
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
             return self._decode_by_opencv(data)
+
+    def decode_like(self, spec: ArraySpec, data: bytes) -> tuple[Image, tuple[int, int]]:
+        """As `decode`; raises ValueError, SampleTooLargeError for an image that is not as `spec` says."""
+        image, size = self.decode(data)
+        require_like_first((self._channels, *size), spec)
+        return image, size
+
+    def read(self, spec: ArraySpec, data: bytes, row: int, rows: Rows) -> None:
+        """Put the image in `data` into row `row` of `rows`; raises as `decode_like`."""
+        image, size = self.decode_like(spec, data)
+        self.put(image, rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row])
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
         """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
@@ -128,7 +141,7 @@ class ImageDecoder:
             "BGR" if self._is_color else "GRAY",
             min_height=least[0] if by > 1 else 0,  # 0 is full size: 7/8 of a tiny image rounds up to its own size, too
             min_width=least[1] if by > 1 else 0,
-            buffer=self._decoded.take((*least, 3 if self._is_color else 1)),
+            buffer=self._decoded.take((*least, self._channels)),
             strict=strict,
         )
         return upright(image if self._is_color else image[:, :, 0], turn), target

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from ...base.errors import ParameterError
 from ...base.parameters import NotNegative
+from ...base.specs import ArraySpec
 
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
@@ -60,6 +63,16 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         default = self.max_height or self.max_width or LONGEST_SIDE_RATIO * self.shorter_side
         return self.max_height or default, self.max_width or default
 
+    @property
+    def channels(self) -> int:
+        return 3 if self.is_color else 1
+
+    def spec(self, size_of_first: Callable[[], tuple[int, int]]) -> ArraySpec:
+        """That of the pictures as samples. `size_of_first`: gives the (height, width) of the first one."""
+        fixed = self.equal_sizes or self.new_height > 0
+        size = size_of_first() if self.equal_sizes else self.largest_size
+        return ArraySpec((self.channels, *size), np.dtype(np.uint8), varies=not fixed)
+
 
 class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {image_list: …}`, beside those of all pictures.
@@ -97,4 +110,18 @@ def check_sizes(options: PictureOptions, what: str = "source image_list") -> Non
             f"{what}: images keep their own sizes, so their largest must be declared: give max_height and "
             "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side, "
             "or say equal_sizes: true if all have the size of the first"
+        )
+
+
+def require_like_first(shape: tuple[int, int, int], spec: ArraySpec) -> None:
+    """Raises ValueError, SampleTooLargeError if a picture, shape (channels, height, width), is not as `spec` says."""
+    if shape[0] != spec.shape[0]:
+        raise ValueError(f"it has {shape[0]} channels and the first one {spec.shape[0]}: all need as many")
+    if spec.varies:
+        spec.require_fits(shape)
+    elif shape != spec.shape:
+        _, height, width = spec.shape
+        raise ValueError(
+            f"it is {shape[1]}×{shape[2]} and the first one {height}×{width}: all need one size, unless max_height and "
+            "max_width declare the largest"
         )

@@ -10,21 +10,21 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from ...base.checks import check_options, chosen
-from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.errors import SourceError
 from ...base.files import another_host, in_folder, is_url, read_whole
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.keys import blake2b
 from ...base.source import Source
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
+from ..files.naming import Naming
 from ..files.object_stores import objects_below
 from ..files.remote import CONNECTIONS, WholeObjects
-from .decode import REDUCES, Image, ImageDecoder
+from .decode import REDUCES, ImageDecoder
 from .file import announce_files, is_url_path, look_at, under_root
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
@@ -52,12 +52,11 @@ class ImageListSource(Source):
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
-        self._channels = 3 if checked.is_color else 1
         self._is_url = is_url(checked.path)
         self._path = checked.path if self._is_url else str(in_folder(base_dir, checked.path))
         root = checked.root_folder
         self._root = os.fsencode(root if is_url(root) else in_folder(base_dir, root))
-        self._objects: WholeObjects | None = None
+        self._objects = WholeObjects()
         self._memory, self._label_words, self._label_spec = self._parsed(checked)
         check_sizes(checked)  # behind it: to an empty list no size can be given
         self._any_remote = is_url(root) or b"://" in self._memory["text"].tobytes()
@@ -66,7 +65,6 @@ class ImageListSource(Source):
         self.descriptors = (self._memory.descriptor,)
         self._sum = self._checksum()
         give_back_freed_memory()
-        self._home = os.getpid()
         self._decoder = ImageDecoder(checked)
         if checked.check_files:
             self._check_files()
@@ -75,7 +73,7 @@ class ImageListSource(Source):
     def _parsed(self, options: ImageListOptions) -> tuple[SharedArrays, int, ArraySpec]:
         """The list in memory that all processes share: 1,000,000 lines of 30 bytes take 36 MB."""
         try:
-            text = WholeObjects(os.getpid()).take(self._path) if self._is_url else read_whole(os.fsencode(self._path))
+            text = self._objects.content(self._path) if self._is_url else read_whole(os.fsencode(self._path))
         except OSError as error:
             said = error.strerror or error
             raise SourceError(f"image list {self._path} cannot be read: {said}; check path") from error
@@ -98,7 +96,8 @@ class ImageListSource(Source):
             rows = out[_DATA]
             self._fetch(indices)
             for row, index in enumerate(indices.tolist()):
-                self._read_image(index, row, rows)
+                with self.naming(index):
+                    self._decoder.read(self._specs[_DATA], self.content(index), row, rows)
 
     def lend(self, indices: IndexArray) -> Iterator[Mapping[str, AnyArray]] | None:
         return self._lent(indices) if _DATA in self._specs else None
@@ -108,19 +107,18 @@ class ImageListSource(Source):
         labels = self._memory["labels"][indices].astype(self._label_spec.dtype)
         for row, index in enumerate(indices.tolist()):
             with self.naming(index):
-                sample = {_DATA: self._decoder.planes(*self._decoded(index))}
+                sample = {
+                    _DATA: self._decoder.planes(*self._decoder.decode_like(self._specs[_DATA], self.content(index)))
+                }
             yield {**sample, _LABEL: labels[row]} if _LABEL in self._specs else sample
 
     def content(self, index: int) -> bytes:
         """The file of image `index` as it is; raises OSError."""
         path = self._image_path(index)
-        if not is_url_path(path):
-            return read_whole(path)
-        self._objects = self._objects or WholeObjects(self._home)
-        return self._objects.take(os.fsdecode(path))
+        return self._objects.content(os.fsdecode(path)) if is_url_path(path) else read_whole(path)
 
     def where(self, index: int) -> str:
-        return f"{self._listed.line(index)}: {os.fsdecode(self._image_path(index))}"
+        return f"{self._listed.line(index)}: {self._file(index)}"
 
     def will_need(self, indices: IndexArray) -> None:
         if _DATA in self._specs:
@@ -146,10 +144,8 @@ class ImageListSource(Source):
 
     def close(self) -> None:
         """Give back the buffers."""
-        self._decoder, self._objects = ImageDecoder(self._options), None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_objects": None}
+        self._decoder = ImageDecoder(self._options)
+        self._objects.forget()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,10 +161,7 @@ class ImageListSource(Source):
         return int(xxh3_64_intdigest(self._memory["text"].data))
 
     def _chosen(self, tops: Sequence[str] | None) -> Mapping[str, ArraySpec]:
-        options = self._options
-        fixed = options.equal_sizes or options.new_height > 0
-        shape = (self._channels, *(self._size_of_first() if options.equal_sizes else options.largest_size))
-        known = {_DATA: ArraySpec(shape, np.dtype(np.uint8), varies=not fixed)}
+        known = {_DATA: self._options.spec(self._size_of_first)}
         if self._memory["labels"].size:
             known[_LABEL] = self._label_spec
         lacks = "" if _LABEL in known else " (its lines have no labels)"
@@ -208,66 +201,23 @@ class ImageListSource(Source):
     def _fetch(self, indices: IndexArray) -> None:
         """Start fetching those of the images that are in object storage."""
         if self._any_remote:
-            self._objects = self._objects or WholeObjects(self._home)
             paths = map(self._image_path, indices.tolist())
             self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
 
     def _image_path(self, index: int) -> bytes:
         return self._located(self._listed.path(index))
 
+    def _file(self, index: int) -> str:
+        return os.fsdecode(self._image_path(index))
+
     def _located(self, path: bytes) -> bytes:
         if is_url_path(path):
             return path
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
-    def _read_image(self, index: int, row: int, rows: Rows) -> None:
-        with self.naming(index):
-            image, size = self._decoded(index)
-            target = rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
-            self._decoder.put(image, cast("NDArray[np.uint8]", target))
-
-    def _decoded(self, index: int) -> tuple[Image, tuple[int, int]]:
-        """The image as its file has it, and its height and width as a sample."""
-        image, size = self._decoder.decode(self.content(index))
-        spec = self._specs[_DATA]
-        if spec.varies:
-            spec.require_fits((self._channels, *size))
-        elif size != spec.shape[1:]:
-            raise ValueError(
-                f"it is {size[0]}×{size[1]} and the first image {spec.shape[1]}×{spec.shape[2]}: "
-                "equal_sizes says that all are equal"
-            )
-        return image, size
-
-    def naming(self, index: int) -> _Naming:
+    def naming(self, index: int) -> Naming:
         """Errors of reading an image name it."""
-        return _Naming(self, index)
-
-    def named(self, index: int, error: BaseException | None) -> SampleError | SampleTooLargeError | None:
-        """`error` as one that names the image; None for what is no error of reading one."""
-        if isinstance(error, SampleTooLargeError):
-            return SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)")
-        if not isinstance(error, OSError | ValueError | MemoryError | SourceError):
-            return None
-        return SampleError(
-            f"image {self.where(index)} cannot be read: {error}",
-            source=str(self._path),
-            index=index,
-            path=os.fsdecode(self._image_path(index)),
-        )
-
-
-class _Naming(msgspec.Struct):
-    """A generator would make eight calls of each image, this makes two."""
-
-    source: ImageListSource
-    index: int
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None and (named := self.source.named(self.index, error)) is not None:
-            raise named from None if isinstance(named, SampleTooLargeError) else error
+        return Naming(self, index, self._path, self._file)
 
 
 def _labels(written: Labels, listed: ListedImages, dtype: str) -> AnyArray:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
-from ...base.errors import ParameterError, SampleError, SourceError
+from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ..files.naming import Naming
 from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
 from .file import announce_files, look_at, under_root
@@ -119,15 +120,8 @@ class WindowSource(Source):
             if "label" in out:
                 cast("AnyArray", out["label"])[row] = self._labels[window]
             if "data" in out or "area" in out:
-                try:
+                with Naming(self, index, str(self._path), self._file):
                     picture, area = self._cut(window, mirrored=index >= len(self._labels))
-                except (OSError, ValueError, MemoryError) as error:
-                    raise SampleError(
-                        f"{self.where(index)} cannot be read: {error}",
-                        source=str(self._path),
-                        index=index,
-                        path=os.fsdecode(self._image_path(window)),
-                    ) from error
                 if "area" in out:
                     cast("AnyArray", out["area"])[row] = area
                 if "data" in out:
@@ -137,11 +131,10 @@ class WindowSource(Source):
                     data[:, top : top + height, left : left + width] = picture.transpose(2, 0, 1)
 
     def where(self, index: int) -> str:
-        window = index % len(self._labels)
-        return f"{self._path}: window {self._boxes[window].tolist()} of {os.fsdecode(self._image_path(window))}"
+        return f"{self._path}: window {self._boxes[index % len(self._labels)].tolist()} of {self._file(index)}"
 
     def will_need(self, indices: IndexArray) -> None:
-        announce_files(list({self._image_path(index % len(self._labels)) for index in indices.tolist()}))
+        announce_files(list(set(map(self._image_path, indices.tolist()))))
 
     def fingerprint(self) -> str:
         """Covers each picture's size and modification time; looks at all of them."""
@@ -154,8 +147,11 @@ class WindowSource(Source):
         """Give back the buffers."""
         self._decoder = ImageDecoder(_FULL_SIZE)
 
-    def _image_path(self, window: int) -> bytes:
-        return self._located(self._paths[int(self._images[window])])
+    def _image_path(self, index: int) -> bytes:
+        return self._located(self._paths[int(self._images[index % len(self._labels)])])
+
+    def _file(self, index: int) -> str:
+        return os.fsdecode(self._image_path(index))
 
     def _located(self, path: bytes) -> bytes:
         return under_root(self._root, path, always=bool(self._options.root_folder))

@@ -17,3 +17,15 @@ Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 f
 def datum_class() -> Any:
     """The class of the protobuf library for a Datum."""
     return message_classes(_DATUM, {})["Datum"]
+
+
+def parsed(record: bytes) -> Any:
+    """The Datum that `record` is; raises ValueError."""
+    datum = datum_class()()
+    try:
+        datum.ParseFromString(record)
+    except Exception as error:  # a DecodeError: importing it costs every loader
+        raise ValueError(
+            f"it is no Datum, as Caffe's tools write them ({error}); other records need a Source subclass"
+        ) from error
+    return datum

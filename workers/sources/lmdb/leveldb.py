@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import plyvel  # type: ignore[import-untyped]
 
@@ -85,42 +85,16 @@ class LevelDbSource(LmdbSource):
     def __init__(
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
-        self._owner = os.getpid()
-        self._room = ""
-        self._removes_room: Any = None
-        self._is_shared = False
-        self._database = None
-        try:
-            super().__init__(options, tops=tops, base_dir=base_dir)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        super().close()
-        if self._removes_room is not None and not self._is_shared:
-            self._removes_room()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._make_room()
-        self._is_shared = True  # loaders may use the room until this object goes
-        return super().__getstate__() | {"_removes_room": None}
-
-    def _make_room(self) -> None:
-        """Have a folder for views, if this is the trainer."""
-        if os.getpid() == self._owner and not (self._removes_room and self._removes_room.alive):
-            _remove_left_rooms()
-            self._room, lock = _locked_room(self._owner)
-            self._removes_room = weakref.finalize(self, _remove_room, self._room, lock, self._owner)
-
-    def _view(self) -> LevelDb:
-        self._make_room()
-        return LevelDb(self._path, self._room)
+        _remove_left_rooms()
+        self._room, lock = _locked_room(os.getpid())
+        # Loaders may use the room until this object goes. An unpickled one has no part in it, nor has a forked process.
+        weakref.finalize(self, _remove_room, self._room, lock, os.getpid())
+        super().__init__(options, tops=tops, base_dir=base_dir)
 
     def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
         if not (Path(path) / "CURRENT").is_file():
             raise ParameterError(f"source leveldb: there is no database {path!r} (a folder with CURRENT); check path")
-        stamp, database = LevelDbStamp.of(path), self._view()
+        stamp, database = LevelDbStamp.of(path), LevelDb(path, self._room)
         try:
             return stamp, database.keys()
         finally:
@@ -132,7 +106,7 @@ class LevelDbSource(LmdbSource):
                 f"source leveldb: {self._path!r} has changed since its keys were listed; leave a database alone while "
                 "it is read, and start again"
             )
-        return self._view()
+        return LevelDb(self._path, self._room)
 
 
 def _number(file: Path) -> int:
@@ -161,7 +135,7 @@ def _opened_lock(room: Path) -> int:
 
 
 def _remove_room(room: str, lock: int, owner: int) -> None:
-    if os.getpid() == owner:  # a process forked from the trainer has no part in it
+    if os.getpid() == owner:
         shutil.rmtree(room, ignore_errors=True)
         os.close(lock)
 
@@ -169,17 +143,9 @@ def _remove_room(room: str, lock: int, owner: int) -> None:
 def _remove_left_rooms() -> None:
     """Remove the folders of our own trainers that are no more."""
     for room in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(FileNotFoundError):  # another rank removes them too
+        with suppress(FileNotFoundError, BlockingIOError):  # another rank removes them too; its trainer lives
             status = room.lstat()
             if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
-                _remove_if_left(room)
-
-
-def _remove_if_left(room: Path) -> None:
-    lock = _opened_lock(room)
-    try:
-        with suppress(BlockingIOError):  # its trainer lives
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(room, ignore_errors=True)
-    finally:
-        os.close(lock)
+                with os.fdopen(_opened_lock(room)) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(room, ignore_errors=True)

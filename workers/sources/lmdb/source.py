@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
@@ -11,16 +12,18 @@ import msgspec
 import numpy as np
 
 from ...base.checks import check_options, chosen
-from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.errors import SourceError
 from ...base.extras import need
 from ...base.files import in_folder
 from ...base.parameters import NotNegative
 from ...base.source import Source
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..files.naming import Naming
 from ..files.paths import PackedNames
+from ..images.options import PictureOptions, require_like_first
 from .database import Database as _Lmdb
 from .database import list_keys
-from .datum import datum_class
+from .datum import parsed
 
 if TYPE_CHECKING:
     from ..images.decode import ImageDecoder
@@ -70,12 +73,18 @@ class LmdbSource(Source):
         if not len(self._keys):
             raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
         self._database: _Database | None = None
-        self._decoder: ImageDecoder | None = None
         first = self._datum(0)
         if first.encoded:
             need("cv2", f"source {self.kind}, for the encoded records of {self._path},")
-        self._is_color = self._channels_wanted(first) == 3
         self._float = not first.encoded and not first.data
+        self._pictures = PictureOptions(
+            is_color=self._channels_wanted(first) == 3,
+            color=checked.color,
+            strict=checked.strict,
+            max_height=checked.max_height,
+            max_width=checked.max_width,
+            equal_sizes=not (checked.max_height or checked.max_width),
+        )
         known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
         self._specs = chosen(known, tops, f"source {self.kind}: {self._path}")
         self.modules = (__name__, "google.protobuf.descriptor_pb2")
@@ -95,12 +104,8 @@ class LmdbSource(Source):
             if _LABEL in out:
                 cast("AnyArray", out[_LABEL])[row] = datum.label
             if _DATA in out:
-                try:
+                with self._naming(index):
                     self._put(datum, row, out[_DATA])
-                except SampleTooLargeError as error:
-                    raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-                except (ValueError, MemoryError) as error:
-                    raise self._bad(index, error) from error
 
     def where(self, index: int) -> str:
         return f"{self._path} key {self._keys[index].decode(errors='backslashreplace')!r}"
@@ -111,12 +116,13 @@ class LmdbSource(Source):
 
     def close(self) -> None:
         """Close the database, and give back the decoder's buffers."""
-        database, self._database, self._decoder = self._database, None, None
+        self.__dict__.pop("_decoder", None)
+        database, self._database = self._database, None
         if database is not None:
             database.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_database": None, "_decoder": None}
+        return self.__dict__ | {"_database": None}
 
     def _list_keys(self, path: str) -> tuple[Any, PackedNames]:
         """What tells whether the database is still the same, and its keys in order; raises SourceError."""
@@ -128,25 +134,17 @@ class LmdbSource(Source):
     def _datum(self, index: int) -> Any:
         if self._database is None:
             self._database = self._open()
-        datum = datum_class()()
-        try:
-            if (record := self._database.get(self._keys[index])) is None:
+        with self._naming(index):
+            try:
+                record = self._database.get(self._keys[index])
+            except Exception as error:  # lmdb and plyvel have errors of their own
+                raise ValueError(str(error)) from error
+            if record is None:
                 raise ValueError("the database has no such key")
-            datum.ParseFromString(record)
-        except Exception as error:
-            if type(error).__name__ == "DecodeError":  # importing it costs every loader
-                other = f"it is no Datum, as Caffe's tools write them ({error}); other records need a Source subclass"
-                raise self._bad(index, ValueError(other)) from error
-            raise self._bad(index, error) from error
-        return datum
+            return parsed(record)
 
-    def _bad(self, index: int, error: Exception) -> SampleError:
-        return SampleError(
-            f"source {self.kind}: {self.where(index)} is no picture that can be read: {error}",
-            source=self._path,
-            index=index,
-            path=self.where(index),
-        )
+    def _naming(self, index: int) -> Naming:
+        return Naming(self, index, self._path, self.where)
 
     # ---- one record
 
@@ -155,7 +153,16 @@ class LmdbSource(Source):
             return int(first.channels)
         if self._options.is_color is not None:
             return 3 if self._options.is_color else 1
-        stored = self._stored_channels(first.data)
+        import cv2
+
+        image = cv2.imdecode(np.frombuffer(first.data, np.uint8), cv2.IMREAD_UNCHANGED) if first.data else None
+        with self._naming(0):
+            if image is None:
+                raise ValueError(
+                    f"OpenCV cannot decode its {len(first.data)} bytes; is_color says how many channels the records "
+                    "get, and strict: false takes what is left of a JPEG"
+                )
+        stored: int = 1 if image.ndim == 2 else image.shape[2]
         if stored not in (1, 3):
             raise SourceError(
                 f"source {self.kind}: {self.where(0)} has {stored} channels; is_color: true reads it as BGR "
@@ -163,39 +170,22 @@ class LmdbSource(Source):
             )
         return stored
 
-    def _stored_channels(self, data: bytes) -> int:
-        import cv2
-
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
-        if image is None:
-            said = f"OpenCV cannot decode its {len(data)} bytes; is_color says how many channels the records get"
-            raise self._bad(0, ValueError(f"{said}, and strict: false takes what is left of a JPEG"))
-        return 1 if image.ndim == 2 else image.shape[2]
-
     def _spec_of(self, first: Any) -> ArraySpec:
-        options = self._options
-        try:
-            shape, dtype = self._shape(first), np.dtype(np.float32 if self._float else np.uint8)
-        except ValueError as error:
-            raise self._bad(0, error) from error
-        if not (options.max_height or options.max_width):
+        dtype = np.dtype(np.float32 if self._float else np.uint8)
+        shape = first.channels, first.height, first.width
+        if first.encoded:
+            with self._naming(0):
+                shape = self._pictures.channels, *self._decoder.decode(first.data)[1]
+        if self._pictures.equal_sizes:
             return ArraySpec(shape, dtype)
-        height, width = options.max_height or options.max_width, options.max_width or options.max_height
-        return ArraySpec((shape[0], height, width), dtype, varies=True)
-
-    def _shape(self, datum: Any) -> tuple[int, int, int]:
-        if not datum.encoded:
-            return datum.channels, datum.height, datum.width
-        _, (height, width) = self._decoding().decode(datum.data)
-        return (3 if self._is_color else 1), height, width
+        return ArraySpec((shape[0], *self._pictures.largest_size), dtype, varies=True)
 
     def _put(self, datum: Any, row: int, rows: Rows) -> None:
+        spec = self._specs[_DATA]
         if datum.encoded and not self._float:
-            image, (height, width) = self._decoding().decode(datum.data)
-            target = _row(rows, row, (3 if self._is_color else 1, height, width))
-            self._decoding().put(image, cast("Any", target))
+            self._decoder.read(spec, datum.data, row, rows)
             return
-        shape = self._shape(datum)
+        shape = datum.channels, datum.height, datum.width
         values = np.array(datum.float_data, np.float32) if self._float else np.frombuffer(datum.data, np.uint8)
         if values.size != math.prod(shape) or datum.encoded or min(shape) < 1:
             held = f"{len(datum.data)} bytes of data and {len(datum.float_data)} float_data"
@@ -204,30 +194,12 @@ class LmdbSource(Source):
                 f"it says (channels, height, width) {shape} and holds {held}; expected one number for each in "
                 f"{expected}, like the first record"
             )
-        _row(rows, row, shape)[...] = values.reshape(shape)
+        require_like_first(shape, spec)
+        target = rows.reserve(row, shape) if isinstance(rows, RaggedRows) else rows[row]
+        target[...] = values.reshape(shape)
 
-    def _decoding(self) -> ImageDecoder:
-        if self._decoder is None:
-            from ..images.decode import ImageDecoder
-            from ..images.options import PictureOptions
+    @cached_property
+    def _decoder(self) -> ImageDecoder:
+        from ..images.decode import ImageDecoder
 
-            options = self._options
-            self._decoder = ImageDecoder(
-                PictureOptions(is_color=self._is_color, color=options.color, strict=options.strict)
-            )
-        return self._decoder
-
-
-def _row(rows: Rows, row: int, shape: tuple[int, ...]) -> AnyArray:
-    """The memory for a sample of `shape`; raises ValueError, SampleTooLargeError if it does not fit."""
-    if isinstance(rows, RaggedRows):
-        if shape[0] != rows.spec.shape[0]:
-            raise ValueError(f"it has {shape[0]} channels and the first record {rows.spec.shape[0]}: all need as many")
-        return rows.reserve(row, shape)
-    target = cast("AnyArray", rows[row])
-    if target.shape != shape:
-        raise ValueError(
-            f"its shape is {shape} and that of the first record {target.shape}: declare the largest by max_height and "
-            "max_width if sizes vary"
-        )
-    return target
+        return ImageDecoder(self._pictures)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import SourceError
-from ...base.files import is_url
+from ...base.files import is_url, read_whole
 from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
-from ..files.remote import RemoteStamp, announce, take_announced, threads
+from ..files.remote import Announced, RemoteStamp
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -36,11 +36,10 @@ class ObjectRows(ChunkedRows):
     def __init__(self, array: StoredArray, layout: ChunkObjects, cache: ChunkCache) -> None:
         super().__init__(array, layout.chunk, cache)
         self._layout = layout
-        self._chunks: _Folder = _RemoteFolder(layout.folder) if is_url(layout.folder) else _Folder(layout.folder)
+        self._chunks = folder_at(layout.folder)
         self._shards = _Shards(layout, self._chunks) if layout.shard else None
-        is_loader = isinstance(array.file, RemoteStamp) and array.file.home != os.getpid()
-        self._threads = threads(os.getpid()) if is_loader else None
-        self._under_way: dict[int, Future[Bytes | None]] = {}
+        self._home = array.file.home if isinstance(array.file, RemoteStamp) else os.getpid()
+        self._asked = Announced(self._stored, _MOST_ANNOUNCED, self._home)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         self.fetch(indices)
@@ -51,16 +50,15 @@ class ObjectRows(ChunkedRows):
         return False
 
     def fetch(self, indices: IndexArray) -> None:
-        if self._threads is not None:
-            wanted = self._not_kept(self._numbers(indices)).tolist()
-            announce(self._under_way, wanted, _MOST_ANNOUNCED, self._threads, self._stored)
+        if self._home != os.getpid():
+            self._asked.fetch(self._not_kept(self._numbers(indices)).tolist())
 
     def _values(self, number: int) -> AnyArray:
         return self._cache.get_or_make(self._key(number), self._decoded, number)
 
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
-        stored = take_announced(self._under_way, number, self._stored)
+        stored = self._asked.take(number)
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:
@@ -130,6 +128,11 @@ class _Shards:
         return payload.view("<u8").reshape(-1, 2), version
 
 
+def folder_at(path: str) -> _Folder:
+    """The folder on disk or in object storage."""
+    return _RemoteFolder(path) if is_url(path) else _Folder(path)
+
+
 class _Folder:
     """Chunks or shards as files of a folder."""
 
@@ -138,8 +141,8 @@ class _Folder:
 
     def whole(self, key: str) -> Bytes | None:
         """All bytes, None if there is no such file."""
-        with suppress(FileNotFoundError):
-            return np.fromfile(self._folder / key, np.uint8)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return np.frombuffer(read_whole(self._folder / key), np.uint8)
         return None
 
     def edge(self, key: str, size: int, *, at_end: bool) -> tuple[Bytes, str] | None:

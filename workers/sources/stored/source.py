@@ -1,13 +1,14 @@
-"""What sources of stored arrays have in common, all but finding and checking the arrays: how samples are read, which
-files are open for it, and when the kernel is told of samples before."""
+"""What sources of files have in common: which files are open, and when the kernel is told of samples before; and those
+of stored arrays, all but finding and checking the arrays: how samples are read."""
 
 from __future__ import annotations
 
 import logging
 import os
 import resource
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,13 +57,70 @@ def cache_bytes(wanted: int, columns: Mapping[str, Column], what: str) -> int:
     return total
 
 
-class StoredSource(Source):
+class FilesSource(Source):
+    """Samples in the files `stamps`, which `files` has open. A subclass counts the samples, and knows their specs."""
+
+    _samples: int
+    _specs: Mapping[str, ArraySpec]
+
+    def __init__(self, files: OpenFiles, stamps: Iterable[Stamp]) -> None:
+        self._files = files
+        self._is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
+        if self._is_remote:
+            self.rows_at_once = CONNECTIONS
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        require_in_range(indices, self._samples)
+        reading = Reading(self._files)
+        if self._is_remote:
+            self._fetch(indices, reading)
+        else:  # the first task of a loader was not announced before
+            self._announce(indices)
+        self._read(indices, out, reading)
+        self._files.announcements.note_read(len(indices))
+        reading.require_unchanged()
+
+    @abstractmethod
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None: ...
+
+    @abstractmethod
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+        """These samples are read next: all tops and all files are to be fetched at the same time."""
+
+    def will_need(self, indices: IndexArray) -> None:
+        require_in_range(indices, self._samples)
+        self._announce(indices)
+
+    def _announce(self, indices: IndexArray) -> None:
+        self._files.begin()
+        announcements = self._files.announcements
+        if self._is_remote or announcements.are_due(indices):
+            announcements.note_announced(len(indices), in_memory=self._start_reading(indices))
+
+    @abstractmethod
+    def _start_reading(self, indices: IndexArray) -> bool:
+        """Have these samples read ahead; whether all of them were in memory already."""
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class StoredSource(FilesSource):
     """Samples of stored arrays, one column of them for each top; all columns have the same length.
 
     `limit`: only the first so many samples.
     """
 
     def __init__(self, columns: Mapping[str, Column], files: OpenFiles, *, limit: int | None) -> None:
+        arrays = [array for column in columns.values() for array in column.arrays]
+        super().__init__(files, (array.file for array in arrays))
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
             said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
@@ -79,7 +137,6 @@ class StoredSource(Source):
             (starts, [named for named in columns.items() if named[1].starts.tobytes() == cut])
             for cut, starts in cuts.items()
         ]
-        self._files = files
         self._samples = min(limit or len(self._first), len(self._first))
         self._specs = {top: column.spec for top, column in columns.items()}
         if not self._samples:
@@ -87,39 +144,21 @@ class StoredSource(Source):
         for top, spec in self._specs.items():
             if not spec.varies and not spec.nbytes:
                 raise SourceError(f"source {self.kind}: samples of {top!r} are empty: their shape is {spec.shape}")
-        layouts = [array.layout for column in columns.values() for array in column.arrays]
-        self._is_remote = False
-        for array in (array for column in columns.values() for array in column.arrays):
+        for array in arrays:
             if isinstance(array.file, RemoteStamp):
-                self._is_remote = True
                 _require_ranges(array)
-        if self._is_remote:
-            self.rows_at_once = CONNECTIONS
-        in_objects = [layout for layout in layouts if isinstance(layout, ChunkObjects)]
-        by_library = [layout for layout in layouts if isinstance(layout, ThroughLibrary)]
+        in_objects = [array.layout for array in arrays if isinstance(array.layout, ChunkObjects)]
+        by_library = [array.layout for array in arrays if isinstance(array.layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
         if any(applied.kind == "numcodecs" for layout in in_objects for applied in layout.filters):
             self.modules += ("numcodecs",)
 
-    def __len__(self) -> int:
-        return self._samples
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, self._samples)
-        reading = Reading(self._files)
-        if self._is_remote:
-            self._fetch(indices, reading)
-        else:
-            self._announce(indices)
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for starts, columns in self._together:
             if len(indices) and (joined := self._files.joined(starts, columns)):
-                reading.read_joined(joined, indices, cast("Straight", out))
+                reading.joined.append((joined, joined.read(indices, cast("Straight", out))))
                 continue
             for number, local, positions in split_by_part(starts, indices):
                 for top, column in columns:
@@ -131,16 +170,8 @@ class StoredSource(Source):
                         raise
                     except Exception as error:
                         raise SourceError(f"{array}: reading samples failed: {error}") from error
-        self._files.announcements.note_read(len(indices))
-        reading.require_unchanged()
-
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, self._samples)
-        self._announce(indices)
 
     def _fetch(self, indices: IndexArray, reading: Reading) -> None:
-        """These samples are read next: all tops and all files are to be fetched at the same time."""
-        self._files.begin()
         for starts, columns in self._together:
             for number, local, _ in split_by_part(starts, indices):
                 for array in (column.arrays[number] for _, column in columns):
@@ -148,12 +179,7 @@ class StoredSource(Source):
                     if isinstance(reader, ChunkedRows):
                         reader.fetch(local)
 
-    def _announce(self, indices: IndexArray) -> None:
-        """Also called by `read`: the first task of a loader was not announced before."""
-        self._files.begin()
-        announcements = self._files.announcements
-        if not self._is_remote and not announcements.are_due(indices):
-            return
+    def _start_reading(self, indices: IndexArray) -> bool:
         in_memory = True
         for starts, columns in self._together:
             if joined := self._files.joined(starts, columns):
@@ -163,7 +189,7 @@ class StoredSource(Source):
                 for _, column in columns:
                     array = column.arrays[number]
                     in_memory &= self._files.get(array.file).will_need(array, local)
-        announcements.note_announced(len(indices), in_memory=in_memory)
+        return in_memory
 
     @property
     def stores_rows(self) -> bool:
@@ -198,9 +224,6 @@ class StoredSource(Source):
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
         text = repr((stored, specs, self._samples))
         return f"{self.kind}:{text_digest(text)}"
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def _as_stored(rows: Rows, order: tuple[int, ...] | None) -> Any:
@@ -286,7 +309,8 @@ class Reading:
         self._files = files
         self._used: dict[str, Stamp] = {}
         self._last: tuple[str, OpenFile] | None = None
-        self._joined: list[tuple[JoinedColumns, list[int]]] = []
+        self.joined: list[tuple[JoinedColumns, list[int]]] = []
+        """What was read from many files at once, and the numbers of the parts that it was read from."""
 
     def get(self, stamp: Stamp, others: Sequence[Stamp] = ()) -> OpenFile:
         """The file, open and not cut short. `others`: the files that hold a part of what is read from it."""
@@ -302,13 +326,9 @@ class Reading:
             self._used[other.path] = other
         return file
 
-    def read_joined(self, joined: JoinedColumns, indices: IndexArray, out: Straight) -> None:
-        """Read from many files at once."""
-        self._joined.append((joined, joined.read(indices, out)))
-
     def require_unchanged(self) -> None:
         """Raises SourceError if one of the files was changed since it was examined."""
-        for joined, used in self._joined:
+        for joined, used in self.joined:
             joined.require_unchanged(used)
         for path, stamp in self._used.items():
             file = self._files.opened.get(path)
@@ -373,10 +393,9 @@ class OpenFile:
 class Announcements:
     """One for all files of a source in a process. Pure bookkeeping, but for the count of reads that went to the disk.
 
-    It begins cold: every task is announced, and each of its rows is looked at. Once so many rows in a row were found
-    in the page cache, nothing is looked at any more: a look costs 1 µs, and a row of 784 bytes is read in a fifth of
-    that. What ends this is a read that waited for the disk. A few probes for each task, as before, said of a file
-    of which half was in memory that all was, once in sixteen times; and cost as much on one that was.
+    Tasks are announced, and each row is looked at, until so many rows in a row were found in the page cache: a look
+    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk begins this anew. To
+    look at a few rows of each task is not enough: of a file that is half in memory they may say that all of it is.
     """
 
     def __init__(self) -> None:

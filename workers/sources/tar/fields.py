@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, ArraySpec, RaggedRows, Rows, rounded_integer
-
-if TYPE_CHECKING:
-    from ..images.decode import ImageDecoder
 
 PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
@@ -70,15 +67,6 @@ def put_array(value: AnyArray, row: int, rows: Rows) -> None:
             f"it holds {rounded}, and the first sample {rows.dtype}, which would round it: store it as one type in all"
         )
     rows[row] = value
-
-
-def put_picture(decoder: ImageDecoder, data: bytes, channels: int, row: int, rows: Rows) -> None:
-    """Decode into the row; raises ValueError, SampleTooLargeError."""
-    image, size = decoder.decode(data)
-    target = rows.reserve(row, (channels, *size)) if isinstance(rows, RaggedRows) else rows[row]
-    if size != target.shape[1:]:
-        raise ValueError(f"it is {size[0]}×{size[1]} and the first {target.shape[1]}×{target.shape[2]}: resize them")
-    decoder.put(image, cast("Any", target))
 
 
 def _value_of(data: bytes, key: str) -> AnyArray:

@@ -46,10 +46,11 @@ def make_index(stamp: Stamp) -> TarIndex:
     """Look through the tar file once; raises SourceError."""
     keys: list[bytes] = []
     samples: list[dict[str, tuple[int, int]]] = []
-    hard: list[tuple[dict[str, tuple[int, int]], str, tarfile.TarInfo]] = []
     symbolic: list[str] = []
     try:
-        with _opened(stamp) as tar:
+        # Of an object all is looked through: so it is read in large pieces.
+        stream = RangeStream(stamp, _READ_AHEAD_BYTES) if isinstance(stamp, RemoteStamp) else None
+        with tarfile.open(stamp.path, "r:", stream) as tar:
             # tarfile keeps every member it has seen, 1 kB each.
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]
@@ -66,12 +67,15 @@ def make_index(stamp: Stamp) -> TarIndex:
                 if extension in samples[-1]:
                     raise SourceError(f"source tar: {stamp.path}: sample {key!r} has two members {extension!r}")
                 if member.islnk():
-                    hard.append((samples[-1], extension, member))
-                elif member.issparse() or member.offset_data + member.size > stamp.size:
+                    raise SourceError(
+                        f"source tar: {stamp.path}: {member.name!r} is a hard link to {member.linkname!r}, which "
+                        "is not followed; write the file again with tar --hard-dereference"
+                    )
+                if member.issparse() or member.offset_data + member.size > stamp.size:
                     raise SourceError(
                         f"source tar: {stamp.path}: {member.name!r} is sparse or cut short; write it again"
                     )
-                samples[-1][extension] = (0, 0) if member.islnk() else (member.offset_data, member.size)
+                samples[-1][extension] = member.offset_data, member.size
             _require_end(tar, stamp)
     except (tarfile.TarError, OSError) as error:
         raise SourceError(
@@ -85,27 +89,7 @@ def make_index(stamp: Stamp) -> TarIndex:
             len(symbolic),
             symbolic[0],
         )
-    _follow(hard, keys, samples, stamp)
     return _packed(keys, samples)
-
-
-def _follow(
-    hard: Sequence[tuple[dict[str, tuple[int, int]], str, tarfile.TarInfo]],
-    keys: Sequence[bytes],
-    samples: Sequence[dict[str, tuple[int, int]]],
-    stamp: Stamp,
-) -> None:
-    """Put the places of the members that hard links name into their samples: tar stores one file once."""
-    members = zip(keys, samples, strict=True) if hard else ()
-    places = {(key, extension): place for key, sample in members for extension, place in sample.items()}
-    for sample, extension, member in hard:
-        place = places.get(_split(member.linkname), (0, 0))
-        if not place[0]:
-            raise SourceError(
-                f"source tar: {stamp.path}: {member.name!r} is a hard link to {member.linkname!r}, which is no file in "
-                "it; write it again with tar --hard-dereference"
-            )
-        sample[extension] = place
 
 
 def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:
@@ -120,12 +104,6 @@ def _require_end(tar: tarfile.TarFile, stamp: Stamp) -> None:
                 f"source tar: {stamp.path}: it ends at byte {tar.offset}, and more follows: tar files that were put "
                 "end to end by cat must be named one by one, or put together by tar --concatenate"
             )
-
-
-def _opened(stamp: Stamp) -> tarfile.TarFile:
-    if isinstance(stamp, RemoteStamp):
-        return tarfile.open(fileobj=RangeStream(stamp, ahead_bytes=_READ_AHEAD_BYTES), mode="r:")
-    return tarfile.open(stamp.path, mode="r:")
 
 
 def _split(name: str) -> tuple[bytes, str]:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import check_options, nearest
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base.errors import ParameterError, SourceError
 from ...base.extras import need
 from ...base.keys import text_digest
 from ...base.parameters import Positive
-from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows
-from ..files.file import locate_part, require_in_range, split_by_part
+from ..files.file import locate_part, split_by_part
 from ..files.kept import kept
+from ..files.naming import Naming
 from ..files.paths import expand_paths
-from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.remote import RemoteFile, Stamp, stamp_of
 from ..images.options import PictureOptions, check_sizes
-from ..stored.source import OpenFiles, Reading
-from .fields import Decode, decoder_of, put_array, put_picture, spec_of
+from ..stored.source import FilesSource, OpenFiles, Reading
+from .fields import Decode, decoder_of, put_array, spec_of
 from .index import TarIndex, make_index
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Field:
         return decoder_of(self.extension, self.key)
 
 
-class TarSource(Source):
+class TarSource(FilesSource):
     """The samples of tar files in their order: pictures uint8 (channels, height, width), .cls int64, .npy as they are,
     .txt and .json as strings, anything else uint8 (bytes,) of varying length.
 
@@ -86,30 +86,20 @@ class TarSource(Source):
         if not self._samples:
             raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
         self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
-        self._files = OpenFiles()
-        self._decoder: ImageDecoder | None = None
+        super().__init__(OpenFiles(), self._stamps)
         if any(field.decode is None for field in self._fields.values()):
             need("cv2", f"{_WHAT}, for its pictures,")
             check_sizes(self._options, _WHAT)
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
-        if any(isinstance(stamp, RemoteStamp) for stamp in self._stamps):
-            self.rows_at_once = CONNECTIONS
         self._specs = {top: self._spec(field) for top, field in self._fields.items()}
 
-    def __len__(self) -> int:
-        return self._samples
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        require_in_range(indices, self._samples)
-        reading = Reading(self._files)
+    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
             if isinstance(raw := reading.get(self._stamps[number]).raw, RemoteFile):
                 for field in self._fields.values():
                     raw.fetch(field.offsets[indices[positions]], field.sizes[indices[positions]])
+
+    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
             raw = reading.get(self._stamps[number]).raw
             for position in positions.tolist():
@@ -119,15 +109,18 @@ class TarSource(Source):
                     place = int(field.offsets[index]), int(field.sizes[index])
                     data = members[place] = members.get(place) or raw.read(*place).tobytes()
                     with self._naming(index, top):
-                        self._put(field, data, position, out[top])
-        reading.require_unchanged()
+                        if field.decode is None:
+                            self._decoder.read(self._specs[top], data, position, out[top])
+                        else:
+                            put_array(field.decode(data), position, out[top])
 
-    def will_need(self, indices: IndexArray) -> None:
-        require_in_range(indices, self._samples)
+    def _start_reading(self, indices: IndexArray) -> bool:
+        in_memory = True
         for number, _, positions in split_by_part(self._starts, indices):
             raw = self._files.get(self._stamps[number]).raw
             for field in self._fields.values():
-                raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
+                in_memory &= raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
+        return in_memory
 
     def where(self, index: int) -> str:
         number, local = locate_part(self._starts, index)
@@ -143,16 +136,13 @@ class TarSource(Source):
         return f"{self.kind}:{text_digest(text)}"
 
     def close(self) -> None:
-        self._files.close()
-        self._decoder = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_decoder": None}
+        super().close()
+        self.__dict__.pop("_decoder", None)
 
     # ---- setup
 
-    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[str, str]]:
-        """For each top the extensions, separated by semicolons, and the key."""
+    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[list[str], str]]:
+        """For each top the extensions and the key."""
         first = next(index for index in indices if len(index.keys))
         present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
         members = self._options.members or {extension: extension for extension in present}
@@ -163,13 +153,16 @@ class TarSource(Source):
                     "name it in 'members', such as {data: jpg, label: cls}"
                 )
         parted = {top: members[top].partition(":") for top in tops or members}
-        return {top: (extensions.lower(), key) for top, (extensions, _, key) in parted.items()}
+        return {
+            top: ([extension.strip().removeprefix(".") for extension in extensions.lower().split(";")], key)
+            for top, (extensions, _, key) in parted.items()
+        }
 
-    def _field(self, top: str, extensions: str, key: str, indices: Sequence[TarIndex]) -> _Field:
+    def _field(self, top: str, extensions: Sequence[str], key: str, indices: Sequence[TarIndex]) -> _Field:
         offsets = np.full(int(self._starts[-1]), -1, np.int64)
         sizes = np.zeros_like(offsets)
-        for extension in extensions.split(";"):
-            columns = [index.column(extension.strip().removeprefix(".")) for index in indices]
+        for extension in extensions:
+            columns = [index.column(extension) for index in indices]
             missing = offsets < 0
             offsets[missing] = np.concatenate([column[0] for column in columns])[missing]
             sizes[missing] = np.concatenate([column[1] for column in columns])[missing]
@@ -181,53 +174,28 @@ class TarSource(Source):
             apart = sum(keys[other] == keys[local] for other in range(len(keys))) > 1
             order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
             raise SourceError(
-                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{extensions} for the top {top!r}, "
-                f"such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
+                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{';'.join(extensions)} for the "
+                f"top {top!r}, such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
             )
-        return _Field(extensions.split(";", maxsplit=1)[0].strip().removeprefix("."), key, offsets, sizes)
+        return _Field(extensions[0], key, offsets, sizes)
 
     def _spec(self, field: _Field) -> ArraySpec:
-        data = self._bytes_of(0, field)
+        stamp = self._stamps[locate_part(self._starts, 0)[0]]
+        data = self._files.get(stamp).raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
         with self._naming(0, field.extension):
             if field.decode is None:
-                options = self._options
-                channels = 3 if options.is_color else 1
-                fixed = options.equal_sizes or options.new_height > 0
-                size = self._made_decoder().decode(data)[1] if options.equal_sizes else options.largest_size
-                return ArraySpec((channels, *size), np.dtype(np.uint8), varies=not fixed)
+                return self._options.spec(lambda: self._decoder.decode(data)[1])
             longest = int(field.sizes[: self._samples].max())
             return spec_of(field.extension, field.key, field.decode(data), longest)
 
-    def _bytes_of(self, index: int, field: _Field) -> bytes:
-        stamp = self._stamps[locate_part(self._starts, index)[0]]
-        return self._files.get(stamp).raw.read(int(field.offsets[index]), int(field.sizes[index])).tobytes()
+    @cached_property
+    def _decoder(self) -> ImageDecoder:
+        from ..images.decode import ImageDecoder
 
-    # ---- one member
+        return ImageDecoder(self._options)
 
-    def _put(self, field: _Field, data: bytes, row: int, rows: Any) -> None:
-        if field.decode is None:
-            put_picture(self._made_decoder(), data, 3 if self._options.is_color else 1, row, rows)
-        else:
-            put_array(field.decode(data), row, rows)
-
-    def _made_decoder(self) -> ImageDecoder:
-        if self._decoder is None:
-            from ..images.decode import ImageDecoder
-
-            self._decoder = ImageDecoder(self._options)
-        return self._decoder
-
-    @contextmanager
-    def _naming(self, index: int, member: str) -> Iterator[None]:
-        """Errors of decoding a member name it."""
-        try:
-            yield
-        except SampleTooLargeError as error:
-            raise SampleTooLargeError(f"{self.where(index)}: {error} (max_height, max_width)") from None
-        except (ValueError, EOFError, MemoryError, OSError, SourceError) as error:
-            where = self.where(index)
-            text = f"{_WHAT}: {where}.{member} cannot be decoded: {error}"
-            raise SampleError(text, source=self._stamps[0].path, index=index, path=where) from error
+    def _naming(self, index: int, member: str) -> Naming:
+        return Naming(self, index, self._stamps[0].path, self.where, f".{member}")
 
 
 def _index_of(stamp: Stamp) -> TarIndex:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.files import is_url
-from ..files.object_stores import locate
 from ..files.remote import stamp_of
 from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray
+from ..stored.object_rows import folder_at
 
 _WHAT = "source zarr"
 _BYTES_CODECS = ("gzip", "zstd", "blosc")
@@ -25,11 +23,11 @@ _BYTES_CODECS = ("gzip", "zstd", "blosc")
 def examine_array(folder: str, name: str) -> StoredArray | None:
     """The array in `folder`, None if there is none; raises SourceError for one that cannot be read."""
     for document, examine in (("zarr.json", _examine_v3), (".zarray", _examine_v2)):
-        text = _read(f"{folder}/{document}")
+        text = folder_at(folder).whole(document)
         if text is None:
             continue
         try:
-            found = json.loads(text)
+            found = json.loads(text.tobytes())
             if found.get("node_type") == "group":
                 return None
             shape, dtype, layout = examine(folder, found)
@@ -41,14 +39,6 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
             raise SourceError(f"{_WHAT}: {folder} has shape {shape} and type {dtype}: expected an array of numbers")
         return StoredArray(stamp_of(f"{folder}/{document}"), name, shape, dtype, layout)
     return None
-
-
-def _read(path: str) -> bytes | None:
-    if is_url(path):
-        store, key = locate(path)
-        found = store.get_whole(key)
-        return None if found is None else bytes(found)
-    return Path(path).read_bytes() if Path(path).is_file() else None
 
 
 _Examined = tuple[tuple[int, ...], "np.dtype[np.generic]", ChunkObjects]

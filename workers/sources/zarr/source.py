@@ -21,7 +21,6 @@ from ..stored.source import OpenFiles, StoredSource, cache_bytes
 from .examine import examine_array
 
 _WHAT = "source zarr"
-_DEFAULT_TOPS = ("data", "label")
 
 
 class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,7 +59,7 @@ class ZarrSource(StoredSource):
         paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
         if not paths:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
-        wanted = tuple(tops or _DEFAULT_TOPS)
+        wanted = tuple(tops or ("data", "label"))
         found = [_arrays(path, wanted) for path in paths]
         for path, arrays in zip(paths, found, strict=True):
             if arrays.keys() != found[0].keys():

@@ -95,7 +95,7 @@ def test_what_failed_beside_another_is_asked_for_again(server: RangeServer, tmp_
     server.objects.update({f"{number}.png": b"%d" % number for number in range(4)})
     (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(4)))
     source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
-    source._home = -1
+    source._objects._home = -1
     server.fault = lambda _path, _number: "expired"
     source.will_need(np.arange(4))
     with pytest.raises(SourceError, match="access was refused"):
@@ -109,7 +109,7 @@ def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server
     server.objects.update({f"{number}.png": b"%d" % number for number in range(200)})
     (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(200)))
     source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
-    source._home = -1
+    source._objects._home = -1
     for first in range(0, 200, 20):
         source.will_need(np.arange(first, first + 20))
     wait_until(lambda: len(server.requests) == 200, "each is asked for")

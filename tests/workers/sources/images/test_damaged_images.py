@@ -107,7 +107,7 @@ def test_a_jpeg_that_ends_early_is_an_error_that_names_it(
     with pytest.MonkeyPatch.context() as patch:
         if not turbo:
             patch.setattr(image_decode, "simplejpeg", None)
-        with pytest.raises(SampleError, match=r"image .*china\.jpg cannot be read: "):
+        with pytest.raises(SampleError, match=r"source image_list: .*china\.jpg cannot be read: "):
             damaged(path, lambda content: content[: int(kept * len(content))], is_color=is_color)
 
 

@@ -51,7 +51,7 @@ def test_images_of_equal_size_need_no_size_given(tmp_path: Path) -> None:
     for sample, content in zip(samples(source)["data"], contents.values(), strict=True):
         np.testing.assert_array_equal(sample, planes(decoded(content)))
     other = write_list(tmp_path, {**contents, "other.jpg": encoded(picture(30, 43))})
-    with pytest.raises(SampleError, match=r"line 3: .*other.jpg cannot be read: it is 30×43 and the first image 30×44"):
+    with pytest.raises(SampleError, match=r"line 3: .*other.jpg cannot be read: it is 30×43 and the first one 30×44"):
         samples(opened(other, equal_sizes=True))
 
 

@@ -24,9 +24,8 @@ from blobfeed.workers.sources.files.file import (
     require_in_range,
     stretches,
 )
-from blobfeed.workers.sources.files.lru import RecentlyUsed
+from blobfeed.workers.sources.files.lru import RecentlyUsed, Scratch
 from blobfeed.workers.sources.files.paths import natural_key
-from blobfeed.workers.sources.files.scratch import Scratch
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
 from blobfeed.workers.sources.stored.layout import ChunkFilter
 from hypothesis import given, settings

@@ -227,18 +227,11 @@ def add_link(tar: tarfile.TarFile, kind: bytes, name: str, target: str) -> None:
     tar.addfile(entry)
 
 
-def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"{number}.CLS").write_bytes(b"%d" % number)
-    (tmp_path / "3.CLS").hardlink_to(tmp_path / "1.CLS")
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(4):
-            tar.add(tmp_path / f"{number}.CLS", f"./some.dir/{number}.CLS")
-    source = opened("tar", tmp_path, path="a.tar")
-    assert rows_of(source, range(4))["cls"].tolist() == [0, 1, 2, 1]
+def test_a_hard_link_is_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("0.cls", b"0")])
     with tarfile.open(tmp_path / "a.tar", "a") as tar:
-        add_link(tar, tarfile.LNKTYPE, "4.cls", "5.cls")
-    with pytest.raises(SourceError, match=r"'4\.cls' is a hard link to '5\.cls', which is no file in it"):
+        add_link(tar, tarfile.LNKTYPE, "1.cls", "0.cls")
+    with pytest.raises(SourceError, match=r"'1\.cls' is a hard link to '0\.cls', .* tar --hard-dereference"):
         opened("tar", tmp_path, path="a.tar")
 
 
@@ -262,8 +255,8 @@ def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.L
         ([("a.cls", b"1"), ("a.cls", b"2")], {}, "has two members 'cls'"),
         ([], {}, "no samples"),
         ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
-        ([("a.npy", b"1")], {}, "cannot be decoded"),
-        ([("a.npy", b"")], {}, r"a\.npy cannot be decoded: No data left"),
+        ([("a.npy", b"1")], {}, "cannot be read"),
+        ([("a.npy", b"")], {}, r"a\.npy cannot be read: No data left"),
     ],
 )
 def test_what_is_wrong_is_said_at_the_start(
@@ -309,7 +302,7 @@ def test_a_text_takes_neither_a_longer_one_nor_a_number(tmp_path: Path, given: A
         np.save(array, value)
     write_tar(tmp_path / "a.tar", [(f"{number}.npy", array.getvalue()) for number, array in enumerate(arrays)])
     source = opened("tar", tmp_path, path="a.tar")
-    with pytest.raises(SampleError, match=rf"a\.tar:1\.npy cannot be decoded: it holds \(\) .*{holds}, and the first"):
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.npy cannot be read: it holds \(\) .*{holds}, and the first"):
         rows_of(source, [0, 1])
 
 
@@ -320,7 +313,7 @@ def test_an_integer_that_the_first_samples_float_would_round_is_an_error(tmp_pat
     source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
     assert rows_of(source, [0, 1])["x"].tolist() == values[:2]
     with pytest.raises(
-        SampleError, match=rf"a\.tar:2\.x cannot be decoded: it holds {value}, and .* float64, which would"
+        SampleError, match=rf"a\.tar:2\.x cannot be read: it holds {value}, and .* float64, which would"
     ):
         rows_of(source, [2])
 
@@ -331,7 +324,7 @@ def test_an_integer_of_an_array_that_the_first_float_would_round_is_an_error(tmp
         np.save(array, value)
     write_tar(tmp_path / "a.tar", [(f"{number}.npy", array.getvalue()) for number, array in enumerate(arrays)])
     source = opened("tar", tmp_path, path="a.tar")
-    with pytest.raises(SampleError, match=r"a\.tar:1\.npy cannot be decoded: it holds 9007199254740993, and"):
+    with pytest.raises(SampleError, match=r"a\.tar:1\.npy cannot be read: it holds 9007199254740993, and"):
         rows_of(source, [1])
 
 
@@ -341,20 +334,20 @@ def test_an_integer_that_a_float_beside_it_would_round_is_an_error(tmp_path: Pat
     write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"x": given}).encode()) for n, given in enumerate(values)])
     source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
     assert rows_of(source, [0])["x"].tolist() == values[:1]
-    with pytest.raises(SampleError, match=rf"a\.tar:1\.x cannot be decoded: it holds {max(numbers)} beside floats"):
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.x cannot be read: it holds {max(numbers)} beside floats"):
         rows_of(source, [1])
 
 
 def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")])
     source = opened("tar", tmp_path, path="a.tar")
-    with pytest.raises(SampleError, match=r"a\.tar:b\.cls cannot be decoded"):
+    with pytest.raises(SampleError, match=r"a\.tar:b\.cls cannot be read"):
         rows_of(source, [0, 1])
 
 
 def test_a_first_picture_that_is_damaged_is_named_or_replaced(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(f"{n}.png", members_of(n)["png"][: 40 if n == 0 else None]) for n in range(6)])
-    with pytest.raises(SampleError, match=r"a\.tar:0\.png cannot be decoded"):
+    with pytest.raises(SampleError, match=r"a\.tar:0\.png cannot be read"):
         opened("tar", tmp_path, path="a.tar", equal_sizes=True)
     source = {"tar": {"path": str(tmp_path / "a.tar"), "new_height": 8, "new_width": 8}}
     with BatchReader(source, batch_size=6, epochs=1, on_error="replace", num_loaders=0) as reader:
