@@ -217,6 +217,30 @@ class BatchReader(Closing):
             raise PipelineClosed("the reader has been closed; make a new one")
 
 
+class DatasetOverReader(Closing):
+    """A framework's dataset over a BatchReader."""
+
+    reader: BatchReader
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reader!r})"
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __bool__(self) -> bool:
+        return True  # as of the reader
+
+    def state_dict(self) -> State:
+        return self.reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.reader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
 class _Span:
     """What one loop covers, once it has begun. Nothing is counted down: the end is compared with the count."""
 
