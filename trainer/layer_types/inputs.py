@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ...layers.torch_blob import Blob
-from ..prototxt.descriptors import message_class
-from ..prototxt.schema import FillerParameter
+from ..prototxt.schema import FillerParameter, message_class
 from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ...layers.torch_blob import Blob
 from ...workers.base.checks import nearest
-from ..prototxt.descriptors import message_class, own_fields
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase
+from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, own_fields
 from .blobs import Shape
 from .fillers import FILLERS, filled
 

@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 from google.protobuf import text_format
 
 from ...workers.base.checks import nearest
-from .descriptors import message_class, message_classes
 from .errors import PrototxtError
 from .locations import Location, read_locations
-from .schema import Message, NetParameter, SolverParameter
+from .schema import Message, NetParameter, SolverParameter, message_class, message_classes
 from .upgrade import UpgradeError, upgrade_net, upgrade_solver
 
 _Declared = TypeVar("_Declared", bound=Message)

@@ -5,8 +5,11 @@ A field that is not in the table is refused with its line.
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
+
+from ...workers.base import protobuf
 
 Phase = IntEnum("Phase", "TRAIN TEST", start=0)
 SolverMode = IntEnum("SolverMode", "CPU GPU", start=0)
@@ -34,7 +37,7 @@ V1LayerType = IntEnum(
 
 
 class Message:
-    """A parsed message: `descriptors.message_class` gives the class by which the protobuf library implements it."""
+    """A parsed message: `message_class` gives the class by which the protobuf library implements it."""
 
     if TYPE_CHECKING:
 
@@ -197,3 +200,22 @@ SolverParameter: 1 train_net string, 2 test_net string*, 3 test_iter uint*, 4 te
 SolverState: 1 iter int, 2 learned_net string, 3 history BlobProto*, 4 current_step int
 Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 float_data float*, 7 encoded bool
 """
+
+
+def message_class(declared: type[Message]) -> type[Any]:
+    """The protobuf class of the message that `declared` is named after."""
+    return message_classes()[declared.__name__]
+
+
+@functools.cache
+def own_fields() -> dict[str, str]:
+    """By type of layer: the field of LayerParameter that belongs to it, such as relu_param for ReLU."""
+    fields = message_class(LayerParameter).DESCRIPTOR.fields
+    return {f.message_type.name.removesuffix("Parameter"): f.name for f in fields if f.name.endswith("_param")}
+
+
+@functools.cache
+def message_classes() -> dict[str, type[Any]]:
+    """All messages of the table by name, such that each can be put into the others."""
+    enums = {name: each for name, each in globals().items() if isinstance(each, type) and issubclass(each, IntEnum)}
+    return protobuf.message_classes(TABLE, enums)

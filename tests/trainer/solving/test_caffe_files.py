@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import SnapshotError
-from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.trainer.prototxt.schema import NetParameter, message_class
 from blobfeed.trainer.solving.caffe_files import (
     CaffeState,
     read_caffemodel,
