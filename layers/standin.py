@@ -73,6 +73,16 @@ def _barely_aligned(count: int) -> NDArray[np.float32]:
     return memory[start : start + 4 * count].view(np.float32)
 
 
+def _extent(axis: int) -> property:
+    def extent(blob: Blob) -> int:
+        shape = tuple(blob.shape)
+        if len(shape) > 4:
+            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
+        return shape[axis] if axis < len(shape) else 1
+
+    return property(extent)
+
+
 class Blob:
     """`data`, `diff`, `shape`, `count`, `num`, `channels`, `height`, `width`, `reshape`, and nothing else.
 
@@ -102,21 +112,7 @@ class Blob:
     def count(self) -> int:
         return 0 if self._shape is None else math.prod(self._shape)
 
-    @property
-    def num(self) -> int:
-        return self._legacy(0)
-
-    @property
-    def channels(self) -> int:
-        return self._legacy(1)
-
-    @property
-    def height(self) -> int:
-        return self._legacy(2)
-
-    @property
-    def width(self) -> int:
-        return self._legacy(3)
+    num, channels, height, width = map(_extent, range(4))
 
     def reshape(self, *shape: int) -> None:
         """Takes plain Python integers alone; `reshape()` gives a blob of no axes, which holds one number."""
@@ -131,12 +127,6 @@ class Blob:
         if self._shape is None:
             raise CaffeAbort(f"{what} of a blob was read before its first reshape")
         return self._shape
-
-    def _legacy(self, axis: int) -> int:
-        shape = self._shape or ()
-        if len(shape) > 4:
-            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
-        return shape[axis] if axis < len(shape) else 1
 
 
 class BlobVector:
