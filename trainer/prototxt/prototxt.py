@@ -98,10 +98,7 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
     text = re.sub(r"^[\d:]+ : ('.*': )?", "", str(error)).strip()
     unknown = re.search(r'type "(?:\w+\.)*(\w+)" has no field named "(\w+)"', text)
     if unknown:
-        text = _unknown_field(*unknown.groups())
+        message, name = unknown.groups()
+        known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
+        text = f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"
     return PrototxtError(f"{path}:{line}:{column}: {text}", line=line, column=column)
-
-
-def _unknown_field(message: str, name: str) -> str:
-    known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
-    return f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"

@@ -157,7 +157,7 @@ class Solver(Closing):
     def save(self) -> Path:
         """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
         self.train_net.check()  # nothing is written that wrong labels had a part in
-        path = snapshots.snapshot_path(self.prefix, self.iteration)
+        path = Path(f"{self.prefix}_iter_{self.iteration}.pt")
         snapshots.save(
             Snapshot(
                 iteration=self.iteration,
