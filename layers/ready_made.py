@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..readers.delivery.mean_file import load_mean_file
+from ..readers.delivery.mean_image import load_mean_file
 from ..workers.base.checks import shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder

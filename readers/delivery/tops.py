@@ -19,8 +19,7 @@ from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
 from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers
-from .mean_file import load_mean_file
-from .mean_image import mean_image
+from .mean_image import load_mean_file, mean_image
 
 Shape = tuple[int, ...]
 
