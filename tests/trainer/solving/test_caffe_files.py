@@ -39,8 +39,8 @@ def caffe_snapshot(run: str, folder: Path) -> Path:
 
 def skip_data(solver: Solver) -> None:
     """A .solverstate does not know where the data was: 36 rows on, or 72 with two batches a step."""
-    (layer,) = solver.train_net.python_layers().values()
-    layer.user_layer.at = 36 * solver.param.iter_size
+    (layer,) = solver.train_net.user_layers().values()
+    layer.at = 36 * solver.param.iter_size
 
 
 @pytest.mark.parametrize("run", RUNS)
