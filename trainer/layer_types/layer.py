@@ -15,7 +15,7 @@ from ...layers.torch_blob import Blob
 from ...workers.base.checks import nearest
 from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, own_fields
+from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
 from .blobs import Shape
 from .fillers import FILLERS, filled
 
@@ -143,9 +143,8 @@ class Layer:
         filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
         self.check_filler(filler, name)
         weights = self.filled(shape, filler, *([name] if name else []))
-        spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
-        self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
+        self.blobs.append(weights.requires_grad_(self.spec(len(self.blobs)).lr_mult != 0))
 
     def check_filler(self, filler: FillerParameter, *field: str | int) -> None:
         """Raises PrototxtError, at the line of the option `field`, if there is no filler of this type."""
@@ -201,9 +200,10 @@ class Layer:
         """An error about the options, at the line of `field` in them."""
         return self.context.unsupported(text, *self.fields[:1], *field)
 
-    def spec(self, index: int) -> Message | None:
-        """The multipliers of weights `index`, if the prototxt gives any."""
-        return self.param.param[index] if index < len(self.param.param) else None
+    def spec(self, index: int) -> Message:
+        """The name and the multipliers of weights `index`, or the defaults of these."""
+        given: Sequence[Message] = self.param.param
+        return given[index] if index < len(given) else message_classes()["ParamSpec"]()
 
     def axis(self, axis: int, shape: Shape, *field: str) -> int:
         """`axis`, given as the option `field`, counted from the front; raises if `shape` has no such axis."""

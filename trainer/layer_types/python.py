@@ -138,8 +138,7 @@ class PythonLayer(Layer):
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)
         for index, blob in enumerate(self._weights.made):
-            spec = self.spec(index)
-            self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
+            self.blobs.append(blob.tensor.detach().requires_grad_(self.spec(index).lr_mult != 0))
         self.call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
