@@ -30,7 +30,7 @@ from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import read_param_str
-from .state_file import StateFile, path_of, snapshot_of_command
+from .state_file import StateFile, of_command, path_of
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -260,8 +260,8 @@ class _Input:
                 f"in_order=False and world_size={parameters.world_size} each rank has its own: leave out in_order"
             )
         self.state_file = state_file
-        if (snapshot := snapshot_of_command()) is not None:
-            self.restore(snapshot)
+        if (snapshot := of_command("snapshot")) is not None:  # to go on from
+            self.restore(Path(snapshot))
         if parameters.rank:
             self.state_file = None  # of all ranks the position is the same
 

@@ -44,8 +44,10 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     else:
         check_no_copy("TensorFlowDataset", arguments)
         reader = BatchReader(source, copy=True, **arguments)
-    rows = _known_rows(reader)
-    joined = {name + end for name in reader.parameters.concatenate for end in ("", "_samples")}
+    given = reader.parameters
+    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
+    rows = given.batch_size if always_full else None
+    joined = {name + end for name in given.concatenate for end in ("", "_samples")}
     signature = {
         name: _tensor_spec(name, spec, None if name in joined else rows) for name, spec in reader.specs.items()
     }
@@ -91,12 +93,6 @@ def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchRea
             "expected device='' and copy=True, since TensorFlow keeps the arrays"
         )
     return reader
-
-
-def _known_rows(reader: BatchReader) -> int | None:
-    given = reader.parameters
-    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
-    return given.batch_size if always_full else None
 
 
 def _tensor_spec(name: str, spec: ArraySpec, rows: int | None) -> tf.TensorSpec:

@@ -97,7 +97,8 @@ class UnevenTop(_ConvertedTop):
         super().__init__(name, spec, conversion)
         self.dtype = _padded_type(name, self.dtype, pad)
         self.pad = pad
-        self.varying = varying_axes(spec)
+        self.varying = (1, 2) if len(spec.shape) == 3 else (0,) if spec.shape else ()
+        """The axes in which samples differ: height and width of (channels, height, width), else the first one."""
 
     def largest_shape(self, rows: int) -> Shape:
         return (rows, *self._rounded(self.spec.shape))
@@ -200,11 +201,6 @@ class OwnersTop(Top):
     def put(self, batch: Batch, out: AnyArray) -> None:
         counts = [len(sample) for sample in self._of.samples(batch)]
         np.copyto(out, np.repeat(np.arange(batch.rows, dtype=np.int32), counts), casting="same_kind")
-
-
-def varying_axes(spec: ArraySpec) -> tuple[int, ...]:
-    """The axes in which samples differ: height and width of (channels, height, width), else the first one."""
-    return (1, 2) if len(spec.shape) == 3 else (0,) if spec.shape else ()
 
 
 def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: Path) -> list[Top]:

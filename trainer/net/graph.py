@@ -76,9 +76,11 @@ class Net:
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         positions = included_layers(document, state)
+        own = [document.message.layer[position] for position in positions]
+        phases = [Phase(layer.phase) if layer.HasField("phase") else state.phase for layer in own]
         contexts = [
-            LayerContext(document, position, _phase(document, position, state), device, generators, data_parameters)
-            for position in positions
+            LayerContext(document, position, phase, device, generators, data_parameters)
+            for position, phase in zip(positions, phases, strict=True)
         ]
         check_wiring(contexts)
         if document.message.debug_info:
@@ -292,8 +294,3 @@ def _outputs(layers: Sequence[Layer]) -> list[str]:
         open_tops.difference_update(layer.param.bottom)
         open_tops.update(layer.param.top)
     return sorted(open_tops)
-
-
-def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:
-    layer = document.message.layer[position]
-    return Phase(layer.phase) if layer.HasField("phase") else state.phase
