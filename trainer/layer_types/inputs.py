@@ -64,9 +64,8 @@ class MemoryData(Layer):
     _at = 0
 
     def read_options(self) -> None:
-        self._shape: Shape = tuple(getattr(self.options, name) for name in ("channels", "height", "width"))
-        if not all((self.options.batch_size, *self._shape)):
-            raise self.wrong("batch_size, channels, height and width must be at least 1")
+        self.need_positive("batch_size", "channels", "height", "width")
+        self._shape: Shape = (self.options.channels, self.options.height, self.options.width)
 
     def reset(self, data: Tensor, labels: Tensor) -> None:
         """Begin with the first batch of `data`, (samples, channels, height, width), and `labels`, (samples, …)."""

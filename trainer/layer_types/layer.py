@@ -17,7 +17,7 @@ from ..prototxt.errors import NetError, PrototxtError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
 from .blobs import Shape
-from .fillers import FILLERS, filled
+from .fillers import FILLERS
 
 ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, at least one."""
@@ -162,7 +162,9 @@ class Layer:
         torch says what it cannot make: of too many numbers, of a negative deviation and the like.
         """
         try:
-            return filled(shape, filler, self.context.generators.weights).to(self.context.device)
+            weights = torch.empty(shape, device="cpu")  # there a seed gives the same net for every device
+            FILLERS[filler.type](filler, weights, self.context.generators.weights)
+            return weights.to(self.context.device)
         except (RuntimeError, ValueError, ZeroDivisionError) as error:
             reason, _, _ = str(error).partition("\n")
             raise self.wrong(f"a filler of type {filler.type!r} cannot fill shape {shape}: {reason}", *field) from error
@@ -173,9 +175,11 @@ class Layer:
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")
 
-    def need_outputs(self) -> None:
-        if not self.options.num_output:
-            raise self.wrong("num_output must be at least 1")
+    def need_positive(self, *names: str) -> None:
+        """Raises PrototxtError unless each of these options is at least 1."""
+        for name in names:
+            if getattr(self.options, name) < 1:
+                raise self.wrong(f"{name} must be at least 1, got {getattr(self.options, name)}", name)
 
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
