@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ...layers.torch_blob import Blob
-from ...workers.base.checks import nearest
-from ..prototxt.errors import NetError, PrototxtError
+from ..prototxt.errors import NetError, PrototxtError, not_supported
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
 from .blobs import Shape
@@ -149,12 +148,7 @@ class Layer:
     def check_filler(self, filler: FillerParameter, *field: str | int) -> None:
         """Raises PrototxtError, at the line of the option `field`, if there is no filler of this type."""
         if filler.type not in FILLERS:
-            raise self.wrong(
-                f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
-                f"the known ones are {', '.join(FILLERS)}",
-                *field,
-                "type",
-            )
+            raise self.wrong(not_supported("filler type", filler.type, FILLERS), *field, "type")
 
     def filled(self, shape: Shape, filler: FillerParameter, *field: str | int) -> Tensor:
         """Numbers on the device; raises PrototxtError, at the line of the option `field`, if `filler` cannot make them.
