@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Item = TypeVar("_Item")
 
 _CACHE_LINE = 64
 _ALIGNED_TO = 16
@@ -32,22 +35,30 @@ class Layer:
         self.type = "Python"
 
 
-class Extents:
-    """A blob's shape: `len`, `[i]` and iteration work. It is no tuple, and equal to none."""
+class _Vector(Generic[_Item]):
+    """No list: `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
 
-    __slots__ = ("_extents",)
+    __slots__ = ("_items",)
 
-    def __init__(self, extents: Sequence[int]) -> None:
-        self._extents = tuple(extents)
+    def __init__(self, items: Sequence[_Item]) -> None:
+        self._items = tuple(items)
 
     def __len__(self) -> int:
-        return len(self._extents)
+        return len(self._items)
 
-    def __getitem__(self, axis: int) -> int:
-        return self._extents[_plain_index(axis)]
+    def __getitem__(self, index: int) -> _Item:
+        if not isinstance(index, int):
+            raise TypeError(f"expected a plain Python integer as index, got {index!r}")
+        return self._items[index]
+
+
+class Extents(_Vector[int]):
+    """A blob's shape. It can be iterated over, and is no tuple, and equal to none."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._extents)
+        return iter(self._items)
 
 
 class _Memory:
@@ -129,22 +140,7 @@ class Blob:
         return self._shape
 
 
-class BlobVector:
-    """`bottom` and `top`: no lists. `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
+class BlobVector(_Vector[Blob]):
+    """`bottom` and `top`."""
 
-    __slots__ = ("_blobs",)
-
-    def __init__(self, blobs: Sequence[Blob]) -> None:
-        self._blobs = tuple(blobs)
-
-    def __len__(self) -> int:
-        return len(self._blobs)
-
-    def __getitem__(self, index: int) -> Blob:
-        return self._blobs[_plain_index(index)]
-
-
-def _plain_index(index: int) -> int:
-    if not isinstance(index, int):
-        raise TypeError(f"expected a plain Python integer as index, got {index!r}")
-    return index
+    __slots__ = ()
