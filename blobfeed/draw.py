@@ -9,10 +9,9 @@ from xml.sax.saxutils import escape
 
 from google.protobuf import text_format
 
-from .trainer.prototxt.descriptors import own_fields
 from .trainer.prototxt.phases import State, included_layers
 from .trainer.prototxt.prototxt import Document
-from .trainer.prototxt.schema import NetParameter
+from .trainer.prototxt.schema import NetParameter, own_fields
 
 _WIDTH, _LINE, _ACROSS, _DOWN = 150, 14, 24, 34
 """In pixels: the width of a box, the height of a line in it, the gaps between boxes and between rows."""

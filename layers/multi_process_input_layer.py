@@ -29,8 +29,8 @@ from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
-from .options import InnerSource, read_param_str
-from .state_file import StateFile, path_of, snapshot_of_command
+from .options import read_param_str
+from .state_file import StateFile, of_command, path_of
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -76,6 +76,9 @@ class MultiProcessInputLayer(CaffeLayer):
     extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
 
+    _source_kind: ClassVar[str] = ""
+    """The source whose options a ready-made layer takes at the top level of param_str."""
+
     _input: _Input | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -95,7 +98,7 @@ class MultiProcessInputLayer(CaffeLayer):
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
         parameters, self.extra = read_param_str(
-            self.param_str, _extra_parameters(type(self)), self._inner_source(), what, self.trainer_parameters
+            self.param_str, _extra_parameters(type(self)), self._source_kind, what, self.trainer_parameters
         )
         train = int(self.phase) == _TRAIN
         # The solvers of several devices share the training data between them; each test is over the whole test data.
@@ -222,10 +225,6 @@ class MultiProcessInputLayer(CaffeLayer):
             if feed is not None:
                 feed.end()
 
-    def _inner_source(self) -> InnerSource | None:
-        """The source whose options a ready-made layer takes at the top level of param_str."""
-        return None
-
     def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
         """What a ready-made layer changes in the parameters, before its hooks are copied."""
         return parameters
@@ -261,8 +260,8 @@ class _Input:
                 f"in_order=False and world_size={parameters.world_size} each rank has its own: leave out in_order"
             )
         self.state_file = state_file
-        if (snapshot := snapshot_of_command()) is not None:
-            self.restore(snapshot)
+        if (snapshot := of_command("snapshot")) is not None:  # to go on from
+            self.restore(Path(snapshot))
         if parameters.rank:
             self.state_file = None  # of all ranks the position is the same
 
@@ -308,21 +307,17 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
     for choice in (tops, [top for top in tops if not describes_another(top)]):
         if len(choice) == count:
             for top in choice:
-                _check_type(top, what)
+                if not np.can_cast(top.dtype, np.float32, "same_kind"):
+                    raise ParameterError(
+                        f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make "
+                        "numbers of them in decode, or leave the top out of 'tops'"
+                    )
             return choice
     names = ", ".join(top.name for top in tops)
     raise ParameterError(
         f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many, or choose among "
         "them with the parameter 'tops'"
     )
-
-
-def _check_type(top: Top, what: str) -> None:
-    if not np.can_cast(top.dtype, np.float32, "same_kind"):
-        raise ParameterError(
-            f"{what}: top {top.name!r} has values of type {top.dtype.name}, and a blob holds float32: make numbers of "
-            "them in decode, or leave the top out of 'tops'"
-        )
 
 
 def _check_size(top: Top, rows: int) -> None:

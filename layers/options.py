@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -13,47 +12,32 @@ from ..workers.base.checks import allowed, check_names, known_names, shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import Parameters, check_parameters
-
-
-@dataclass(frozen=True)
-class InnerSource:
-    """A source whose options stand at the top level of param_str, among the other parameters."""
-
-    kind: str
-    options: tuple[str, ...]
-    names_tops: bool = False
-    """Whether other names than these are tops, each with its path or paths."""
-
-    def keys_in(self, values: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
-        """The keys of `values` that are this source's; `taken`: the names that are somebody else's."""
-        tops = [key for key, value in values.items() if key not in taken and isinstance(value, str | list | tuple)]
-        return (*self.options, *(tops if self.names_tops else ()))
+from ..workers.sources import options_of
 
 
 def read_param_str(
-    text: str | Mapping[str, object],
-    extra: Mapping[str, object],
-    source: InnerSource | None,
-    what: str,
-    trainers: Mapping[str, object] | None = None,
+    text: str | Mapping[str, object], extra: Mapping[str, object], kind: str, what: str, trainers: Mapping[str, object]
 ) -> tuple[Parameters, Mapping[str, object]]:
     """What a param_str says, checked: the parameters, and the subclass's own.
 
-    `extra`: a subclass's own parameters and their defaults. `what` begins the messages. `trainers`: take the place
-    of what is in `text`. Raises ParameterError."""
-    values = {**parse_param_str(text), **(trainers or {})}
-    takes_path = source is not None and "path" in source.options and "path" not in values
-    if takes_path and isinstance(values.get("source"), str):
+    `extra`: a subclass's own parameters and their defaults. `kind`: of the source whose options stand among the other
+    parameters; "" if `source` declares one. `what` begins the messages. `trainers`: take the place of what is in
+    `text`. Raises ParameterError."""
+    values = {**parse_param_str(text), **trainers}
+    inner = known_names(options_of(kind)) if kind else ()
+    if "path" in inner and "path" not in values and isinstance(values.get("source"), str):
         values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
-    known = [name for name in known_names(Parameters) if source is None or name not in ("source", "mix")]
-    inner = () if source is None else source.keys_in(values, {*known, *extra})
+    known = [name for name in known_names(Parameters) if not kind or name not in ("source", "mix")]
+    if kind == "npy":  # other names are tops, each with its path or paths
+        paths = [name for name, value in values.items() if isinstance(value, str | list | tuple)]
+        inner += tuple(name for name in paths if name not in {*known, *extra})
     if clash := set(extra) & {*known, *inner}:
         raise ParameterError(f"{what}: extra_parameters has {sorted(clash)}, which are parameters already: rename them")
     check_names(values, (*known, *inner, *extra), what)
     own = {name: _checked(name, values.get(name, default), default, what) for name, default in extra.items()}
     rest = {name: value for name, value in values.items() if name not in extra and name not in inner}
-    if source is not None:
-        rest["source"] = {source.kind: {name: values[name] for name in inner if name in values}}
+    if kind:
+        rest["source"] = {kind: {name: values[name] for name in inner if name in values}}
     parameters = check_parameters(rest, what)
     if parameters.device:
         raise ParameterError(

@@ -11,61 +11,48 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..readers.delivery.mean_file import load_mean_file
-from ..workers.base.checks import known_names, shown
+from ..readers.delivery.mean_image import load_mean_file
+from ..workers.base.checks import shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder
 from ..workers.base.hooks import Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import IndexArray
-from ..workers.sources import open_source, options_of
+from ..workers.sources import open_source
 from .multi_process_input_layer import MultiProcessInputLayer
-from .options import InnerSource
 
 
-class _ReadyMadeLayer(MultiProcessInputLayer):
-    source_kind: ClassVar[str]
-    """The key under `source:` that MultiProcessInputLayer would want."""
-
-    source_names_tops: ClassVar[bool] = False
-    """Whether the source takes its tops' names as further options."""
-
-    def _inner_source(self) -> InnerSource:
-        return InnerSource(self.source_kind, known_names(options_of(self.source_kind)), self.source_names_tops)
-
-
-class HDF5InputLayer(_ReadyMadeLayer):
+class HDF5InputLayer(MultiProcessInputLayer):
     """HDF5 files with one data set per top: `param_str: "{path: train.h5, batch_size: 64}"`."""
 
-    source_kind = "hdf5"
+    _source_kind = "hdf5"
 
 
-class HDF5SamplesInputLayer(_ReadyMadeLayer):
+class HDF5SamplesInputLayer(MultiProcessInputLayer):
     """HDF5 files with one data set, or one group, per sample: `param_str: "{path: all.h5, batch_size: 64}"`."""
 
-    source_kind = "hdf5_samples"
+    _source_kind = "hdf5_samples"
 
 
-class NpyInputLayer(_ReadyMadeLayer):
+class NpyInputLayer(MultiProcessInputLayer):
     """.npy files, one or several per top: `param_str: "{data: images.npy, label: labels.npy, batch_size: 64}"`."""
 
-    source_kind = "npy"
-    source_names_tops = True
+    _source_kind = "npy"
 
 
-class ImageListInputLayer(_ReadyMadeLayer):
+class ImageListInputLayer(MultiProcessInputLayer):
     """Images named in a text file, as Caffe's ImageData takes it: `param_str: "{path: train.txt, batch_size: 64}"`."""
 
-    source_kind = "image_list"
+    _source_kind = "image_list"
 
 
-class StreamInputLayer(_ReadyMadeLayer):
+class StreamInputLayer(MultiProcessInputLayer):
     """Samples from iterators: `param_str: "{make: my_data:samples, capacity: 1000, batch_size: 64}"`."""
 
-    source_kind = "stream"
+    _source_kind = "stream"
 
 
-class WindowsInputLayer(_ReadyMadeLayer):
+class WindowsInputLayer(MultiProcessInputLayer):
     """Windows of pictures, as Caffe's WindowData takes them: `param_str: "{path: train.txt, crop_size: 227, …}"`.
 
     Each batch has fg_fraction of foreground windows, behind those of the background, drawn with replacement. `data` is
@@ -73,7 +60,7 @@ class WindowsInputLayer(_ReadyMadeLayer):
     the middle of the one in mean_file, or mean_value, one number or one for each channel.
     """
 
-    source_kind = "windows"
+    _source_kind = "windows"
     extra_parameters: ClassVar[Mapping[str, object]] = {
         "fg_fraction": 0.25,
         "mean_file": "",

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Item = TypeVar("_Item")
 
 _CACHE_LINE = 64
 _ALIGNED_TO = 16
@@ -32,22 +35,30 @@ class Layer:
         self.type = "Python"
 
 
-class Extents:
-    """A blob's shape: `len`, `[i]` and iteration work. It is no tuple, and equal to none."""
+class _Vector(Generic[_Item]):
+    """No list: `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
 
-    __slots__ = ("_extents",)
+    __slots__ = ("_items",)
 
-    def __init__(self, extents: Sequence[int]) -> None:
-        self._extents = tuple(extents)
+    def __init__(self, items: Sequence[_Item]) -> None:
+        self._items = tuple(items)
 
     def __len__(self) -> int:
-        return len(self._extents)
+        return len(self._items)
 
-    def __getitem__(self, axis: int) -> int:
-        return self._extents[_plain_index(axis)]
+    def __getitem__(self, index: int) -> _Item:
+        if not isinstance(index, int):
+            raise TypeError(f"expected a plain Python integer as index, got {index!r}")
+        return self._items[index]
+
+
+class Extents(_Vector[int]):
+    """A blob's shape. It can be iterated over, and is no tuple, and equal to none."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._extents)
+        return iter(self._items)
 
 
 class _Memory:
@@ -71,6 +82,16 @@ def _barely_aligned(count: int) -> NDArray[np.float32]:
     memory = np.zeros(4 * count + 2 * _CACHE_LINE, np.uint8)
     start = (_ALIGNED_TO - memory.ctypes.data) % _CACHE_LINE
     return memory[start : start + 4 * count].view(np.float32)
+
+
+def _extent(axis: int) -> property:
+    def extent(blob: Blob) -> int:
+        shape = tuple(blob.shape)
+        if len(shape) > 4:
+            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
+        return shape[axis] if axis < len(shape) else 1
+
+    return property(extent)
 
 
 class Blob:
@@ -102,21 +123,7 @@ class Blob:
     def count(self) -> int:
         return 0 if self._shape is None else math.prod(self._shape)
 
-    @property
-    def num(self) -> int:
-        return self._legacy(0)
-
-    @property
-    def channels(self) -> int:
-        return self._legacy(1)
-
-    @property
-    def height(self) -> int:
-        return self._legacy(2)
-
-    @property
-    def width(self) -> int:
-        return self._legacy(3)
+    num, channels, height, width = map(_extent, range(4))
 
     def reshape(self, *shape: int) -> None:
         """Takes plain Python integers alone; `reshape()` gives a blob of no axes, which holds one number."""
@@ -132,29 +139,8 @@ class Blob:
             raise CaffeAbort(f"{what} of a blob was read before its first reshape")
         return self._shape
 
-    def _legacy(self, axis: int) -> int:
-        shape = self._shape or ()
-        if len(shape) > 4:
-            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
-        return shape[axis] if axis < len(shape) else 1
 
+class BlobVector(_Vector[Blob]):
+    """`bottom` and `top`."""
 
-class BlobVector:
-    """`bottom` and `top`: no lists. `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
-
-    __slots__ = ("_blobs",)
-
-    def __init__(self, blobs: Sequence[Blob]) -> None:
-        self._blobs = tuple(blobs)
-
-    def __len__(self) -> int:
-        return len(self._blobs)
-
-    def __getitem__(self, index: int) -> Blob:
-        return self._blobs[_plain_index(index)]
-
-
-def _plain_index(index: int) -> int:
-    if not isinstance(index, int):
-        raise TypeError(f"expected a plain Python integer as index, got {index!r}")
-    return index
+    __slots__ = ()

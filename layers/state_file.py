@@ -178,7 +178,7 @@ def path_of(state_file: str, base_dir: Path, rank: int, *, in_caffe: bool = Fals
     """
     if state_file != "auto":
         return in_folder(base_dir, state_file)
-    if (solver := _of_command("solver")) is None:
+    if (solver := of_command("solver")) is None:
         if not in_caffe:
             return None
         raise ParameterError(
@@ -214,14 +214,8 @@ def snapshot_prefix(given: str, solver: Path) -> Path:
     return Path(given, solver.stem) if given.endswith("/") or Path(given).is_dir() else Path(given)
 
 
-def snapshot_of_command() -> Path | None:
-    """The snapshot that the command `caffe train` is told to go on from; None in pycaffe, where there is no command."""
-    snapshot = _of_command("snapshot")
-    return None if snapshot is None else Path(snapshot)
-
-
-def _of_command(option: str) -> str | None:
-    """What the command `caffe train` says of an option, as gflags takes it."""
+def of_command(option: str) -> str | None:
+    """What the command `caffe train` says of an option, as gflags takes it; None in pycaffe, which has no command."""
     if not is_embedded():
         return None
     words = Path("/proc/self/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")

@@ -217,6 +217,30 @@ class BatchReader(Closing):
             raise PipelineClosed("the reader has been closed; make a new one")
 
 
+class DatasetOverReader(Closing):
+    """A framework's dataset over a BatchReader."""
+
+    reader: BatchReader
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reader!r})"
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __bool__(self) -> bool:
+        return True  # as of the reader
+
+    def state_dict(self) -> State:
+        return self.reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.reader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
 class _Span:
     """What one loop covers, once it has begun. Nothing is counted down: the end is compared with the count."""
 
@@ -267,23 +291,17 @@ class _Loop(Iterator[NamedBatch]):
         # A plain flag: Ctrl-C comes with a call or a jump back, so never between `try` or `finally` and its assignment.
         try:
             reader._is_asked = True
-            batch = None if self._is_over else self._next()
+            batch = None if self._is_over else reader._next(self._span)
+            reader.error = None
             delivery = reader._feed.batches.delivery
-            if batch is None:
-                delivery.end_loans()
-                self._is_over = True
-                raise StopIteration
-            delivery.filled = None
-            return batch
-        finally:
-            reader._is_asked = False
-
-    def _next(self) -> NamedBatch | None:
-        reader = self._reader
-        try:
-            batch = reader._next(self._span)
+            if batch is not None:
+                delivery.filled = None
+                return batch
+            delivery.end_loans()
+            self._is_over = True
         except Exception as error:
             reader.error = error
             raise
-        reader.error = None
-        return batch
+        finally:
+            reader._is_asked = False
+        raise StopIteration

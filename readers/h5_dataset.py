@@ -161,35 +161,29 @@ def _attribute_names(
         with open_file(stamp_of(path), locking) as file:
             for name in groups:
                 group = file.get(name) if name else file
-                holders = _first_sample(group, inside) if isinstance(group, h5py.Group) else None
-                if holders:
-                    return list(dict.fromkeys(name for holder in holders for name in _label_names(holder)))
+                sample = _first_sample(group, inside) if isinstance(group, h5py.Group) else None
+                if sample is not None:
+                    holders = [sample, *(sample[path] for path in inside)]
+                    attributes = ((name, np.asarray(value)) for each in holders for name, value in each.attrs.items())
+                    return list(dict.fromkeys(name for name, value in attributes if _is_plain(value)))
     kind = f"group with {', '.join(datasets)}" if datasets else "data set"
     raise SourceError(f"H5Dataset: no samples: no {kind} in the groups {list(groups)!r} of {', '.join(paths)}")
 
 
-def _label_names(holder: h5py.HLObject) -> list[str]:
-    """Attributes that are numbers or strings: HDF5 keeps references to dimension scales there too."""
-    return [name for name, value in holder.attrs.items() if _is_plain(np.asarray(value))]
-
-
 def _is_plain(value: AnyArray) -> bool:
+    """Whether an attribute is of numbers or strings: HDF5 keeps references to dimension scales there too."""
     return value.dtype.kind in "biufcSU" or all(isinstance(text, str | bytes) for text in value.ravel().tolist())
 
 
-def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> list[h5py.HLObject] | None:
-    """The objects that hold a sample's attributes: the data set, or the group and its data sets."""
+def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | None:
+    """The first data set, or group that has `datasets`."""
 
-    def visit(name: bytes) -> list[h5py.HLObject] | None:
+    def visit(name: bytes) -> h5py.HLObject | None:
         entry = group if name == b"." else group[name]
         if not datasets:
-            return [entry] if isinstance(entry, h5py.Dataset) else None
-        if isinstance(entry, h5py.Group) and all(path in entry for path in datasets):
-            return [entry, *(entry[path] for path in datasets)]
-        return None
+            return entry if isinstance(entry, h5py.Dataset) else None
+        return entry if isinstance(entry, h5py.Group) and all(path in entry for path in datasets) else None
 
     # In the order in which they are stored: visititems would sort a million names to find the first one.
-    found: list[h5py.HLObject] | None = h5py.h5o.visit(group.id, visit, order=h5py.h5.ITER_NATIVE)
-    if found is None and (entry := first_sample(group, datasets)) is not None:  # it visits no soft or external links
-        found = [entry, *(entry[path] for path in datasets)]
-    return found
+    found = h5py.h5o.visit(group.id, visit, order=h5py.h5.ITER_NATIVE)
+    return first_sample(group, datasets) if found is None else found  # `visit` follows no soft or external links

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import keras  # type: ignore[import-untyped]
 
 from ..workers.base.checks import nearest
-from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import DecodeHook, PostprocessHook
-from ..workers.base.parameters import ReaderParameters
-from ..workers.plan.plan import State
-from .batch_reader import BatchReader
+from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch
 from .delivery.tops import describes_another
-from .keywords import check_keywords, check_no_copy, names_parameters
+from .keywords import ReaderArguments, check_keywords, check_no_copy, names_arguments_of
 from .looped import SourceLike
 from .passes import Passes
 
 
-class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
+class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[misc]
     """An epoch of whole batches, made anew, in other order, for every epoch of `fit`.
 
         train = KerasDataset({"npy": {"data": "x.npy", "label": "y.npy"}}, batch_size=64, shuffle=True)
@@ -40,7 +35,7 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
     `steps`: else they never end.
     """
 
-    @names_parameters
+    @names_arguments_of(BatchReader)
     def __init__(
         self,
         source: SourceLike = None,
@@ -48,19 +43,13 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         inputs: str | Sequence[str] | None = None,
         targets: str | Sequence[str] | None = None,
         weights: str | None = None,
-        decode: DecodeHook | None = None,
-        postprocess: PostprocessHook | None = None,
-        base_dir: Path | str | None = None,
-        train: bool = True,
-        **parameters: Unpack[ReaderParameters],
+        **arguments: Unpack[ReaderArguments],
     ) -> None:
-        check_no_copy("KerasDataset", parameters)
-        check_keywords(KerasDataset, parameters)
+        check_no_copy("KerasDataset", arguments)
+        check_keywords(KerasDataset, arguments)
         super().__init__(workers=1, use_multiprocessing=False)
-        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **parameters}
-        self.reader = BatchReader(
-            source, decode=decode, postprocess=postprocess, copy=True, base_dir=base_dir, train=train, **settings
-        )
+        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **arguments}
+        self.reader = BatchReader(source, copy=True, **settings)
         own = [top.name for top in self.reader._feed.tops if not describes_another(top)]
         self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
         self._passes = Passes(self.reader)
@@ -71,12 +60,6 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
         """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
         self._begins = True
         return self._passes.length
-
-    def __repr__(self) -> str:
-        return f"KerasDataset({self.reader!r})"
-
-    def __len__(self) -> int:
-        return len(self.reader)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """The next batch: (inputs,), (inputs, targets) or (inputs, targets, weights). `index` does not matter.
@@ -98,15 +81,9 @@ class KerasDataset(Closing, keras.utils.PyDataset):  # type: ignore[misc]
             batch[role] if isinstance(role, str) else {name: batch[name] for name in role} for role in self._roles
         )
 
-    def state_dict(self) -> State:
-        return self.reader.state_dict()
-
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        self.reader.load_state_dict(state)
+        super().load_state_dict(state)
         self._passes.restart()
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 def _roles(

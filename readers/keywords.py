@@ -1,24 +1,33 @@
-"""The parameters of a reader by name, for `help` and for editors that ask a running program."""
+"""The arguments of a reader by name, for `help` and for editors that ask a running program."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar, get_type_hints
 
 import msgspec
 
 from ..workers.base.checks import check_names
 from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.base.parameters import Parameters, ReaderParameters
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+class ReaderArguments(ReaderParameters, total=False):
+    """What a dataset passes on to the BatchReader underneath."""
+
+    decode: DecodeHook | None
+    postprocess: PostprocessHook | None
+    base_dir: Path | str | None
+    train: bool
+
+
 def names_parameters(function: _Function) -> _Function:
     """Replaces the `**parameters` in the signature that `function` shows by each of them, with its default."""
-    signature = inspect.signature(function)
-    own = [given for given in signature.parameters.values() if given.kind is not given.VAR_KEYWORD]
     kinds = get_type_hints(ReaderParameters)
     named = [
         inspect.Parameter(
@@ -27,7 +36,20 @@ def names_parameters(function: _Function) -> _Function:
         for each in msgspec.structs.fields(Parameters)
         if each.name in kinds
     ]
-    function.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
+    return _showing(function, named)
+
+
+def names_arguments_of(reader: type) -> Callable[[_Function], _Function]:
+    """The same for `**arguments` that are passed on to `reader`; `copy` is none of them."""
+    shown = [given for given in inspect.signature(reader).parameters.values() if given.name != "copy"]
+    return lambda function: _showing(function, shown)
+
+
+def _showing(function: _Function, others: Iterable[inspect.Parameter]) -> _Function:
+    signature = inspect.signature(function)
+    own = {name: given for name, given in signature.parameters.items() if given.kind is not given.VAR_KEYWORD}
+    more = [given for given in others if given.name not in own]
+    function.__signature__ = signature.replace(parameters=[*own.values(), *more])  # type: ignore[attr-defined]
     return function
 
 

@@ -85,7 +85,10 @@ class LoopedPipeline:
         self._loans = loans
         if self.is_indexed:
             self.pipeline = self._pipeline(None)
-            self.loops: Loops = self._indexed_loops()
+            batches, epochs = self.pipeline.plan.batches, self.parameters.epochs
+            self.loops: Loops = (
+                SampledLoops(epochs) if batches is None else IndexedLoops(batches.begun_at(0, None), epochs)
+            )
         else:
             self.loops = StreamLoops(self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
@@ -167,13 +170,6 @@ class LoopedPipeline:
     def _pipeline(self, epochs: int | None) -> Pipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
         return make_pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
-
-    def _indexed_loops(self) -> Loops:
-        given, batches = self.parameters, self.pipeline.plan.batches
-        if batches is None:
-            return SampledLoops(given.epochs, None)
-        loops = IndexedLoops(batches.begun_at(0, None), given.epochs)
-        return SampledLoops(given.epochs, loops) if self.pipeline.plan.needs_sampler else loops
 
 
 _open_feeds: set[LoopedPipeline] = set()

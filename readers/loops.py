@@ -51,15 +51,14 @@ class IndexedLoops(Loops):
     batch, every loop has the same number of full batches, enough for its epochs, and the next loop goes on with the
     batch that follows: nothing is left out or repeated, and `batches` does not change from loop to loop. So the loops
     begin where epochs do not, and a state says where its loop began: its batches may be of another size than ours.
+
+    Positions count from the first epoch on. In a state of epochs that a sampler draws, all as long, they count within
+    `epoch`.
     """
 
     endless: Batches
     """From the first epoch on; every rank has as many."""
     epochs: int | None
-
-    @property
-    def samples(self) -> int:
-        return self.endless.samples
 
     @property
     def batches(self) -> int | None:
@@ -68,13 +67,13 @@ class IndexedLoops(Loops):
     def start(self, state: Mapping[str, int | str]) -> int | None:
         if self.epochs is None or self.endless.parameters.last_batch != "wrap":
             return None
-        position, each = int(state["position"]), self.endless.round_rows
+        position, each = self._position(state), self.endless.round_rows
         of_our_rounds = position - position % (-(-self._loop_samples // each) * each)  # where a state does not say
         start = int(state.get(LOOP_START, of_our_rounds))
         return start if position - start < self._loop_samples else position
 
     def left(self, state: Mapping[str, int | str]) -> int | None:
-        position = int(state["position"])
+        position = self._position(state)
         if self.epochs is None:
             return None
         if (start := self.start(state)) is not None:
@@ -82,55 +81,43 @@ class IndexedLoops(Loops):
         return self.endless.begun_at(position, (position // self._loop_samples + 1) * self.epochs).total
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
-        position, left = int(state["position"]), self.left(state)
+        position, left = self._position(state), self.left(state)
         if left is None:
             return dict(state)
         if self.start(state) is None:
-            return {**state, "position": (position // self._loop_samples + 1) * self._loop_samples}
+            return self._moved(state, (position // self._loop_samples + 1) * self._loop_samples)
         position += left * self.endless.round_rows
-        return {**state, "position": position, LOOP_START: position}
+        return self._moved({**state, LOOP_START: position}, position)
+
+    def _position(self, state: Mapping[str, int | str]) -> int:
+        return int(state.get("epoch", 0)) * self.endless.samples + int(state["position"])
+
+    def _moved(self, state: Mapping[str, int | str], position: int) -> State:
+        if "epoch" not in state:
+            return {**state, "position": position}
+        epoch, position = divmod(position, self.endless.samples)
+        return {**state, "epoch": epoch, "position": position}
 
     @property
     def _loop_samples(self) -> int:
-        return self.samples * (self.epochs or 1)
+        return self.endless.samples * (self.epochs or 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledLoops(Loops):
-    """Loops over epochs that a sampler draws. `equal`: the same loops by arithmetic, if all epochs are as long.
+    """Loops over epochs that a sampler draws, whose lengths differ, or nobody knows beforehand.
 
-    Else a loop ends before the first round that begins in an epoch that is not its own: the same for all ranks.
+    A loop ends before the first round that begins in an epoch that is not its own: the same for all ranks.
     """
 
     epochs: int | None
-    equal: IndexedLoops | None
-
-    @property
-    def batches(self) -> int | None:
-        return None if self.equal is None else self.equal.batches
-
-    def start(self, state: Mapping[str, int | str]) -> int | None:
-        return None if self.equal is None else self.equal.start(self._positioned(self.equal, state))
-
-    def left(self, state: Mapping[str, int | str]) -> int | None:
-        return None if self.equal is None else self.equal.left(self._positioned(self.equal, state))
 
     def next_loop(self, state: Mapping[str, int | str]) -> State:
-        if self.epochs is None:
-            return dict(state)
-        if self.equal is None:
-            return {**state, "epoch": (int(state["epoch"]) // self.epochs + 1) * self.epochs, "position": 0}
-        following = self.equal.next_loop(self._positioned(self.equal, state))
-        epoch, position = divmod(int(following["position"]), self.equal.samples)
-        return {**following, "epoch": epoch, "position": position}
+        epoch = self.end_epoch(state)
+        return dict(state) if epoch is None else {**state, "epoch": epoch, "position": 0}
 
     def end_epoch(self, state: Mapping[str, int | str]) -> int | None:
-        if self.epochs is None or self.equal is not None:
-            return None
-        return (int(state["epoch"]) // self.epochs + 1) * self.epochs
-
-    def _positioned(self, equal: IndexedLoops, state: Mapping[str, int | str]) -> State:
-        return {**state, "position": int(state["epoch"]) * equal.samples + int(state["position"])}
+        return None if self.epochs is None else (int(state["epoch"]) // self.epochs + 1) * self.epochs
 
 
 @dataclass(frozen=True, slots=True)

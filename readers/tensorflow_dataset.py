@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.hooks import DecodeHook, PostprocessHook
-from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import AnyArray, ArraySpec
 from .batch_reader import BatchReader
-from .keywords import check_no_copy, names_parameters
+from .keywords import ReaderArguments, check_no_copy, names_arguments_of
 from .looped import SourceLike
 from .passes import Passes
 
@@ -22,24 +19,10 @@ from .passes import Passes
 @overload
 def TensorFlowDataset(source: BatchReader) -> tf.data.Dataset: ...
 @overload
-def TensorFlowDataset(
-    source: SourceLike = None,
-    *,
-    decode: DecodeHook | None = None,
-    postprocess: PostprocessHook | None = None,
-    base_dir: Path | str | None = None,
-    train: bool = True,
-    **parameters: Unpack[ReaderParameters],
-) -> tf.data.Dataset: ...
-@names_parameters
+def TensorFlowDataset(source: SourceLike = None, **arguments: Unpack[ReaderArguments]) -> tf.data.Dataset: ...
+@names_arguments_of(BatchReader)
 def TensorFlowDataset(  # noqa: N802 - named after what it gives
-    source: SourceLike | BatchReader = None,
-    *,
-    decode: DecodeHook | None = None,
-    postprocess: PostprocessHook | None = None,
-    base_dir: Path | str | None = None,
-    train: bool = True,
-    **parameters: Any,
+    source: SourceLike | BatchReader = None, **arguments: Any
 ) -> tf.data.Dataset:
     """A dataset of whole batches: dicts of tensors by name, of known type and shape.
 
@@ -57,21 +40,14 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """
     if isinstance(source, BatchReader):
-        others = {"decode": decode, "postprocess": postprocess, "base_dir": base_dir, "train": None if train else False}
-        reader = _check_reader(source, others | parameters)
+        reader = _check_reader(source, arguments)
     else:
-        check_no_copy("TensorFlowDataset", parameters)
-        reader = BatchReader(
-            source,
-            decode=decode,
-            postprocess=postprocess,
-            copy=True,
-            base_dir=base_dir,
-            train=train,
-            **parameters,
-        )
-    rows = _known_rows(reader)
-    joined = {name + end for name in reader.parameters.concatenate for end in ("", "_samples")}
+        check_no_copy("TensorFlowDataset", arguments)
+        reader = BatchReader(source, copy=True, **arguments)
+    given = reader.parameters
+    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
+    rows = given.batch_size if always_full else None
+    joined = {name + end for name in given.concatenate for end in ("", "_samples")}
     signature = {
         name: _tensor_spec(name, spec, None if name in joined else rows) for name, spec in reader.specs.items()
     }
@@ -117,12 +93,6 @@ def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchRea
             "expected device='' and copy=True, since TensorFlow keeps the arrays"
         )
     return reader
-
-
-def _known_rows(reader: BatchReader) -> int | None:
-    given = reader.parameters
-    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
-    return given.batch_size if always_full else None
 
 
 def _tensor_spec(name: str, spec: ArraySpec, rows: int | None) -> tf.TensorSpec:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Unpack
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..workers.base.closing import Closing
 from ..workers.base.errors import PipelineClosed
-from ..workers.base.hooks import DecodeHook, PostprocessHook
-from ..workers.base.parameters import ReaderParameters
-from ..workers.plan.plan import State
-from .batch_reader import BatchReader
+from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch
-from .keywords import names_parameters
+from .keywords import ReaderArguments, names_arguments_of
 from .looped import SourceLike
 
 
-class TorchDataset(Closing, IterableDataset[NamedBatch]):
+class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
     """Whole batches of torch tensors by name, for plain loops, DataLoader and what is built on it.
 
         dataset = TorchDataset({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
@@ -33,55 +28,21 @@ class TorchDataset(Closing, IterableDataset[NamedBatch]):
     `state_dict` and `load_state_dict` have the names that stateful loaders look for.
     """
 
-    @names_parameters
+    @names_arguments_of(BatchReader)
     def __init__(
-        self,
-        source: SourceLike = None,
-        *,
-        decode: DecodeHook | None = None,
-        postprocess: PostprocessHook | None = None,
-        copy: bool | None = None,
-        base_dir: Path | str | None = None,
-        train: bool = True,
-        **parameters: Unpack[ReaderParameters],
+        self, source: SourceLike = None, *, copy: bool | None = None, **arguments: Unpack[ReaderArguments]
     ) -> None:
         super().__init__()
-        parameters.setdefault("device", "cpu")
-        self.reader = BatchReader(
-            source,
-            decode=decode,
-            postprocess=postprocess,
-            copy=copy,
-            base_dir=base_dir,
-            train=train,
-            **parameters,
-        )
+        arguments.setdefault("device", "cpu")
+        self.reader = BatchReader(source, copy=copy, **arguments)
 
     def __iter__(self) -> Iterator[NamedBatch]:
         if get_worker_info() is not None:
             raise PipelineClosed(_NOT_IN_A_WORKER)
         return iter(self.reader)
 
-    def __repr__(self) -> str:
-        return f"TorchDataset({self.reader!r})"
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __bool__(self) -> bool:
-        return True  # without it Python asks for the length, which an endless one has not
-
     def __getstate__(self) -> dict[str, object]:
         raise PipelineClosed(_NOT_IN_A_WORKER)
-
-    def state_dict(self) -> State:
-        return self.reader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        self.reader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 _NOT_IN_A_WORKER = (

@@ -202,16 +202,17 @@ def _bounds(stored: np.dtype[np.generic], into: np.dtype[np.generic]) -> tuple[i
     """Between what numbers those of the one type must lie to be held by the other; None if they all do."""
     if stored.kind not in "iu" or into.kind not in "iuf":
         return None
-    lowest, highest = _whole_numbers(into)
-    possible = np.iinfo(stored.name)
-    return None if lowest <= possible.min and possible.max <= highest else (lowest, highest)
+    (lowest, highest), (least, most) = whole_numbers(into), whole_numbers(stored)
+    return None if lowest <= least and most <= highest else (lowest, highest)
 
 
-def _whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
+def whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
     """The lowest and the highest of the whole numbers that a type holds without a gap."""
     if dtype.kind == "f":
         limit = exact_up_to(dtype)
         return -limit, limit
+    if dtype.kind == "b":
+        return 0, 1
     return int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
 
 
@@ -242,18 +243,10 @@ def _stays_within(rows: AnyArray, into: np.dtype[np.generic], conversion: Conver
         return False
     if computed_in == into:
         return True
-    ends = (rows.min(), rows.max()) if kind == "f" or rows.itemsize > 1 else _ends(rows.dtype)
-    largest = max(abs(float(end)) for end in ends) + _largest(conversion.mean, conversion.image)
+    ends = (rows.min(), rows.max()) if kind == "f" or rows.itemsize > 1 else whole_numbers(rows.dtype)
+    mean = conversion.mean if conversion.image is None else conversion.image.both
+    largest = max(abs(float(end)) for end in ends) + (0.0 if mean is None else float(np.abs(mean).max()))
     return bool(largest * np.abs(conversion.scale).max() < np.finfo(into.name).max)
-
-
-def _ends(dtype: np.dtype[np.generic]) -> tuple[int, int]:
-    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max))
-
-
-def _largest(mean: Mean | None, image: MeanImage | None) -> float:
-    values = image.both if image is not None else mean
-    return 0.0 if values is None else float(np.abs(values).max())
 
 
 def out_of_range(rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion, top: str) -> InexactValueError:

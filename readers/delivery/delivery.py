@@ -95,11 +95,9 @@ class Delivery(ABC):
         if self.filled is None:
             upcoming = self._upcoming()
             try:
-                copies = self._copy(upcoming, blobs)
+                self.filled = Filled(upcoming, blobs, self._copy(upcoming, blobs))
             except _WRONG as error:
-                self._pass_over(upcoming, error)
-                raise
-            self.filled = Filled(upcoming, blobs, copies)
+                self.filled = Filled(upcoming, error=error)
         else:
             self._copy_again(self.filled, blobs)
         self._finish(self.filled, blobs)
@@ -145,7 +143,8 @@ class Delivery(ABC):
         try:
             shapes = [top.shape(batch) for top in self.tops]
         except _WRONG as error:
-            self._pass_over(Upcoming(batch, [], self.pipeline.progress), error)
+            self.filled = Filled(Upcoming(batch, [], self.pipeline.progress), error=error)
+            self._finish(self.filled, ())
             raise
         self._looked_at = looked_at = Upcoming(batch, shapes, self.pipeline.progress)
         return looked_at
@@ -155,10 +154,6 @@ class Delivery(ABC):
         for blob, copy in zip(blobs, filled.copies, strict=False):
             if copy is not None and (data := cast(Any, blob.data)) is not copy:
                 data[...] = copy
-
-    def _pass_over(self, upcoming: Upcoming, error: BlobfeedError) -> None:
-        self.filled = Filled(upcoming, error=error)
-        self._finish(self.filled, ())
 
     def _finish(self, filled: Filled, blobs: Sequence[Blob]) -> None:
         self._take(filled.upcoming.batch, () if filled.error else blobs)

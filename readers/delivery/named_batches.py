@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -102,7 +102,7 @@ class NamedBatches:
         if device in ("", "cpu"):
             shows = [is_as_stored(top) for top in tops]
             self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, gives=copy, shows=shows)
-            self._memory = [_host_memory(top) for top in tops]
+            self._memory: list[Callable[[Shape], Any]] = [partial(ArrayPool().empty, dtype=top.dtype) for top in tops]
             if device:
                 import torch
 
@@ -132,11 +132,6 @@ class NamedBatches:
 
     def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
         return [_Array(memory, shape) for memory, shape in zip(self._memory, shapes, strict=True)]
-
-
-def _host_memory(top: Top) -> Callable[[Shape], Any]:
-    pool = ArrayPool()
-    return lambda shape: pool.empty(shape, top.dtype)
 
 
 def check_torch_has(top: Top) -> torch.dtype:

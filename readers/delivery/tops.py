@@ -18,9 +18,8 @@ from ...workers.base.parameters import Pad, Parameters, Transform
 from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
-from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range
-from .mean_file import load_mean_file
-from .mean_image import mean_image
+from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers
+from .mean_image import load_mean_file, mean_image
 
 Shape = tuple[int, ...]
 
@@ -46,13 +45,28 @@ class Top(ABC):
         """Put the batch into `out`, which has `shape(batch)`; raises InexactValueError, ParameterError."""
 
 
-class EvenTop(Top):
-    """Samples that all have one shape."""
+class _ConvertedTop(Top):
+    """What lies in the slots as `spec` says, and is converted on the way."""
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion) -> None:
-        super().__init__(name, _delivered_type(spec, conversion))
+        super().__init__(name, np.dtype(np.float32) if conversion.changes_values else spec.dtype)
         self.spec = spec
         self.conversion = conversion
+
+    def _convert(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None) -> None:
+        if rows.dtype == out.dtype and not self.conversion.changes_values:
+            out[...] = rows  # what is not converted needs no check: of a batch of 28×28 they took as long as the copy
+            return
+        check_types(rows.dtype, out.dtype, self.conversion, self.name)
+        check_whole_numbers(rows, self.conversion.computed_in(out.dtype), self.name)
+        try:
+            self.conversion.put(rows, out, corners)
+        except FloatingPointError:
+            raise out_of_range(rows, out.dtype, self.conversion, self.name) from None
+
+
+class EvenTop(_ConvertedTop):
+    """Samples that all have one shape."""
 
     def largest_shape(self, rows: int) -> Shape:
         return (rows, *self.spec.shape)
@@ -65,7 +79,7 @@ class EvenTop(Top):
         return cast("AnyArray", batch.tops[self.name])
 
     def put(self, batch: Batch, out: AnyArray) -> None:
-        _put(self, self.rows(batch), out, self.corners(batch))
+        self._convert(self.rows(batch), out, self.corners(batch))
 
     def corners(self, batch: Batch) -> IndexArray | None:
         """Where each row's part of the mean image lies, shape (rows, 3); None where all have the same."""
@@ -73,18 +87,18 @@ class EvenTop(Top):
         return image.corners(notes) if image is not None and isinstance(notes, np.ndarray) else None
 
 
-class UnevenTop(Top):
+class UnevenTop(_ConvertedTop):
     """Samples whose shapes vary: of one shape within a batch, or padded to the batch's largest.
 
     Only the axes in `varying` are rounded up to `pad.to_multiple_of`: nobody means the colours of an image by that.
     """
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion, pad: Pad | None) -> None:
-        super().__init__(name, _padded_type(name, _delivered_type(spec, conversion), pad))
-        self.spec = spec
-        self.conversion = conversion
+        super().__init__(name, spec, conversion)
+        self.dtype = _padded_type(name, self.dtype, pad)
         self.pad = pad
-        self.varying = varying_axes(spec)
+        self.varying = (1, 2) if len(spec.shape) == 3 else (0,) if spec.shape else ()
+        """The axes in which samples differ: height and width of (channels, height, width), else the first one."""
 
     def largest_shape(self, rows: int) -> Shape:
         return (rows, *self._rounded(self.spec.shape))
@@ -104,7 +118,7 @@ class UnevenTop(Top):
             out.fill("" if out.dtype.kind in "SU" else self.pad.value)
         for row in range(batch.rows):
             sample = rows.get(row)[np.newaxis]
-            _put(self, sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
+            self._convert(sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
 
     def _rounded(self, shape: Shape) -> Shape:
         multiple = 1 if self.pad is None else self.pad.to_multiple_of
@@ -140,13 +154,8 @@ class LengthsTop(Top):
         np.copyto(out, self._of.rows(batch).shapes[:, self._of.varying], casting="same_kind")
 
 
-class JoinedTop(Top):
+class JoinedTop(_ConvertedTop):
     """Samples whose first axes are put end to end: regions of interest, boxes, the words of sentences."""
-
-    def __init__(self, name: str, spec: ArraySpec, conversion: Conversion) -> None:
-        super().__init__(name, _delivered_type(spec, conversion))
-        self.spec = spec
-        self.conversion = conversion
 
     def largest_shape(self, rows: int) -> Shape:
         most, *rest = self.spec.shape
@@ -173,7 +182,7 @@ class JoinedTop(Top):
         end = 0
         for sample in self.samples(batch):
             begin, end = end, end + len(sample)
-            _put(self, sample, out[begin:end])
+            self._convert(sample, out[begin:end])
 
 
 class OwnersTop(Top):
@@ -192,25 +201,6 @@ class OwnersTop(Top):
     def put(self, batch: Batch, out: AnyArray) -> None:
         counts = [len(sample) for sample in self._of.samples(batch)]
         np.copyto(out, np.repeat(np.arange(batch.rows, dtype=np.int32), counts), casting="same_kind")
-
-
-def _put(
-    top: EvenTop | UnevenTop | JoinedTop, rows: AnyArray, out: AnyArray, corners: IndexArray | None = None
-) -> None:
-    if rows.dtype == out.dtype and not top.conversion.changes_values:
-        out[...] = rows  # what is not converted needs no check: of a batch of 28×28 they took as long as the copy
-        return
-    check_types(rows.dtype, out.dtype, top.conversion, top.name)
-    check_whole_numbers(rows, top.conversion.computed_in(out.dtype), top.name)
-    try:
-        top.conversion.put(rows, out, corners)
-    except FloatingPointError:
-        raise out_of_range(rows, out.dtype, top.conversion, top.name) from None
-
-
-def varying_axes(spec: ArraySpec) -> tuple[int, ...]:
-    """The axes in which samples differ: height and width of (channels, height, width), else the first one."""
-    return (1, 2) if len(spec.shape) == 3 else (0,) if spec.shape else ()
 
 
 def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: Path) -> list[Top]:
@@ -282,10 +272,6 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
     return Conversion(scale, image.centre, image)
 
 
-def _delivered_type(spec: ArraySpec, conversion: Conversion) -> np.dtype[np.generic]:
-    return np.dtype(np.float32) if conversion.changes_values else spec.dtype
-
-
 def _padded_type(name: str, dtype: np.dtype[np.generic], pad: Pad | None) -> np.dtype[np.generic]:
     """`dtype` if it can hold the pad value, else a float type that can: -1 is no uint8. Text is padded with none."""
     if pad is None or dtype.kind in "SU":
@@ -294,6 +280,6 @@ def _padded_type(name: str, dtype: np.dtype[np.generic], pad: Pad | None) -> np.
         return np.result_type(dtype, np.min_scalar_type(pad.value))
     if dtype.kind not in "biu":
         raise ParameterError(f"parameter 'pad' is given, and top {name!r} has values of type {dtype}: expected numbers")
-    lowest, highest = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype.name).min, np.iinfo(dtype.name).max)
+    lowest, highest = whole_numbers(dtype)
     fits = pad.value.is_integer() and lowest <= pad.value <= highest
     return dtype if fits else np.dtype(np.float32)

@@ -20,7 +20,7 @@ from pathlib import Path
 import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.readers.delivery.mean_file import load_mean_file
+from blobfeed.readers.delivery.mean_image import load_mean_file
 from blobfeed.workers.base.errors import BlobfeedError
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import allocate_rows

@@ -255,7 +255,7 @@ def in_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The solver of the command that this process seems to be."""
     solver = tmp_path / "solver.prototxt"
     command = {"solver": str(solver)}
-    monkeypatch.setattr(state_file, "_of_command", command.get)
+    monkeypatch.setattr(state_file, "of_command", command.get)
     monkeypatch.setattr(state_file, "_in_use", set())
     return solver
 

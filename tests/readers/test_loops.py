@@ -110,7 +110,7 @@ def test_a_pipeline_over_an_unchecked_state_is_still_asked_for() -> None:
 def test_the_loop_after_epochs_of_unknown_length_begins_with_the_next_epoch(
     epoch: int, position: int, epochs: int
 ) -> None:
-    loop, state = SampledLoops(epochs, None), {"epoch": epoch, "position": position, "seed": 7}
+    loop, state = SampledLoops(epochs), {"epoch": epoch, "position": position, "seed": 7}
     assert (loop.batches, loop.left(state)) == (None, None)
     following = loop.next_loop(state)
     assert (following["position"], following["seed"]) == (0, 7)
@@ -122,19 +122,18 @@ def test_the_loop_after_epochs_of_unknown_length_begins_with_the_next_epoch(
 
 @settings(max_examples=80)
 @given(loops(), st.integers(0, 50))
-def test_epochs_of_equal_length_make_the_loops_of_indexed_ones(equal: IndexedLoops, number: int) -> None:
-    loop, samples = SampledLoops(equal.epochs, equal), equal.samples
-    position = equal.endless.round_start(number)
+def test_positions_within_an_epoch_are_those_from_the_first_epoch_on(loop: IndexedLoops, number: int) -> None:
+    samples, position = loop.endless.samples, loop.endless.round_start(number)
     state: State = {"epoch": position // samples, "position": position % samples, "seed": 7}
-    assert (loop.batches, loop.left(state)) == (equal.batches, equal.left(at(position)))
+    assert (loop.start(state), loop.left(state)) == (loop.start(at(position)), loop.left(at(position)))
     assert loop.end_epoch(state) is None
     following = loop.next_loop(state)
     whole = int(following["epoch"]) * samples + int(following["position"])
-    assert whole == equal.next_loop(at(position))["position"]
+    assert whole == loop.next_loop(at(position))["position"]
     assert 0 <= int(following["position"]) < samples
 
 
 def test_an_endless_loop_of_a_sampler_has_no_successor() -> None:
-    loop, state = SampledLoops(None, None), {"epoch": 3, "position": 8}
+    loop, state = SampledLoops(None), {"epoch": 3, "position": 8}
     assert loop.next_loop(state) == state
     assert loop.end_epoch(state) is None

@@ -61,10 +61,3 @@ FILLERS: dict[str, _Filler] = {
     ),
     "bilinear": _bilinear,
 }
-
-
-def filled(shape: tuple[int, ...], filler: FillerParameter, generator: torch.Generator) -> Tensor:
-    """New weights, drawn on the CPU so that a seed gives the same net on every device."""
-    weights = torch.empty(shape, device="cpu")
-    FILLERS[filler.type](filler, weights, generator)
-    return weights

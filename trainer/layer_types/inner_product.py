@@ -18,7 +18,7 @@ class InnerProduct(Layer):
 
     def read_options(self) -> None:
         self._axis_given, self._transpose = self.options.axis, self.options.transpose
-        self.need_outputs()
+        self.need_positive("num_output")
 
     def make_weights(self, *bottom: Shape) -> None:
         options = self.options
@@ -47,10 +47,8 @@ class Embed(Layer):
     """For each number i of the bottom, row i of the weights (input_dim, num_output), plus bias."""
 
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.options
-        if not options.num_output or not options.input_dim:
-            raise self.wrong("num_output and input_dim must be at least 1")
-        self.add_weights_and_bias((options.input_dim, options.num_output))
+        self.need_positive("num_output", "input_dim")
+        self.add_weights_and_bias((self.options.input_dim, self.options.num_output))
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [(*bottom[0], self.blobs[0].shape[1])]

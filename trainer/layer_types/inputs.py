@@ -8,36 +8,42 @@ import torch
 from torch import Tensor
 
 from ...layers.torch_blob import Blob
-from ..prototxt.descriptors import message_class
-from ..prototxt.schema import FillerParameter
+from ..prototxt.schema import FillerParameter, message_class
 from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 
 
-@layer_type("Input")
-class Input(Layer):
-    """Tops of the given shapes (one for all, or one for each); the user of the net fills them."""
+class _Shaped(Layer):
+    """Base: tops of given shapes, one for all or one for each, whose memory somebody else writes to, too."""
 
     bottoms = range(1)
     tops = ANY
+    _tops: Sequence[Blob] = ()
 
-    def read_options(self) -> None:
-        self._tops: Sequence[Blob] = ()
-        shapes, tops = self.options.shape, len(self.param.top)
-        if len(shapes) not in (1, tops):
-            raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
+    def _take_shapes(self, shapes: Sequence[Shape]) -> None:
         for nth, shape in enumerate(shapes):
-            if any(dim < 0 for dim in shape.dim):
+            if any(extent < 0 for extent in shape):
                 raise self.wrong("dim must not be negative", "shape", nth, "dim")
+        self._shapes = list(shapes) * (len(self.param.top) if len(shapes) == 1 else 1)
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        shapes = self.options.shape
-        for position, blob in enumerate(top):
-            blob.reshape(*shapes[position if len(shapes) > 1 else 0].dim)
+        for blob, shape in zip(top, self._shapes, strict=True):
+            blob.reshape(*shape)
         self._tops = top
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         return [blob.shape for blob in self._tops]
+
+
+@layer_type("Input")
+class Input(_Shaped):
+    """Tops that the user of the net fills."""
+
+    def read_options(self) -> None:
+        shapes, tops = [tuple(shape.dim) for shape in self.options.shape], len(self.param.top)
+        if len(shapes) not in (1, tops):
+            raise self.wrong(f"needs one shape, or one for each of its {tops} tops, got {len(shapes)}")
+        self._take_shapes(shapes)
 
     def forward(self) -> Tensors:
         # Also what a layer in place has put there: into that memory its user has written since.
@@ -58,9 +64,8 @@ class MemoryData(Layer):
     _at = 0
 
     def read_options(self) -> None:
-        self._shape: Shape = tuple(getattr(self.options, name) for name in ("channels", "height", "width"))
-        if not all((self.options.batch_size, *self._shape)):
-            raise self.wrong("batch_size, channels, height and width must be at least 1")
+        self.need_positive("batch_size", "channels", "height", "width")
+        self._shape: Shape = (self.options.channels, self.options.height, self.options.width)
 
     def reset(self, data: Tensor, labels: Tensor) -> None:
         """Begin with the first batch of `data`, (samples, channels, height, width), and `labels`, (samples, …)."""
@@ -85,11 +90,8 @@ class MemoryData(Layer):
 
 
 @layer_type("DummyData")
-class DummyData(Layer):
+class DummyData(_Shaped):
     """Tops filled by fillers: constants once, so that a script may write over them; random numbers at every forward."""
-
-    bottoms = range(1)
-    tops = ANY
 
     def read_options(self) -> None:
         options, tops = self.options, len(self.param.top)
@@ -105,23 +107,16 @@ class DummyData(Layer):
                 "needs one shape (or num, channels, height and width) and one data_filler, or one of each for each of "
                 f"its {tops} tops, got {len(shapes)} and {len(fillers)}"
             )
-        if any(extent < 0 for shape in shapes for extent in shape):
-            raise self.wrong("dim must not be negative", "shape")
         for nth, filler in enumerate(fillers):
             self.check_filler(filler, "data_filler", nth)
-        self._shapes: list[Shape] = shapes * (tops if len(shapes) == 1 else 1)
+        self._take_shapes(shapes)
         self._fillers: list[FillerParameter] = fillers * (tops if len(fillers) == 1 else 1)
-        self._tops: Sequence[Blob] = ()
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        for blob, shape, filler in zip(top, self._shapes, self._fillers, strict=True):
-            blob.reshape(*shape)
+        super().setup(bottom, top)
+        for blob, filler in zip(top, self._fillers, strict=True):
             if filler.type == "constant":
                 blob.tensor.fill_(filler.value)
-        self._tops = top
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        return [blob.shape for blob in self._tops]
 
     def forward(self) -> Tensors:
         tops = zip(self._tops, self._fillers, strict=True)

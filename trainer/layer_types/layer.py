@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from ...layers.torch_blob import Blob
-from ...workers.base.checks import nearest
-from ..prototxt.descriptors import message_class, own_fields
-from ..prototxt.errors import NetError, PrototxtError
+from ..prototxt.errors import NetError, PrototxtError, not_supported
 from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase
+from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
 from .blobs import Shape
-from .fillers import FILLERS, filled
+from .fillers import FILLERS
 
 ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, at least one."""
@@ -144,19 +142,13 @@ class Layer:
         filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
         self.check_filler(filler, name)
         weights = self.filled(shape, filler, *([name] if name else []))
-        spec = self.spec(len(self.blobs))
         # Like Caffe: no gradient for weights that the solver does not update.
-        self.blobs.append(weights.requires_grad_(spec is None or spec.lr_mult != 0))
+        self.blobs.append(weights.requires_grad_(self.spec(len(self.blobs)).lr_mult != 0))
 
     def check_filler(self, filler: FillerParameter, *field: str | int) -> None:
         """Raises PrototxtError, at the line of the option `field`, if there is no filler of this type."""
         if filler.type not in FILLERS:
-            raise self.wrong(
-                f"filler type {filler.type!r} is not supported{nearest(filler.type, FILLERS)}; "
-                f"the known ones are {', '.join(FILLERS)}",
-                *field,
-                "type",
-            )
+            raise self.wrong(not_supported("filler type", filler.type, FILLERS), *field, "type")
 
     def filled(self, shape: Shape, filler: FillerParameter, *field: str | int) -> Tensor:
         """Numbers on the device; raises PrototxtError, at the line of the option `field`, if `filler` cannot make them.
@@ -164,7 +156,9 @@ class Layer:
         torch says what it cannot make: of too many numbers, of a negative deviation and the like.
         """
         try:
-            return filled(shape, filler, self.context.generators.weights).to(self.context.device)
+            weights = torch.empty(shape, device="cpu")  # there a seed gives the same net for every device
+            FILLERS[filler.type](filler, weights, self.context.generators.weights)
+            return weights.to(self.context.device)
         except (RuntimeError, ValueError, ZeroDivisionError) as error:
             reason, _, _ = str(error).partition("\n")
             raise self.wrong(f"a filler of type {filler.type!r} cannot fill shape {shape}: {reason}", *field) from error
@@ -175,9 +169,11 @@ class Layer:
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")
 
-    def need_outputs(self) -> None:
-        if not self.options.num_output:
-            raise self.wrong("num_output must be at least 1")
+    def need_positive(self, *names: str) -> None:
+        """Raises PrototxtError unless each of these options is at least 1."""
+        for name in names:
+            if getattr(self.options, name) < 1:
+                raise self.wrong(f"{name} must be at least 1, got {getattr(self.options, name)}", name)
 
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
@@ -202,9 +198,10 @@ class Layer:
         """An error about the options, at the line of `field` in them."""
         return self.context.unsupported(text, *self.fields[:1], *field)
 
-    def spec(self, index: int) -> Message | None:
-        """The multipliers of weights `index`, if the prototxt gives any."""
-        return self.param.param[index] if index < len(self.param.param) else None
+    def spec(self, index: int) -> Message:
+        """The name and the multipliers of weights `index`, or the defaults of these."""
+        given: Sequence[Message] = self.param.param
+        return given[index] if index < len(given) else message_classes()["ParamSpec"]()
 
     def axis(self, axis: int, shape: Shape, *field: str) -> int:
         """`axis`, given as the option `field`, counted from the front; raises if `shape` has no such axis."""

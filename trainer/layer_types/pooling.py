@@ -143,10 +143,8 @@ class SPP(Layer):
     """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
 
     def read_options(self) -> None:
-        options = self.options
-        if not options.pyramid_height:
-            raise self.wrong("pyramid_height must be at least 1")
-        if options.pool == PoolMethod.STOCHASTIC:
+        self.need_positive("pyramid_height")
+        if self.options.pool == PoolMethod.STOCHASTIC:
             raise self.wrong("pool: STOCHASTIC is not supported here", "pool")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:

@@ -29,7 +29,7 @@ class WeightBlobs(list[Blob | ArrayBlob]):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.made: list[Blob] = []
-        self.show: Callable[[Blob], Blob | ArrayBlob] = _as_it_is
+        self.show: Callable[[Blob], Blob | ArrayBlob] = lambda blob: blob
         self._device = device
 
     def add_blob(self, *shape: int) -> Blob | ArrayBlob:
@@ -38,10 +38,6 @@ class WeightBlobs(list[Blob | ArrayBlob]):
         self.made.append(blob)
         self.append(self.show(blob))
         return self[-1]
-
-
-def _as_it_is(blob: Blob) -> Blob:
-    return blob
 
 
 class _Bottom(Blob):
@@ -142,8 +138,7 @@ class PythonLayer(Layer):
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)
         for index, blob in enumerate(self._weights.made):
-            spec = self.spec(index)
-            self.blobs.append(blob.tensor.detach().requires_grad_(spec is None or spec.lr_mult != 0))
+            self.blobs.append(blob.tensor.detach().requires_grad_(self.spec(index).lr_mult != 0))
         self.call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:

@@ -253,8 +253,7 @@ class Tile(Layer):
     """Repeats the bottom along an axis."""
 
     def read_options(self) -> None:
-        if self.options.tiles < 1:
-            raise self.wrong("tiles must be at least 1")
+        self.need_positive("tiles")
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (torch.cat([bottom] * self.options.tiles, self.options.axis),)

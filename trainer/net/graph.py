@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,9 +76,11 @@ class Net:
         data_parameters: DataParameters = no_data_parameters,
     ) -> None:
         positions = included_layers(document, state)
+        own = [document.message.layer[position] for position in positions]
+        phases = [Phase(layer.phase) if layer.HasField("phase") else state.phase for layer in own]
         contexts = [
-            LayerContext(document, position, _phase(document, position, state), device, generators, data_parameters)
-            for position in positions
+            LayerContext(document, position, phase, device, generators, data_parameters)
+            for position, phase in zip(positions, phases, strict=True)
         ]
         check_wiring(contexts)
         if document.message.debug_info:
@@ -154,8 +157,9 @@ class Net:
         first = next(iter(self.blobs.values()))
         return first.shape[0] if first.shape else 1
 
-    def python_layers(self) -> dict[str, PythonLayer]:
-        return {name: layer for name, layer in self.layers.items() if isinstance(layer, PythonLayer)}
+    def user_layers(self) -> dict[str, Any]:
+        """The objects of the Python layers, by the layer's name."""
+        return {name: layer.user_layer for name, layer in self.layers.items() if isinstance(layer, PythonLayer)}
 
     def share_weights(self, other: Net) -> None:
         """Use the same weights as `other`, in the layers that have the same name there; not the same gradients."""
@@ -219,12 +223,12 @@ class Net:
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
         """The position in its data of each Python layer that has a state."""
-        layers = {name: layer.user_layer for name, layer in self.python_layers().items()}
-        return {name: dict(layer.state_dict()) for name, layer in layers.items() if hasattr(layer, "state_dict")}
+        layers = self.user_layers().items()
+        return {name: dict(layer.state_dict()) for name, layer in layers if hasattr(layer, "state_dict")}
 
     def load_data_states(self, states: dict[str, dict[str, int | str]], source: str) -> None:
         """Let each Python layer go on where it was; raises SnapshotError for a state that fits none; then all stay."""
-        layers = self.python_layers()
+        layers = self.user_layers()
         if unknown := [name for name in states if name not in layers]:
             raise SnapshotError(
                 f"{source} has the position in the data of layer {unknown[0]!r}, which the net of {self.document.path} "
@@ -232,19 +236,18 @@ class Net:
             )
         before, moved = self.data_states(), list[str]()
         for name, state in states.items():
-            if hasattr(layers[name].user_layer, "load_state_dict"):
+            if hasattr(layers[name], "load_state_dict"):
                 try:
-                    layers[name].user_layer.load_state_dict(state)
+                    layers[name].load_state_dict(state)
                 except ParameterError as error:
                     for earlier in moved:
-                        layers[earlier].user_layer.load_state_dict(before[earlier])
-                    raise SnapshotError(f"{source}, data of {layers[name].context.where}: {error}") from None
+                        layers[earlier].load_state_dict(before[earlier])
+                    raise SnapshotError(f"{source}, data of {self.layers[name].context.where}: {error}") from None
                 moved.append(name)
 
     def close(self) -> None:
         """End what Python layers have running; all of them, even where one fails."""
-        layers = [layer.user_layer for layer in self.python_layers().values()]
-        close_all(*(layer.close for layer in layers if hasattr(layer, "close")))
+        close_all(*(layer.close for layer in self.user_layers().values() if hasattr(layer, "close")))
 
 
 def _said(name: str | None) -> str:
@@ -291,8 +294,3 @@ def _outputs(layers: Sequence[Layer]) -> list[str]:
         open_tops.difference_update(layer.param.bottom)
         open_tops.update(layer.param.top)
     return sorted(open_tops)
-
-
-def _phase(document: Document[NetParameter], position: int, state: State) -> Phase:
-    layer = document.message.layer[position]
-    return Phase(layer.phase) if layer.HasField("phase") else state.phase

@@ -43,15 +43,14 @@ class Weights:
         """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
         for index, weights in enumerate(layer.blobs):
             spec = layer.spec(index)
-            known = self._by_name.get(spec.name) if spec else None
+            known = self._by_name.get(spec.name)
             entry = known or Learnt(weights, layer.param.name)
-            if spec:
-                self._multiply(entry, layer, index, spec)
-            if spec and known:
+            self._multiply(entry, layer, index, spec)
+            if known:
                 self._share(known, layer, index, spec)
                 continue
             self._entries.append(entry)
-            if spec and spec.name:
+            if spec.name:
                 self._by_name[spec.name] = entry
 
     def _multiply(self, entry: Learnt, layer: Layer, index: int, spec: Message) -> None:

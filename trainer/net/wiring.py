@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...workers.base.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
+from ..prototxt.errors import not_supported
 
 _EVERY_LAYER_READS = frozenset(
     {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down"}
@@ -46,11 +47,7 @@ def _layer_class(context: LayerContext) -> type[Layer]:
             raise context.unsupported(f"needs a {field!r}")
     kind = context.param.type
     if kind not in LAYER_TYPES:
-        raise context.unsupported(
-            f"type {kind!r} is not supported{nearest(kind, LAYER_TYPES)}; "
-            f"the known types are {', '.join(sorted(LAYER_TYPES))}",
-            "type",
-        )
+        raise context.unsupported(not_supported("type", kind, sorted(LAYER_TYPES)), "type")
     return LAYER_TYPES[kind]
 
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .descriptors import message_class
-from .schema import BlobProto
+from .schema import BlobProto, message_class
 
 
 def read_blob(content: bytes) -> NDArray[np.float32]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ...workers.base.checks import nearest
 from ...workers.base.errors import BlobfeedError
 
 
@@ -15,6 +18,11 @@ class PrototxtError(BlobfeedError):
         super().__init__(message)
         self.line = line
         self.column = column
+
+
+def not_supported(what: str, given: str, known: Collection[str]) -> str:
+    """What an error says of a name that is none of `known`."""
+    return f"{what} {given!r} is not supported{nearest(given, known)}; the known ones are {', '.join(known)}"
 
 
 class NetError(BlobfeedError):

@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 from google.protobuf import text_format
 
 from ...workers.base.checks import nearest
-from .descriptors import message_class, message_classes
 from .errors import PrototxtError
 from .locations import Location, read_locations
-from .schema import Message, NetParameter, SolverParameter
+from .schema import Message, NetParameter, SolverParameter, message_class, message_classes
 from .upgrade import UpgradeError, upgrade_net, upgrade_solver
 
 _Declared = TypeVar("_Declared", bound=Message)
@@ -99,10 +98,7 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
     text = re.sub(r"^[\d:]+ : ('.*': )?", "", str(error)).strip()
     unknown = re.search(r'type "(?:\w+\.)*(\w+)" has no field named "(\w+)"', text)
     if unknown:
-        text = _unknown_field(*unknown.groups())
+        message, name = unknown.groups()
+        known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
+        text = f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"
     return PrototxtError(f"{path}:{line}:{column}: {text}", line=line, column=column)
-
-
-def _unknown_field(message: str, name: str) -> str:
-    known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
-    return f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"

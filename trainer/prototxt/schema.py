@@ -5,8 +5,12 @@ A field that is not in the table is refused with its line.
 
 from __future__ import annotations
 
+import functools
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
+
+from ...workers.base import protobuf
 
 Phase = IntEnum("Phase", "TRAIN TEST", start=0)
 SolverMode = IntEnum("SolverMode", "CPU GPU", start=0)
@@ -34,7 +38,7 @@ V1LayerType = IntEnum(
 
 
 class Message:
-    """A parsed message: `descriptors.message_class` gives the class by which the protobuf library implements it."""
+    """A parsed message: `message_class` gives the class by which the protobuf library implements it."""
 
     if TYPE_CHECKING:
 
@@ -63,6 +67,7 @@ class SolverState(Message): ...
 
 
 # Each message: number, name and type of its fields, a star if there may be several, the default if it is not zero.
+# Without a type, `relu_param` is a ReLUParameter.
 TABLE = """
 BlobShape: 1 dim int64*
 BlobProto: 1 num int, 2 channels int, 3 height int, 4 width int, 5 data bytes, 6 diff bytes, 7 shape BlobShape,
@@ -138,27 +143,17 @@ WindowDataParameter: 1 source string, 2 scale float = 1, 3 mean_file string, 4 b
     6 mirror bool, 7 fg_threshold float = 0.5, 8 bg_threshold float = 0.5, 9 fg_fraction float = 0.25,
     10 context_pad uint, 11 crop_mode string = warp, 12 cache_images bool, 13 root_folder string
 MemoryDataParameter: 1 batch_size uint, 2 channels uint, 3 height uint, 4 width uint
-LayerParameter: 1 name string, 2 type string, 3 bottom string*, 4 top string*, 5 loss_weight float*,
-    6 param ParamSpec*, 7 blobs BlobProto*, 8 include NetStateRule*, 9 exclude NetStateRule*, 10 phase Phase,
-    11 propagate_down bool*, 100 transform_param TransformationParameter, 101 loss_param LossParameter,
-    102 accuracy_param AccuracyParameter, 103 argmax_param ArgMaxParameter, 104 concat_param ConcatParameter,
-    105 contrastive_loss_param ContrastiveLossParameter, 106 convolution_param ConvolutionParameter,
-    107 data_param DataParameter, 108 dropout_param DropoutParameter, 109 dummy_data_param DummyDataParameter,
-    110 eltwise_param EltwiseParameter, 111 exp_param ExpParameter, 112 hdf5_data_param HDF5DataParameter,
-    113 hdf5_output_param HDF5OutputParameter, 114 hinge_loss_param HingeLossParameter,
-    115 image_data_param ImageDataParameter, 116 infogain_loss_param InfogainLossParameter,
-    117 inner_product_param InnerProductParameter, 118 lrn_param LRNParameter,
-    119 memory_data_param MemoryDataParameter, 120 mvn_param MVNParameter, 121 pooling_param PoolingParameter,
-    122 power_param PowerParameter, 123 relu_param ReLUParameter, 124 sigmoid_param SigmoidParameter,
-    125 softmax_param SoftmaxParameter, 126 slice_param SliceParameter, 127 tanh_param TanHParameter,
-    128 threshold_param ThresholdParameter, 129 window_data_param WindowDataParameter,
-    130 python_param PythonParameter, 131 prelu_param PReLUParameter, 132 spp_param SPPParameter,
-    133 reshape_param ReshapeParameter, 134 log_param LogParameter, 135 flatten_param FlattenParameter,
-    136 reduction_param ReductionParameter, 137 embed_param EmbedParameter, 138 tile_param TileParameter,
-    139 batch_norm_param BatchNormParameter, 140 elu_param ELUParameter, 141 bias_param BiasParameter,
-    142 scale_param ScaleParameter, 143 input_param InputParameter, 144 crop_param CropParameter,
-    145 parameter_param ParameterParameter, 146 recurrent_param RecurrentParameter, 147 swish_param SwishParameter,
-    148 clip_param ClipParameter
+LayerParameter: 1 name string, 2 type string, 3 bottom string*, 4 top string*, 5 loss_weight float*, 6 param ParamSpec*,
+    7 blobs BlobProto*, 8 include NetStateRule*, 9 exclude NetStateRule*, 10 phase Phase, 11 propagate_down bool*,
+    100 transform_param TransformationParameter, 101 loss_param, 102 accuracy_param, 103 argmax_param, 104 concat_param,
+    105 contrastive_loss_param, 106 convolution_param, 107 data_param, 108 dropout_param, 109 dummy_data_param,
+    110 eltwise_param, 111 exp_param, 112 hdf5_data_param, 113 hdf5_output_param, 114 hinge_loss_param,
+    115 image_data_param, 116 infogain_loss_param, 117 inner_product_param, 118 lrn_param, 119 memory_data_param,
+    120 mvn_param, 121 pooling_param, 122 power_param, 123 relu_param, 124 sigmoid_param, 125 softmax_param,
+    126 slice_param, 127 tanh_param, 128 threshold_param, 129 window_data_param, 130 python_param, 131 prelu_param,
+    132 spp_param, 133 reshape_param, 134 log_param, 135 flatten_param, 136 reduction_param, 137 embed_param,
+    138 tile_param, 139 batch_norm_param, 140 elu_param, 141 bias_param, 142 scale_param, 143 input_param,
+    144 crop_param, 145 parameter_param, 146 recurrent_param, 147 swish_param, 148 clip_param
 V0LayerParameter: 1 name string, 2 type string, 3 num_output uint, 4 biasterm bool = true,
     5 weight_filler FillerParameter, 6 bias_filler FillerParameter, 7 pad uint, 8 kernelsize uint, 9 group uint = 1,
     10 stride uint = 1, 11 pool PoolMethod, 12 dropout_ratio float = 0.5, 13 local_size uint = 5, 14 alpha float = 1,
@@ -169,19 +164,14 @@ V0LayerParameter: 1 name string, 2 type string, 3 num_output uint, 4 biasterm bo
     61 new_channels int, 62 new_height uint, 63 new_width uint, 64 shuffle_images bool, 65 concat_dim uint = 1,
     66 hdf5_output_param HDF5OutputParameter
 V1LayerParameter: 1 layer V0LayerParameter, 2 bottom string*, 3 top string*, 4 name string, 5 type V1LayerType,
-    6 blobs BlobProto*, 7 blobs_lr float*, 8 weight_decay float*, 9 concat_param ConcatParameter,
-    10 convolution_param ConvolutionParameter, 11 data_param DataParameter, 12 dropout_param DropoutParameter,
-    13 hdf5_data_param HDF5DataParameter, 14 hdf5_output_param HDF5OutputParameter,
-    15 image_data_param ImageDataParameter, 16 infogain_loss_param InfogainLossParameter,
-    17 inner_product_param InnerProductParameter, 18 lrn_param LRNParameter, 19 pooling_param PoolingParameter,
-    20 window_data_param WindowDataParameter, 21 power_param PowerParameter, 22 memory_data_param MemoryDataParameter,
-    23 argmax_param ArgMaxParameter, 24 eltwise_param EltwiseParameter, 25 threshold_param ThresholdParameter,
-    26 dummy_data_param DummyDataParameter, 27 accuracy_param AccuracyParameter,
-    29 hinge_loss_param HingeLossParameter, 30 relu_param ReLUParameter, 31 slice_param SliceParameter,
-    32 include NetStateRule*, 33 exclude NetStateRule*, 34 mvn_param MVNParameter, 35 loss_weight float*,
-    36 transform_param TransformationParameter, 37 tanh_param TanHParameter, 38 sigmoid_param SigmoidParameter,
-    39 softmax_param SoftmaxParameter, 40 contrastive_loss_param ContrastiveLossParameter, 41 exp_param ExpParameter,
-    42 loss_param LossParameter, 1001 param string*, 1002 blob_share_mode DimCheckMode*
+    6 blobs BlobProto*, 7 blobs_lr float*, 8 weight_decay float*, 9 concat_param, 10 convolution_param, 11 data_param,
+    12 dropout_param, 13 hdf5_data_param, 14 hdf5_output_param, 15 image_data_param, 16 infogain_loss_param,
+    17 inner_product_param, 18 lrn_param, 19 pooling_param, 20 window_data_param, 21 power_param, 22 memory_data_param,
+    23 argmax_param, 24 eltwise_param, 25 threshold_param, 26 dummy_data_param, 27 accuracy_param, 29 hinge_loss_param,
+    30 relu_param, 31 slice_param, 32 include NetStateRule*, 33 exclude NetStateRule*, 34 mvn_param,
+    35 loss_weight float*, 36 transform_param TransformationParameter, 37 tanh_param, 38 sigmoid_param,
+    39 softmax_param, 40 contrastive_loss_param, 41 exp_param, 42 loss_param, 1001 param string*,
+    1002 blob_share_mode DimCheckMode*
 NetParameter: 1 name string, 2 layers V1LayerParameter*, 3 input string*, 4 input_dim uint*, 5 force_backward bool,
     6 state NetState, 7 debug_info bool, 8 input_shape BlobShape*, 100 layer LayerParameter*
 SolverParameter: 1 train_net string, 2 test_net string*, 3 test_iter uint*, 4 test_interval uint, 5 base_lr float,
@@ -197,3 +187,26 @@ SolverParameter: 1 train_net string, 2 test_net string*, 3 test_iter uint*, 4 te
 SolverState: 1 iter int, 2 learned_net string, 3 history BlobProto*, 4 current_step int
 Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 float_data float*, 7 encoded bool
 """
+
+
+def message_class(declared: type[Message]) -> type[Any]:
+    """The protobuf class of the message that `declared` is named after."""
+    return message_classes()[declared.__name__]
+
+
+@functools.cache
+def own_fields() -> dict[str, str]:
+    """By type of layer: the field of LayerParameter that belongs to it, such as relu_param for ReLU."""
+    fields = message_class(LayerParameter).DESCRIPTOR.fields
+    return {f.message_type.name.removesuffix("Parameter"): f.name for f in fields if f.name.endswith("_param")}
+
+
+@functools.cache
+def message_classes() -> dict[str, type[Any]]:
+    """All messages of the table by name, such that each can be put into the others."""
+    enums = {name: each for name, each in globals().items() if isinstance(each, type) and issubclass(each, IntEnum)}
+    names = {name.lower(): name for name in re.findall(r"^\w+", TABLE, re.MULTILINE)}
+    typed = re.sub(
+        r"(\w+)_param(?=[,\n])", lambda own: f"{own[0]} {names[own[1].replace('_', '') + 'parameter']}", TABLE
+    )
+    return protobuf.message_classes(typed, enums)

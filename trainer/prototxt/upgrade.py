@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .descriptors import own_fields
 from .locations import Location
-from .schema import V1LayerType
+from .schema import V1LayerType, own_fields
 
 # Types of which the words of older files are not today's in small letters.
 _WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss", "im2col": "Im2col"}

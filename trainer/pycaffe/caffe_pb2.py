@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..prototxt.descriptors import message_classes
+from ..prototxt.schema import message_classes
 
 TRAIN, TEST = 0, 1
 

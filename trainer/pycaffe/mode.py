@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
-from ..prototxt.descriptors import message_class
 from ..prototxt.errors import SolverError
-from ..prototxt.schema import SolverParameter
+from ..prototxt.schema import SolverParameter, message_class
 from ..solving.solver_file import choose_device
 
 _asked = SimpleNamespace(gpu=False, device_id=0, seed=None)

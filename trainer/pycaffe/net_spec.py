@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..prototxt.descriptors import own_fields
+from ..prototxt.schema import own_fields
 from . import caffe_pb2
 
 

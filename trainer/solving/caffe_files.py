@@ -20,9 +20,8 @@ from ...workers.sources.stored.hdf5_library import h5py
 from ..layer_types.blobs import gradient_of
 from ..net.graph import Net
 from ..prototxt.blob_proto import fill_blob, to_array
-from ..prototxt.descriptors import message_class
 from ..prototxt.errors import SnapshotError
-from ..prototxt.schema import BlobProto, NetParameter, SolverState
+from ..prototxt.schema import BlobProto, NetParameter, SolverState, message_class
 from .snapshot import load_weights, write_whole
 
 LayerWeights = Mapping[str, Sequence[Tensor]]

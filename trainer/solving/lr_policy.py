@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Callable
 
-from ...workers.base.checks import nearest
+from ..prototxt.errors import not_supported
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SolverParameter
 
@@ -62,11 +62,7 @@ def check_policy(solver: Document[SolverParameter]) -> None:
     """Raises PrototxtError for an unknown policy, or one whose fields are missing."""
     message = solver.message
     if message.lr_policy not in _POLICIES:
-        raise solver.error(
-            f"lr_policy {message.lr_policy!r} is not supported{nearest(message.lr_policy, _POLICIES)}; "
-            f"the known ones are {', '.join(_POLICIES)}",
-            "lr_policy",
-        )
+        raise solver.error(not_supported("lr_policy", message.lr_policy, _POLICIES), "lr_policy")
     given = {field.name for field, _ in message.ListFields()}
     missing = [field for field in _POLICIES[message.lr_policy][0] if field not in given]
     if missing:

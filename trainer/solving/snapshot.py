@@ -47,10 +47,6 @@ class Snapshot:
     """Of the train net and each test net: the state of the generator that DummyData draws from; not in older files."""
 
 
-def snapshot_path(prefix: str, iteration: int) -> Path:
-    return Path(f"{prefix}_iter_{iteration}.pt")
-
-
 def check_writable(prefix: str) -> None:
     """Make the folder of `prefix`; raises SnapshotError now instead of after a night of training."""
     folder = Path(prefix).parent

@@ -127,8 +127,8 @@ class Solver(Closing):
 
     def data_statistics(self) -> dict[str, Any]:
         """What the layers of the train net have counted that are fed by loaders, by the layer's name."""
-        layers = {name: layer.user_layer for name, layer in self.train_net.python_layers().items()}
-        return {name: layer.statistics() for name, layer in layers.items() if hasattr(layer, "statistics")}
+        layers = self.train_net.user_layers().items()
+        return {name: layer.statistics() for name, layer in layers if hasattr(layer, "statistics")}
 
     @property
     def test_is_due(self) -> bool:
@@ -157,7 +157,7 @@ class Solver(Closing):
     def save(self) -> Path:
         """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
         self.train_net.check()  # nothing is written that wrong labels had a part in
-        path = snapshots.snapshot_path(self.prefix, self.iteration)
+        path = Path(f"{self.prefix}_iter_{self.iteration}.pt")
         snapshots.save(
             Snapshot(
                 iteration=self.iteration,

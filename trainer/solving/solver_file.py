@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ...workers.base.checks import nearest
-from ..prototxt.errors import SolverError
+from ..prototxt.errors import SolverError, not_supported
 from ..prototxt.phases import State
 from ..prototxt.prototxt import Document, document, read_prototxt
 from ..prototxt.schema import NetParameter, Phase, SolverMode, SolverParameter
@@ -39,11 +38,7 @@ def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
         if not message.HasField(field):
             raise solver.error(f"{field} is needed")
     if message.type not in SOLVER_TYPES:
-        raise solver.error(
-            f"solver type {message.type!r} is not supported{nearest(message.type, SOLVER_TYPES)}; the known ones are "
-            f"{', '.join(SOLVER_TYPES)}",
-            "type",
-        )
+        raise solver.error(not_supported("solver type", message.type, SOLVER_TYPES), "type")
     if message.momentum and not SOLVER_TYPES[message.type].takes_momentum:
         raise solver.error(f"a solver of type {message.type} has no momentum", "momentum")
     for field in _SHARES.get(message.type, ()):

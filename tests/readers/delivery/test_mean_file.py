@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.mean_file import load_mean_file
+from blobfeed.readers.delivery.mean_image import load_mean_file
 from blobfeed.workers.base.errors import ParameterError
 from hypothesis import given, settings
 from hypothesis import strategies as st

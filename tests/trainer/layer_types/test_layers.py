@@ -12,9 +12,8 @@ from blobfeed.trainer.layer_types.layer import HostCopy
 from blobfeed.trainer.layer_types.pooling import pooled_size
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.blob_proto import fill_blob
-from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
-from blobfeed.trainer.prototxt.schema import BlobProto, Phase
+from blobfeed.trainer.prototxt.schema import BlobProto, Phase, message_class
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, WindowsInputLayer
 from blobfeed.trainer.prototxt.blob_proto import fill_blob
-from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
-from blobfeed.trainer.prototxt.schema import BlobProto, Phase
+from blobfeed.trainer.prototxt.schema import BlobProto, Phase, message_class
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.sources import open_source

@@ -9,10 +9,9 @@ import pytest
 import torch
 from blobfeed.layers.torch_blob import BlobError
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.descriptors import message_classes
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.schema import Phase
+from blobfeed.trainer.prototxt.schema import Phase, message_classes
 
 from tests.support.trainer_nets import make_net, with_inputs
 

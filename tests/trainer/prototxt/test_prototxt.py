@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.descriptors import message_class, message_classes
 from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.locations import read_locations
 from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
@@ -17,6 +16,8 @@ from blobfeed.trainer.prototxt.schema import (
     Phase,
     PoolMethod,
     SolverParameter,
+    message_class,
+    message_classes,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

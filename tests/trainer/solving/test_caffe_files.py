@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import SnapshotError
-from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.trainer.prototxt.schema import NetParameter, message_class
 from blobfeed.trainer.solving.caffe_files import (
     CaffeState,
     read_caffemodel,
@@ -40,8 +39,8 @@ def caffe_snapshot(run: str, folder: Path) -> Path:
 
 def skip_data(solver: Solver) -> None:
     """A .solverstate does not know where the data was: 36 rows on, or 72 with two batches a step."""
-    (layer,) = solver.train_net.python_layers().values()
-    layer.user_layer.at = 36 * solver.param.iter_size
+    (layer,) = solver.train_net.user_layers().values()
+    layer.at = 36 * solver.param.iter_size
 
 
 @pytest.mark.parametrize("run", RUNS)

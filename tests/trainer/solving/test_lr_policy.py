@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.descriptors import message_class
 from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import SolverParameter
+from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
 from blobfeed.trainer.solving.lr_policy import check_policy, learning_rate
 from hypothesis import given
 from hypothesis import strategies as st

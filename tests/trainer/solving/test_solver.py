@@ -209,9 +209,7 @@ def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp
     )
     (tmp_path / "batches.py").write_text(BATCHES + closing)
     solver = Solver.from_file(path)
-    layers = [
-        layer.user_layer for net in (solver.train_net, *solver.test_nets) for layer in net.python_layers().values()
-    ]
+    layers = [layer for net in (solver.train_net, *solver.test_nets) for layer in net.user_layers().values()]
     for name, layer in zip(("train", "test 0", "test 1"), layers, strict=True):
         layer.name = name
     with pytest.raises(RuntimeError, match="trouble in train"):

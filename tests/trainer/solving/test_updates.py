@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.trainer.net.learnt import Learnt
-from blobfeed.trainer.prototxt.descriptors import message_class
-from blobfeed.trainer.prototxt.schema import SolverParameter
+from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
 from blobfeed.trainer.solving.updates import SGD
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.mean_file import load_mean_file
+from blobfeed.readers.delivery.mean_image import load_mean_file
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
