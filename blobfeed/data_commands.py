@@ -56,6 +56,7 @@ def inspect(
     if sheet is None and parameters != "{}":
         raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
     if sheet is not None:
+        need("cv2", "a contact sheet")
         from .tools.sheet import draw_sheet
 
         if any(path.endswith(".prototxt") for path in source):
@@ -158,6 +159,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
+    need("plotly", "a report")
     from .tools.recognise import source_of
     from .tools.report import write_report
 

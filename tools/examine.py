@@ -16,6 +16,9 @@ from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import ArraysSource
+from ..workers.sources.files.paths import list_hdf5_files
+from ..workers.sources.files.remote import stamp_of
+from ..workers.sources.stored.library_rows import open_file
 from .recognise import Found, sample_of
 
 _BATCH = 64
@@ -185,10 +188,6 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
     """Of an HDF5 file with a data set for each top; of other kinds the source's own facts say enough."""
     if found.kind != "hdf5":
         return {}
-    from ..workers.sources.files.paths import list_hdf5_files
-    from ..workers.sources.files.remote import stamp_of
-    from ..workers.sources.stored.library_rows import open_file
-
     options = found.declared["hdf5"]
     path = list_hdf5_files(options["path"], Path.cwd(), "inspect")[0]
     with open_file(stamp_of(path), options.get("locking")) as file:

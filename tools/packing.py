@@ -32,6 +32,7 @@ from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
+from ..workers.sources.stored.hdf5_library import h5py
 from .decoding import Decoding
 from .recognise import COLOR_ATTRIBUTE, Found, in_yaml
 
@@ -209,8 +210,6 @@ class _Packing:
         return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size, self._tops)
 
     def _append(self, log: TextIO, resumed: int, told: Told) -> None:
-        from ..workers.sources.stored.hdf5_library import h5py
-
         if resumed == self._samples:
             return
         self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
@@ -251,8 +250,6 @@ def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
 
 
 def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
-    from ..workers.sources.stored.hdf5_library import h5py
-
     with writing(part), h5py.File(part, "w") as file:
         file.attrs["packed_from"] = in_yaml(dict(found.declared))
         if found.is_bgr:

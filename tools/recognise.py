@@ -30,9 +30,15 @@ from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.file import FileStamp
 from ..workers.sources.files.paths import natural_key
+from ..workers.sources.hdf5.examine import holds_values
+from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images.list_file import parse_image_list
 from ..workers.sources.images.options import LONGEST_SIDE_RATIO
+from ..workers.sources.stored.hdf5_library import h5py
+from ..workers.sources.stored.library_rows import open_file
+from ..workers.sources.stored.npy import read_header
 from ..workers.sources.tar.fields import PICTURES
+from ..workers.sources.zarr.examine import examine_array
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
@@ -171,19 +177,12 @@ def _kind(path: Path) -> str:
             return kind
     if re.search(r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))$", path.name):  # its source says what is wrong with it
         return "tar"
-    if _has_user_block(path):
+    if h5py.is_hdf5(path):  # behind other bytes, as in MATLAB's files
         return "hdf5"
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
         kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
         raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
     return "text"
-
-
-def _has_user_block(path: Path) -> bool:
-    """Whether other bytes stand before the HDF5 file proper, as in MATLAB's files."""
-    from ..workers.sources.stored.hdf5_library import h5py
-
-    return bool(h5py.is_hdf5(path))
 
 
 def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
@@ -214,10 +213,6 @@ def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
 
 
 def _hdf5(paths: Sequence[Path]) -> Found:
-    from ..workers.sources.hdf5.examine import holds_values
-    from ..workers.sources.stored.hdf5_library import h5py
-    from ..workers.sources.stored.library_rows import open_file
-
     path = _one_or_all(paths)
     shapes: dict[str, tuple[int, ...]] = {}
     others: list[str] = []
@@ -285,8 +280,6 @@ def _pattern(name: str) -> str:
 
 def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
     """One data set, or one group of data sets, is a sample: the names differ in their numbers alone."""
-    from ..workers.sources.hdf5_samples.scan import label_array
-
     first = file[min(names, key=natural_key)]
     if not re.search(r"\d", first.name.rpartition("/")[2]):
         first = first.parent
@@ -306,8 +299,6 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
 
 
 def _is_part(item: Any) -> bool:
-    from ..workers.sources.hdf5.examine import holds_values
-
     # hdf5_samples takes no elements of varying length.
     return hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS"
 
@@ -316,8 +307,6 @@ def _is_part(item: Any) -> bool:
 
 
 def _npz(path: Path) -> Found:
-    from ..workers.sources.stored.npy import read_header
-
     shapes: dict[str, tuple[int, ...]] = {}
     others: list[str] = []
     try:
@@ -338,8 +327,6 @@ def _npz(path: Path) -> Found:
 
 def _zarr(path: Path) -> Found:
     need("zarr", f"{path}")
-    from ..workers.sources.zarr.examine import examine_array
-
     shapes: dict[str, tuple[int, ...]] = {}
     others: list[str] = []
     for folder, below, names in os.walk(path):
@@ -368,8 +355,6 @@ def _zarr(path: Path) -> Found:
 
 
 def _text(path: Path) -> Found:
-    from ..workers.sources.stored.hdf5_library import h5py
-
     if path.suffix == ".prototxt":
         raise SourceError(
             f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
