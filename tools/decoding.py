@@ -18,10 +18,6 @@ class Decoding:
     uint8: tuple[str, ...]
     size: tuple[int, int] | None
 
-    @property
-    def changes(self) -> bool:
-        return bool(self.uint8 or self.size)
-
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
         made = dict(sample)
         if self.size is not None:

@@ -87,14 +87,15 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         )
     found = _resized(found, layout)
     with closing(found.open()) as source:
-        decode = Decoding(layout.uint8, layout.size if found.kind != "image_list" else None)
+        size = layout.size if found.kind != "image_list" else None
+        decode = Decoding(layout.uint8, size) if layout.uint8 or size else None
         _check_tops(source, layout)
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
         if layout.compression != "none" and not layout.chunk:
             layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
         rows = _batch_rows(sample_bytes, layout.chunk)
-        hook, loaders = decode if decode.changes else None, loaders or usable_cores()
-        with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
+        loaders = loaders or usable_cores()
+        with BatchReader(source, decode=decode, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
@@ -227,8 +228,9 @@ class _Packing:
 
     def _sound_batches(self, told: Told, step: str) -> int:
         """How many of the first batches the file really has."""
+        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
         try:
-            with self._reader_of_part() as reader:
+            with BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given) as reader:
                 for number, batch in enumerate(reader):
                     if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
                         return number
@@ -236,10 +238,6 @@ class _Packing:
         except (BlobfeedError, OSError):
             return 0  # killed in the middle of a write, HDF5 may leave a file that nobody can open
         return len(self._sums)
-
-    def _reader_of_part(self) -> BatchReader:
-        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
-        return BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given)
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
@@ -276,12 +274,12 @@ def _filters(compression: Compression) -> dict[str, Any]:
 
 
 def _put(dataset: Any, row: int, values: AnyArray, layout: Layout, pool: ThreadPoolExecutor) -> None:
-    size = dataset.chunks[0] if dataset.chunks else 0
-    last = row + len(values) == len(dataset)
-    if layout.compression != "gzip" or row % size or (len(values) % size and not last):
+    if layout.compression != "gzip":
         dataset[row : row + len(values)] = values
         return
-    # The library would compress on one core. zlib lets go of the interpreter while it works.
+    # The library would compress on one core. zlib lets go of the interpreter while it works. Every batch but the last
+    # one fills its chunks.
+    size = dataset.chunks[0]
     chunks = (values[start : start + size] for start in range(0, len(values), size))
     for number, content in enumerate(pool.map(lambda chunk: _compressed(chunk, size), chunks)):
         dataset.id.write_direct_chunk((row + number * size, *(0 for _ in values.shape[1:])), content)
@@ -341,24 +339,16 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
         end = min(start + _RECORDS_AT_ONCE, samples)
         with environment.begin(write=True) as transaction:
             for index in range(start, end):
-                transaction.put(_key(index), _record(_content(source, index), labels[index]), append=True)
+                transaction.put(_key(index), _record(source, index, labels[index]), append=True)
         told("packing", end, samples)
     with environment.begin() as transaction:
         for index in range(samples):
-            if transaction.get(_key(index)) != _record(_content(source, index), labels[index]):
+            if transaction.get(_key(index)) != _record(source, index, labels[index]):
                 raise SourceError(
                     f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
                 )
             told("checking", index + 1, samples)
     return int(resumed)
-
-
-def _content(source: Any, index: int) -> bytes:
-    with source.naming(index):
-        content: bytes = source.content(index)
-        if not content:
-            raise ValueError("the file is empty (0 bytes)")
-    return content
 
 
 def _whole_labels(source: Source) -> list[int | None]:
@@ -380,8 +370,10 @@ def _key(index: int) -> bytes:
     return b"%010d" % index
 
 
-def _record(content: bytes, label: int | None) -> bytes:
-    datum: Any = datum_class()(data=content, encoded=True)
-    if label is not None:
-        datum.label = label
+def _record(source: Any, index: int, label: int | None) -> bytes:
+    with source.naming(index):
+        content: bytes = source.content(index)
+        if not content:
+            raise ValueError("the file is empty (0 bytes)")
+    datum: Any = datum_class()(data=content, encoded=True, label=label)
     return bytes(datum.SerializeToString())
