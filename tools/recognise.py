@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
+from ..workers.base.checks import shown
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.files import writing
@@ -54,8 +55,6 @@ _DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
-_LONGEST_SHOWN = 100
-"""Characters of a path in a message."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,6 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     if kind == "folder":
         return _folder(path, image_list)
     if kind in ("lmdb", "leveldb"):
-        need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
         return sized(kind, {"path": str(path)})
     if kind == "npz":
         return _npz(path)
@@ -367,12 +365,9 @@ def _text(path: Path) -> Found:
         if h5py.is_hdf5(folder / name):
             found = _hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
-        need("cv2", f"{path}")
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
-    if len(first) > _LONGEST_SHOWN:  # a line of a table of numbers, say
-        first = f"{first[:_LONGEST_SHOWN]}…"
     raise SourceError(
-        f"{path}: its first path, {first!r}, is no file here or beside the list: say where the files are, by "
+        f"{path}: its first path, {shown(first)}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
     )
 
