@@ -49,11 +49,9 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
 
 def print_lines(found: Found, console: Console) -> None:
     """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
-    console.print(
-        f"source: {in_yaml(dict(found.declared), encoding=console.encoding)}", highlight=False, soft_wrap=True
-    )
+    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
-        console.print(f"tops: {in_yaml(list(found.tops), encoding=console.encoding)}", highlight=False, soft_wrap=True)
+        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:

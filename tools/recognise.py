@@ -87,11 +87,10 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
-def in_yaml(value: object, *, encoding: str = "utf-8") -> str:
-    """`value` on one line, as it stands in a prototxt's param_str; `encoding`: of where it is printed."""
-    # An escape needs quotation marks, which end a param_str.
-    readable = encoding.lower().startswith("utf")
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=readable)
+def in_yaml(value: object) -> str:
+    """`value` on one line, as it stands in a prototxt's param_str."""
+    # Letters as they are: an escape needs quotation marks, which end a param_str.
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
     return text.strip().removesuffix("\n...")
 
 

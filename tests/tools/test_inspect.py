@@ -98,14 +98,12 @@ def test_many_tops_are_told_in_full_and_nothing_is_cut_in_a_pipe(tmp_path: Path)
     assert "a label: 2 classes: 1: 2, 9223372036854775808: 2" in rows
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_line_to_paste_has_the_path_in_the_letters_of_the_terminal(tmp_path: Path, encoding: str) -> None:
+def test_the_line_to_paste_has_the_path_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "Züge, 1.npy"
     np.save(path, RNG.random((4, 2)))
-    result = CliRunner(charset=encoding).invoke(app, ["inspect", str(path), "--seconds", "0"])
-    line = result.stdout.splitlines()[-1]
+    line = run(path, "--seconds", 0).stdout.splitlines()[-1]
     assert yaml.safe_load(line) == {"source": {"npy": {"data": str(path)}}}
-    assert ('"' in line) == (encoding == "ascii")  # they would end a param_str
+    assert '"' not in line  # it would end a param_str
 
 
 def test_parameters_without_a_sheet_are_a_usage_error(gzipped: Path) -> None:
