@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +85,15 @@ class Found:
 def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     """One sample, by top; raises what the source does, a BlobfeedError for one that cannot be read."""
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
+
+
+def samples_of(source: Source, indices: Iterable[int], bad: dict[int, BlobfeedError]) -> Iterator[dict[str, AnyArray]]:
+    """One by one those samples of `source` that can be read; the errors of the others, by index, go into `bad`."""
+    for index in indices:
+        try:
+            yield sample_of(source, index)
+        except BlobfeedError as error:
+            bad[int(index)] = error
 
 
 def in_yaml(value: object) -> str:
@@ -506,15 +515,11 @@ def _opened_at_any_size(kind: str, options: Mapping[str, Any]) -> Source:
 def _sizes_of(source: Source) -> Any:
     """Height and width of some samples over the whole of `source`, shape (samples, 2); leaves out bad ones.
 
-    Raises the last one's error if all are bad.
+    Raises the first one's error if all are bad.
     """
-    sizes: list[Any] = []
-    error: BlobfeedError = SourceError("no samples")
-    for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64)):
-        try:
-            sizes.append(sample_of(source, index)["data"].shape[-2:])
-        except BlobfeedError as bad:
-            error = bad
+    bad: dict[int, BlobfeedError] = {}
+    indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
+    sizes = [sample["data"].shape[-2:] for sample in samples_of(source, indices, bad)]
     if not sizes:
-        raise error
+        raise next(iter(bad.values()))
     return np.array(sizes)
