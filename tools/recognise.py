@@ -44,6 +44,8 @@ from ..workers.sources.zarr.examine import examine_array
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
 """What a file's name says of its top."""
+_MARKS = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
+"""Files that say what their folder is."""
 _IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 COLOR_ATTRIBUTE = "color"
 """Of a packed file: the order of the channels, if it is known."""
@@ -55,6 +57,10 @@ _DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
+
+
+Shapes = dict[str, tuple[int, ...] | None]
+"""Of arrays, by name; None for what holds no numbers or strings."""
 
 
 @dataclass(frozen=True)
@@ -167,10 +173,7 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb"} | dict.fromkeys(
-            ("zarr.json", ".zgroup", ".zarray"), "zarr"
-        )
-        return next((kind for name, kind in databases.items() if (path / name).exists()), "folder")
+        return next((kind for name, kind in _MARKS.items() if (path / name).exists()), "folder")
     with path.open("rb") as file:
         head = file.read(512)
     if head.startswith(_HDF5_SIGNATURE) or (path.suffix in (".h5", ".hdf5") and b"\0" in head):
@@ -220,26 +223,25 @@ def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
 
 def _hdf5(paths: Sequence[Path]) -> Found:
     path = _one_or_all(paths)
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not holds_values(item):
-            others.append(name)
+            shapes[name] = None
         elif getattr(item, "shape", ()):
             shapes[name] = item.shape
 
     with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(visit)
-        patterns = {name: _pattern(name) for name in shapes}
-        pattern, most = Counter(patterns.values()).most_common(1)[0] if shapes else ("", 0)
+        patterns = {name: re.sub(r"\d+", "#", name) for name, shape in shapes.items() if shape}
+        pattern, most = Counter(patterns.values()).most_common(1)[0] if patterns else ("", 0)
         if most >= _MANY_DATASETS and "#" in pattern:
-            numbered = {name: shape for name, shape in shapes.items() if patterns[name] == pattern}
-            unnumbered = {name: shape for name, shape in shapes.items() if "#" not in patterns[name]}
+            numbered = {name: shape for name, shape in shapes.items() if shape and patterns[name] == pattern}
+            unnumbered = {name: shape for name, shape in shapes.items() if shape and "#" not in patterns[name]}
             if not _have_labels(numbered, unnumbered):
                 return _hdf5_samples(file, {"path": path}, list(numbered))
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
-    tops, remarks = _tops_of(shapes, others, paths[0])
+    tops, remarks = _tops_of(shapes, paths[0])
     return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
 
 
@@ -252,13 +254,12 @@ def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, t
     return any(lengths == {shape} and label.search(name.lower().rpartition("/")[2]) for name, shape in others.items())
 
 
-def _tops_of(
-    shapes: Mapping[str, tuple[int, ...]], others: Sequence[str], path: Path
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _tops_of(shapes: Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of arrays with these shapes, those of the usual length, the largest first; and what is left out, for remarks.
 
-    `others`: what is no array of numbers or strings. Raises SourceError if none counts samples.
+    Raises SourceError if none counts samples.
     """
+    others = [name for name, shape in shapes.items() if shape is None]
     counting = {name: shape for name, shape in shapes.items() if shape}
     usable = {name: shape for name, shape in counting.items() if all(shape)} or counting
     if not usable:
@@ -269,19 +270,15 @@ def _tops_of(
     has_one = usable.get("data", (0,))[0] == 1
     length = max(lengths, key=lambda length: (length > 1 or has_one, lengths[length], length))
     fitting = [name for name, shape in usable.items() if shape[0] == length]
-    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
+    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(usable[name][1:]), name != "label", name))
     reasons = {
         f"they have another length than {length:,}": set(usable) - set(fitting),
-        "they are empty or have no axis": set(shapes) - set(usable),
+        "they are empty or have no axis": set(shapes) - set(usable) - set(others),
         "they are no arrays of numbers or strings": set(others),
     }
     return tuple(first), tuple(
         f"left out, since {reason}: {', '.join(sorted(names))}" for reason, names in reasons.items() if names
     )
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
 
 
 def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
@@ -313,28 +310,22 @@ def _is_part(item: Any) -> bool:
 
 
 def _npz(path: Path) -> Found:
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as stream, suppress(ValueError, TokenError):
                     shape, _, dtype = read_header(cast("BinaryIO", stream))
-                    name = member.removesuffix(".npy")
-                    if dtype.kind in "biufcSU":
-                        shapes[name] = shape
-                    else:
-                        others.append(name)
+                    shapes[member.removesuffix(".npy")] = shape if dtype.kind in "biufcSU" else None
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{path} cannot be read: {error}; write or copy it again") from error
-    tops, remarks = _tops_of(shapes, others, path)
+    tops, remarks = _tops_of(shapes, path)
     return Found({"npz": {"path": str(path)}}, tops if remarks else None, remarks)
 
 
 def _zarr(path: Path) -> Found:
     need("zarr", f"{path}")
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
     for folder, below, names in os.walk(path):
         if not {"zarr.json", ".zarray"} & set(names):
             continue
@@ -345,7 +336,7 @@ def _zarr(path: Path) -> Found:
         except SourceError:
             if not name:
                 raise
-            others.append(name)
+            shapes[name] = None
         else:
             if array is None:
                 continue
@@ -353,7 +344,7 @@ def _zarr(path: Path) -> Found:
                 return Found({"zarr": {"path": str(path)}})
             shapes[name] = array.shape
         below.clear()  # chunks
-    tops, remarks = _tops_of(shapes, others, path)
+    tops, remarks = _tops_of(shapes, path)
     return Found({"zarr": {"path": str(path)}}, None if tops == ("data", "label") else tops, remarks)
 
 
