@@ -121,14 +121,14 @@ def time_net(
 ) -> None:
     """Print how long each layer of a net takes, forward and backward."""
     common.prepare("this command")
-    from .tools.timing import table, time_layers
+    from .tools.timing import layer_times
     from .trainer.prototxt import schema
     from .trainer.prototxt.phases import State
     from .trainer.solving.training import open_net
 
     state = State(schema.Phase[phase], common.level, common.stages)
     with contextlib.closing(open_net(model, state, common.where)) as net:
-        typer.echo(table(time_layers(net, iterations)))
+        typer.echo(layer_times(net, iterations))
 
 
 @command("device_query")
