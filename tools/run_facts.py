@@ -22,6 +22,7 @@ Series = NDArray[np.float64]
 
 _BINS = 120
 _BATCHES_IN_A_BIN = 4
+_SLOWEST = 8
 _LOADER_WORK = ("read", "decode", "postprocess")
 _LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+]?(?:nan|inf|\d[-+\d.eE]*))")
 """Lines of `blobfeed train` ("iteration 10/30: loss 0.5, …") and of Caffe ("Iteration 10 (…), loss = 0.5")."""
@@ -136,7 +137,7 @@ def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> di
     return {"trainer": trainer, "loaders": loaders}
 
 
-def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
+def _samples(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cost: dict[tuple[int, int], float] = defaultdict(float)
     rows: dict[tuple[int, int], int] = {}
     for span in spans:
@@ -151,7 +152,7 @@ def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any
     return {
         "sample_ms": np.array(list(cost.values())),
         "sample_counts": np.array([rows[key] for key in cost], np.float64),
-        "slowest": heapq.nlargest(most, worst.items(), key=itemgetter(1)),
+        "slowest": heapq.nlargest(_SLOWEST, worst.items(), key=itemgetter(1)),
     }
 
 

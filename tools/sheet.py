@@ -21,7 +21,7 @@ from rich.console import Console
 
 from ..readers.delivery.tops import Top, UnevenTop, make_tops
 from ..workers.base.errors import ParameterError
-from ..workers.base.extras import is_installed, need
+from ..workers.base.extras import is_installed
 from ..workers.base.files import writing
 from ..workers.base.hooks import Hooks
 from ..workers.base.param_str import parse_param_str
@@ -91,7 +91,6 @@ def draw_sheet(
 @contextmanager
 def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
     """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
-    need("torch", f"{model}")
     from ..layers.multi_process_input_layer import MultiProcessInputLayer
     from ..trainer.prototxt import schema
     from ..trainer.prototxt.phases import State
