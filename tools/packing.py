@@ -93,7 +93,9 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
         if layout.compression != "none" and not layout.chunk:
             layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
-        rows = _batch_rows(sample_bytes, layout.chunk)
+        rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
+        if layout.chunk:  # a batch is whole chunks
+            rows = max(1, rows // layout.chunk) * layout.chunk
         loaders = loaders or usable_cores()
         with BatchReader(source, decode=decode, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
@@ -162,11 +164,6 @@ def _check_specs(reader: BatchReader) -> None:
                 f"{top!r} holds text of type {spec.dtype.str}, and HDF5 has no such type: store it as bytes, "
                 'np.char.encode(text, "utf-8"), or leave it out by --tops'
             )
-
-
-def _batch_rows(sample_bytes: int, chunk: int) -> int:
-    rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
-    return max(1, rows // chunk) * chunk if chunk else rows
 
 
 class _Packing:

@@ -287,7 +287,12 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
     if not re.search(r"\d", first.name.rpartition("/")[2]):
         first = first.parent
         inside: list[str] = []
-        first.visititems(lambda name, item: inside.append(name) if _is_part(item) else None)
+
+        def note(name: str, item: Any) -> None:  # hdf5_samples takes no elements of varying length
+            if hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS":
+                inside.append(name)
+
+        first.visititems(note)
         other = file[max(names, key=natural_key)].parent
         options["datasets"] = [name for name in inside if name in other]
     labels = []
@@ -299,11 +304,6 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
         return Found({"hdf5_samples": {**options, "labels": labels}})
     said = "the samples have no attributes that hold numbers or strings, so there are no labels"
     return Found({"hdf5_samples": options}, None, (said,))
-
-
-def _is_part(item: Any) -> bool:
-    # hdf5_samples takes no elements of varying length.
-    return hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS"
 
 
 # ---- npz, zarr
