@@ -80,7 +80,9 @@ def pack(
     loaders: _Loaders = None,
 ) -> None:
     """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
-    from .tools.inspecting import in_bytes, print_lines
+    from rich.filesize import decimal
+
+    from .tools.inspecting import print_lines
     from .tools.packing import Layout, pack_encoded
     from .tools.packing import pack as pack_arrays
     from .tools.recognise import Found, sized, source_of
@@ -101,7 +103,7 @@ def pack(
             made = Found({"hdf5": {"path": str(target)}}, named)
     again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
     typer.echo(
-        f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
+        f"{target}: {packed.samples:,} samples{again}, {decimal(packed.bytes)}, in {packed.seconds:.1f} s; "
         "read back and found equal"
     )
     print_lines(made, _console())
