@@ -61,7 +61,7 @@ def train(
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
-    from .training_display import ScalarLogs, make_reporter, traced_to
+    from .training_display import make_reporter, traced_to
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
@@ -87,10 +87,9 @@ def train(
             made.restore(snapshot)
         for name in files:
             made.load_weights(name)
-        logs = ScalarLogs(log or (), tensorboard, made)
         with (
             SignalRequest(sigint_effect, sighup_effect) as stop,
-            contextlib.closing(make_reporter(made, logs)) as reporter,
+            contextlib.closing(make_reporter(made, log or (), tensorboard)) as reporter,
         ):
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
