@@ -134,7 +134,7 @@ def time_net(
 def device_query() -> None:
     """Print the CUDA devices that nets can be computed on."""
     need("torch", "this command")
-    from .devices import cuda_devices
+    from .doctor import cuda_devices
 
     for line in cuda_devices():
         typer.echo(line)

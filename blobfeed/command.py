@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .workers.base.errors import BlobfeedError
+from .workers.base.errors import BlobfeedError, ParameterError
 from .workers.base.extras import need
 
 _FAILED = 1
@@ -52,12 +52,22 @@ class Common:
 
     @property
     def where(self) -> str | None:
-        """The device that was asked for."""
-        from .devices import device_of_gpus
+        """The device that was asked for: "cuda:0" for `--gpu 0`, and for `--gpu all` if there is one."""
+        if self.gpu is None:
+            return self.device
+        import torch
 
-        if self.gpu is not None and self.device is not None:
+        if self.device is not None:
             raise typer.BadParameter("give --gpu or --device, not both")
-        return self.device if self.gpu is None else device_of_gpus(self.gpu)
+        numbers = list(map(str, range(torch.cuda.device_count()))) if self.gpu == "all" else self.gpu.split(",")
+        if len(numbers) > 1:
+            raise ParameterError(
+                f"--gpu {self.gpu}: training on several GPUs ({', '.join(numbers)}; NCCL in Caffe) is not supported; "
+                "name one"
+            )
+        if self.gpu != "all" and not self.gpu.isdecimal():
+            raise ParameterError(f"--gpu {self.gpu}: expected the number of a CUDA device, or all")
+        return f"cuda:{int(numbers[0])}" if numbers else "cuda"
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
