@@ -173,11 +173,13 @@ def _stretched(pictures: list[list[AnyArray]]) -> Iterator[list[Pixels]]:
     if all(picture.dtype == np.uint8 for row in pictures for picture in row):
         yield from pictures
         return
-    low = min(float(np.nanmin(picture)) for row in pictures for picture in row)
-    high = max(float(np.nanmax(picture)) for row in pictures for picture in row)
-    factor = 255 / max(high - low, 1e-12)
+    finite = np.concatenate([picture[np.isfinite(picture)] for row in pictures for picture in row])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     for row in pictures:
-        yield [np.nan_to_num((picture.astype(np.float64) - low) * factor).astype(np.uint8) for picture in row]
+        yield [
+            np.nan_to_num(np.interp(picture, (low, max(high, low + 1e-12)), (0, 255))).astype(np.uint8)
+            for picture in row
+        ]
 
 
 def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:

@@ -287,6 +287,14 @@ def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched() -> None:
     assert ((stretched == 0).all(axis=2)).sum() == 128 * 128
 
 
+def test_values_that_are_no_numbers_are_black_and_spoil_no_other_picture() -> None:
+    odd, plain = np.full((3, 32, 32), np.nan), np.ones((3, 32, 32))
+    plain[:, :16] = 0
+    odd[:, 0, 0] = np.inf
+    sheet = drawn(Seen([[odd, plain]], ["#0", "#1"], is_bgr=True))
+    assert ((sheet == 255).all(axis=2)).sum() == 128 * 128 // 2 + 4 * 4
+
+
 def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None:
     result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png")
     assert result.exit_code == 0, result.output
