@@ -78,7 +78,12 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
             "close()"
         )
     if not (once or as_json or svg) and sys.stdout.isatty() and not Console().is_dumb_terminal:
-        _show(monitor, seen)
+        with Live(view(seen), console=Console(), auto_refresh=False, screen=True) as live:
+            while seen:
+                time.sleep(1)
+                seen = monitor.look()
+                live.update(view(seen), refresh=True)
+        print("all pipelines have ended")
         return
     end = time.monotonic() + seconds
     while (left_s := end - time.monotonic()) > 0:
@@ -95,15 +100,6 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
         with writing(svg):
             text = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
             svg.write_text(text, encoding="utf-8")
-
-
-def _show(monitor: Monitor, seen: list[Readings]) -> None:
-    with Live(view(seen), console=Console(), auto_refresh=False, screen=True) as live:
-        while seen:
-            time.sleep(1)
-            seen = monitor.look()
-            live.update(view(seen), refresh=True)
-    print("all pipelines have ended")
 
 
 # ---- under /proc: without a port, and without the pipelines' help

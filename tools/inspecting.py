@@ -98,12 +98,7 @@ def _rates(facts: Facts) -> Table:
 
 def advise(facts: Facts) -> list[str]:
     """What would make training on these data faster or safer, the most effective first."""
-    return [
-        *_about_bad(facts),
-        *_about_reading(facts),
-        *_about_types(facts),
-        *_about_labels(facts),
-    ]
+    return [*_about_bad(facts), *_about_reading(facts), *_about_types(facts), *_about_labels(facts)]
 
 
 def times(factor: float) -> str:

@@ -54,7 +54,11 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
     parts: list[str] = []
     losses: dict[str, tuple[Series, Series]] = {}
     for path in paths:
-        if _is_trace(path):
+        if not path.is_file():
+            raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
+        with path.open("rb") as file:
+            is_trace = path.name.endswith(SUFFIX) or b'"traceEvents"' in file.read(1 << 16)
+        if is_trace:
             parts.append(_about_trace(path.name, run_facts(load(path)), found))
         else:
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
@@ -66,15 +70,6 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         raise ParameterError(f"--out {target}: the page is HTML: name a file that ends in .html")
     with writing(target):
         target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
-
-
-def _is_trace(path: Path) -> bool:
-    if not path.is_file():
-        raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
-    if path.name.endswith(SUFFIX):
-        return True
-    with path.open("rb") as file:
-        return b'"traceEvents"' in file.read(1 << 16)
 
 
 def _page(parts: Sequence[str]) -> str:

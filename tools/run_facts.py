@@ -75,7 +75,8 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     end = max(event["ts"] + event.get("dur", 0) for event in events)
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
-    batch_size = _batch_size(trace)
+    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
+    batch_size = max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)  # of the fullest
     batches = [copy.get("args", {}).get("batches", 1) for copy in copies]
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
     working = defaultdict(list)
@@ -99,12 +100,6 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
             if event["name"] == "death"
         ],
     )
-
-
-def _batch_size(trace: Mapping[str, Any]) -> int:
-    """Samples in a batch, as the fullest slot says."""
-    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
-    return max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)
 
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
