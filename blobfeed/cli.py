@@ -203,6 +203,8 @@ def monitor(
 
     if as_json and svg is not None:
         raise typer.BadParameter("give --json or --svg, not both")
+    if svg is not None and svg.suffix.lower() not in ("", ".svg"):
+        raise ParameterError(f"--svg {svg}: the picture is an SVG: name a file that ends in .svg")
     watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 
