@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -33,7 +34,7 @@ from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from ..workers.sources.stored.hdf5_library import h5py
-from .decoding import Decoding
+from .decoding import decode
 from .recognise import COLOR_ATTRIBUTE, Found, in_yaml
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
@@ -88,7 +89,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
     found = _resized(found, layout)
     with closing(found.open()) as source:
         size = layout.size if found.kind != "image_list" else None
-        decode = Decoding(layout.uint8, size) if layout.uint8 or size else None
+        hook = partial(decode, layout.uint8, size) if layout.uint8 or size else None
         _check_tops(source, layout)
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
         if layout.compression != "none" and not layout.chunk:
@@ -97,7 +98,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         if layout.chunk:  # a batch is whole chunks
             rows = max(1, rows // layout.chunk) * layout.chunk
         loaders = loaders or usable_cores()
-        with BatchReader(source, decode=decode, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
+        with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
