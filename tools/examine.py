@@ -86,7 +86,9 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
         facts = Facts(found.kind, len(source), dict(source.specs))
         facts.storage = _storage(found, tuple(source.specs))
         facts.first = tuple(samples_of(source, range(min(shown, len(source))), facts.bad))
-        facts.labels = {top: counted for top in _scalars(source) if (counted := _count(found, top, facts.bad))}
+        scalars = [top for top, spec in facts.specs.items() if not spec.shape and spec.dtype.kind in "iuf"]
+        if len(facts.specs) > 1:  # else they are the data, and no classes
+            facts.labels = {top: counted for top in scalars if (counted := _count(found, top, facts.bad))}
         if seconds:
             facts.rates["in order"] = _rate(source, False, seconds, facts.bad)
             if source.chunk_samples is not None:
@@ -131,12 +133,6 @@ def _read(source: Source, indices: IndexArray, rows: NamedRows, bad: Bad) -> int
     except BlobfeedError:
         return len(list(samples_of(source, indices, bad)))
     return len(indices)
-
-
-def _scalars(source: Source) -> list[str]:
-    """The tops that may be classes."""
-    specs = source.specs
-    return [top for top, spec in specs.items() if not spec.shape and spec.dtype.kind in "iuf" and len(specs) > 1]
 
 
 def _count(found: Found, top: str, bad: Bad) -> Labels | None:
