@@ -31,8 +31,8 @@ _MOST_CLASSES = 10_000
 _FILTERS = {1: "gzip {}", 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
 
 
-Bad = dict[int, BlobfeedError]
-"""By index, the errors of samples that cannot be read; they are left out."""
+Bad = dict[int, str]
+"""By index, what samples say that cannot be read; they are left out."""
 
 
 @dataclass(frozen=True)

@@ -93,13 +93,13 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
-def samples_of(source: Source, indices: Iterable[int], bad: dict[int, BlobfeedError]) -> Iterator[dict[str, AnyArray]]:
-    """One by one those samples of `source` that can be read; the errors of the others, by index, go into `bad`."""
+def samples_of(source: Source, indices: Iterable[int], bad: dict[int, str]) -> Iterator[dict[str, AnyArray]]:
+    """One by one those samples of `source` that can be read; what the others say goes into `bad`, by index."""
     for index in indices:
         try:
             yield sample_of(source, index)
         except BlobfeedError as error:
-            bad[int(index)] = error
+            bad[int(index)] = str(error)  # the error itself would keep the sample's bytes, by its traceback
 
 
 def in_yaml(value: object) -> str:
@@ -506,11 +506,11 @@ def _opened_at_any_size(kind: str, options: Mapping[str, Any]) -> Source:
 def _sizes_of(source: Source) -> Any:
     """Height and width of some samples over the whole of `source`, shape (samples, 2); leaves out bad ones.
 
-    Raises the first one's error if all are bad.
+    Raises SourceError, which says what the first one does, if all are bad.
     """
-    bad: dict[int, BlobfeedError] = {}
+    bad: dict[int, str] = {}
     indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
     sizes = [sample["data"].shape[-2:] for sample in samples_of(source, indices, bad)]
     if not sizes:
-        raise next(iter(bad.values()))
+        raise SourceError(bad[0])
     return np.array(sizes)

@@ -127,6 +127,7 @@ def test_samples_that_cannot_be_read_are_named_and_the_others_counted(
     found = source_of([f"{{image_list: {{{options}}}}}"])
     facts = examine(found, seconds=0.02, shown=10)
     assert list(facts.bad) == [5]
+    assert message in facts.bad[5]  # its text alone: an error keeps the sample's bytes, by its traceback
     assert len(facts.first) == 5
     assert any(message in sentence and "on_error: replace" in sentence for sentence in advise(facts))
 
