@@ -175,11 +175,10 @@ def _stretched(pictures: list[list[AnyArray]]) -> Iterator[list[Pixels]]:
         return
     finite = np.concatenate([picture[np.isfinite(picture)] for row in pictures for picture in row])
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    factor = 255 / max(high - low, 1e-12)
     for row in pictures:
-        yield [
-            np.nan_to_num(np.interp(picture, (low, max(high, low + 1e-12)), (0, 255))).astype(np.uint8)
-            for picture in row
-        ]
+        scaled = [(picture.astype(np.float64) - low) * factor for picture in row]
+        yield [np.nan_to_num(each, posinf=255, neginf=0).astype(np.uint8) for each in scaled]
 
 
 def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:

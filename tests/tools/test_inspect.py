@@ -296,6 +296,20 @@ def test_values_that_are_no_numbers_are_black_and_spoil_no_other_picture() -> No
     assert ((sheet == 255).all(axis=2)).sum() == 128 * 128 // 2 + 4 * 4
 
 
+@pytest.mark.parametrize("value", [1.0, 65535.0])
+def test_a_picture_of_one_value_is_black(value: float) -> None:
+    sheet = drawn(Seen([[np.full((1, 32, 32), value)]], ["#0"], is_bgr=True))
+    assert ((sheet == 0).all(axis=2)).sum() == 128 * 128
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_of_complex_values_the_real_part_is_drawn() -> None:
+    picture = np.zeros((1, 32, 32), np.complex64)
+    picture[:, :16] = 1 + 1j
+    sheet = drawn(Seen([[picture]], ["#0"], is_bgr=True))
+    assert ((sheet == 255).all(axis=2)).sum() == 128 * 128 // 2
+
+
 def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None:
     result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png")
     assert result.exit_code == 0, result.output
