@@ -147,8 +147,6 @@ class LoggingReporter(LineReporter):
     def __init__(
         self, show: Callable[[], LineReporter], solver: Solver, files: Sequence[Path], tensorboard: Path | None
     ) -> None:
-        super().__init__()
-        self._begun = time.monotonic()
         self._writers: dict[str, Callable[[Row], object]] = {}
         with ExitStack() as stack:
             for path in files:
@@ -164,6 +162,8 @@ class LoggingReporter(LineReporter):
                 self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
             self._shown = show()
             self._close_files = stack.pop_all().close
+        super().__init__()  # time is counted from here: importing TensorBoard takes seconds
+        self._begun = time.monotonic()
 
     def stepped(self, solver: Solver) -> None:
         self._shown.stepped(solver)
