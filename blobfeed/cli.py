@@ -87,10 +87,8 @@ def train(
             made.restore(snapshot)
         for name in files:
             made.load_weights(name)
-        with (
-            SignalRequest(sigint_effect, sighup_effect) as stop,
-            contextlib.closing(make_reporter(made, log or (), tensorboard)) as reporter,
-        ):
+        reporter = make_reporter(made, log or (), tensorboard)  # Ctrl-C still ends it: nothing is trained yet
+        with SignalRequest(sigint_effect, sighup_effect) as stop, contextlib.closing(reporter):
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)

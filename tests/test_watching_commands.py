@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -126,6 +127,16 @@ def test_the_time_in_which_logs_are_made_ready_is_none_of_training(
     first = json.loads(lines.read_text().splitlines()[0])
     assert first["seconds"] < 2
     assert first["samples_per_s"] > 8 / 2  # of a batch
+
+
+def test_ctrl_c_while_logs_are_made_ready_ends_the_command_without_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_display, "_tensorboard", lambda *_: signal.raise_signal(signal.SIGINT))
+    path = write_project(tmp_path, solver=SMALL_SOLVER)
+    result = run("train", "--solver", path, "--tensorboard", tmp_path / "board")
+    assert (result.exit_code, result.stderr) == (130, "blobfeed: interrupted\n")
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_a_log_that_ends_in_a_part_of_a_row_goes_on_in_a_row_of_its_own(tmp_path: Path) -> None:
